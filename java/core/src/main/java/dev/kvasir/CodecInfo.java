@@ -1,0 +1,23 @@
+package dev.kvasir;
+
+import java.util.List;
+import java.util.Set;
+
+/**
+ * A way to store the keys or the values of a page. {@code docs/format.md} has the layouts.
+ *
+ * @param name what {@link CodecChoice#codec} takes, e.g. {@code "uniform"}
+ * @param summary one sentence
+ * @param bits the widths it stores elements at, in ascending order
+ * @param options what {@link CodecChoice#options} may set
+ */
+public record CodecInfo(String name, String summary, Set<Integer> bits, List<Option> options) {
+
+  /**
+   * An option of a codec.
+   *
+   * @param name its key in {@link CodecChoice#options}
+   * @param summary what it does and which values it takes
+   */
+  public record Option(String name, String summary) {}
+}

@@ -1,0 +1,294 @@
+package dev.kvasir;
+
+import dev.kvasir.internal.CacheSettings;
+import dev.kvasir.internal.Floats;
+import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.Sizes;
+import java.lang.ref.Reference;
+import java.nio.FloatBuffer;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.TreeMap;
+
+/**
+ * Compressed keys and values of many sequences under one byte budget.
+ *
+ * <p>Memory is native and held until {@link #close}; a cache that is forgotten is freed some time after the garbage
+ * collector finds it. Every method may be called from any thread.
+ */
+public final class KvCache implements AutoCloseable {
+
+  private final KvGeometry geometry;
+  private final KvMethod method;
+  private final NativeCache cache;
+
+  private KvCache(KvGeometry geometry, KvMethod method, NativeCache cache) {
+    this.geometry = geometry;
+    this.method = method;
+    this.cache = cache;
+  }
+
+  /**
+   * A builder for a cache of this shape.
+   *
+   * @param geometry the shape
+   * @return a new builder
+   */
+  public static Builder builder(KvGeometry geometry) {
+    return new Builder(geometry);
+  }
+
+  /**
+   * The shape of the cache.
+   *
+   * @return the geometry
+   */
+  public KvGeometry geometry() {
+    return geometry;
+  }
+
+  /**
+   * How the cache compresses.
+   *
+   * @return the method
+   */
+  public KvMethod method() {
+    return method;
+  }
+
+  /**
+   * An empty sequence.
+   *
+   * @return a new sequence, to be closed by the caller
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvSequence newSequence() {
+    return new KvSequence(this, cache.newSequence());
+  }
+
+  /**
+   * Attention of one query token per sequence, over many sequences in one call. Lengths may differ; a sequence may be
+   * listed more than once.
+   *
+   * <p>The output of each query head is the sum of the values that it sees, weighted by the softmax of the scaled
+   * products of query and keys. The query belongs to the sequence's newest token and sees it and all before it.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them empty in this layer
+   * @param queries {@code [sequences][queryHeads][headDim]}
+   * @param outputs the same shape
+   * @throws IllegalArgumentException if an argument is out of range, an array too short, a sequence of another cache
+   *     or a layer empty
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(int layer, List<KvSequence> sequences, float[] queries, float[] outputs) {
+    attend(layer, sequences, queries, outputs, 1);
+  }
+
+  /**
+   * {@link #attend(int, List, float[], float[])} on buffers; direct ones are used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them empty in this layer
+   * @param queries {@code [sequences][queryHeads][headDim]} from the position on
+   * @param outputs the same shape
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short, in the wrong byte order or,
+   *     for outputs, read-only, a sequence of another cache or a layer empty
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(int layer, List<KvSequence> sequences, FloatBuffer queries, FloatBuffer outputs) {
+    attend(layer, sequences, queries, outputs, 1);
+  }
+
+  /**
+   * Attention of several query tokens per sequence: chunks of a prompt, or guesses to be verified. They belong to the
+   * sequence's newest tokens, which must have been appended: query {@code i} sees the tokens up to position {@code
+   * length - tokens + i}.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one
+   * @param queries {@code [sequences][tokens][queryHeads][headDim]}
+   * @param outputs the same shape
+   * @param tokens query tokens of each sequence, 1 or more and no more than the layer holds
+   * @throws IllegalArgumentException if an argument is out of range, an array too short, a sequence of another cache or
+   *     shorter than {@code tokens}
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(int layer, List<KvSequence> sequences, float[] queries, float[] outputs, int tokens) {
+    attend(layer, ids(sequences), queries, outputs, tokens);
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
+   * {@link #attend(int, List, float[], float[], int)} on buffers; direct ones are used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one
+   * @param queries {@code [sequences][tokens][queryHeads][headDim]} from the position on
+   * @param outputs the same shape
+   * @param tokens query tokens of each sequence, 1 or more and no more than the layer holds
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short, in the wrong byte order or,
+   *     for outputs, read-only, a sequence of another cache or shorter than {@code tokens}
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(int layer, List<KvSequence> sequences, FloatBuffer queries, FloatBuffer outputs, int tokens) {
+    attend(layer, ids(sequences), queries, outputs, tokens);
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
+   * What the cache holds and what it has computed. Costs a few native calls per layer.
+   *
+   * @return a snapshot
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvStats stats() {
+    return cache.stats(geometry.layers());
+  }
+
+  /**
+   * Frees the cache and all its sequences, which then throw {@link IllegalStateException}. Calls under way in other
+   * threads finish first; this one does not wait for them. Closing again does nothing.
+   */
+  @Override
+  public void close() {
+    cache.close();
+  }
+
+  @Override
+  public String toString() {
+    return "KvCache[" + method.name() + ", " + geometry + (cache.isClosed() ? ", closed]" : "]");
+  }
+
+  void attend(int layer, long[] ids, float[] queries, float[] outputs, int tokens) {
+    long needed = queryElements(layer, ids.length, tokens);
+    Floats.require("queries", queries, needed);
+    Floats.require("outputs", outputs, needed);
+    int count = (int) needed;
+    float[] target = Floats.target(outputs, count);
+    cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
+    Floats.deliver(target, outputs);
+  }
+
+  void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int tokens) {
+    long needed = queryElements(layer, ids.length, tokens);
+    Floats.require("queries", queries, needed);
+    Floats.requireWritable("outputs", outputs, needed);
+    int count = (int) needed;
+    if (queries.isDirect() && outputs.isDirect()) {
+      cache.attend(layer, ids, Floats.direct(queries, count), Floats.direct(outputs, count), tokens);
+    } else {
+      float[] target = Floats.target(outputs, count);
+      cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
+      Floats.deliver(target, outputs);
+    }
+  }
+
+  NativeCache nativeCache() {
+    return cache;
+  }
+
+  private long queryElements(int layer, int sequences, int tokens) {
+    Sizes.requirePositive("tokens", tokens);
+    return Sizes.product(Sizes.product(sequences, tokens), geometry.querySize(layer));
+  }
+
+  private long[] ids(List<KvSequence> sequences) {
+    if (sequences.isEmpty()) {
+      throw new IllegalArgumentException("no sequences");
+    }
+    return sequences.stream().mapToLong(sequence -> sequence.idIn(this)).toArray();
+  }
+
+  /** Settings for a cache. Not for use by several threads. */
+  public static final class Builder {
+
+    private final KvGeometry geometry;
+    private final Map<Integer, Long> layerBudgets = new TreeMap<>();
+    private KvMethod method = new HalfPrecision();
+    private long budget;
+    private String backend = "auto";
+    private Precision precision = Precision.EXACT;
+
+    private Builder(KvGeometry geometry) {
+      this.geometry = Objects.requireNonNull(geometry, "geometry");
+    }
+
+    /**
+     * How to compress. {@link HalfPrecision}, which does not, is the default.
+     *
+     * @param method the method
+     * @return this builder
+     */
+    public Builder method(KvMethod method) {
+      this.method = Objects.requireNonNull(method, "method");
+      return this;
+    }
+
+    /**
+     * The most bytes that all sequences together may hold: codes, parameters, windows and sinks. No limit is the
+     * default.
+     *
+     * @param bytes 1 or more
+     * @return this builder
+     * @throws IllegalArgumentException if not positive
+     */
+    public Builder budgetBytes(long bytes) {
+      Sizes.requirePositive("budgetBytes", bytes);
+      this.budget = bytes;
+      return this;
+    }
+
+    /**
+     * The most bytes that one layer of all sequences may hold, beside the common budget. No limit is the default.
+     *
+     * @param layer 0 .. layers-1
+     * @param bytes 1 or more
+     * @return this builder
+     * @throws IllegalArgumentException if there is no such layer or the number is not positive
+     */
+    public Builder layerBudgetBytes(int layer, long bytes) {
+      Sizes.requirePositive("layerBudgetBytes", bytes);
+      geometry.kvHeads(layer);
+      layerBudgets.put(layer, bytes);
+      return this;
+    }
+
+    /**
+     * The backend to run on: {@code "auto"}, the default, for {@link Kvasir#defaultBackend}, or a name of {@link
+     * Kvasir#backends}.
+     *
+     * @param name the name
+     * @return this builder
+     */
+    public Builder backend(String name) {
+      this.backend = Objects.requireNonNull(name, "name");
+      return this;
+    }
+
+    /**
+     * How finely attention computes. {@link Precision#EXACT} is the default.
+     *
+     * @param precision the precision
+     * @return this builder
+     */
+    public Builder precision(Precision precision) {
+      this.precision = Objects.requireNonNull(precision, "precision");
+      return this;
+    }
+
+    /**
+     * The cache. Loads the native library if it is not loaded yet.
+     *
+     * @return a new cache, to be closed by the caller
+     * @throws IllegalArgumentException if the method names a codec, width or option that does not exist or does not
+     *     fit the geometry
+     * @throws NativeUnavailableException if the native library cannot be loaded or the backend cannot run here
+     */
+    public KvCache build() {
+      CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision);
+      return new KvCache(geometry, method, settings.create());
+    }
+  }
+}

@@ -1,0 +1,392 @@
+package dev.kvasir;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The shape of a model's attention: layers, heads, channels. Immutable; layers may differ.
+ *
+ * <pre>{@code
+ * KvGeometry geometry = KvGeometry.builder()
+ *     .layers(32).queryHeads(32).kvHeads(8).headDim(128)
+ *     .slidingWindow(3, 4096)   // layer 3 sees the newest 4096 tokens only
+ *     .build();
+ * }</pre>
+ */
+public final class KvGeometry {
+
+  private record Layer(int queryHeads, int kvHeads, int headDim, long slidingWindow, float softmaxScale) {}
+
+  private final List<Layer> layers;
+
+  private KvGeometry(List<Layer> layers) {
+    this.layers = List.copyOf(layers);
+  }
+
+  /**
+   * A builder without settings; layers, query heads, kv heads and head dim are required.
+   *
+   * @return a new builder
+   */
+  public static Builder builder() {
+    return new Builder();
+  }
+
+  /**
+   * The number of layers.
+   *
+   * @return 1..4096
+   */
+  public int layers() {
+    return layers.size();
+  }
+
+  /**
+   * Query heads of a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return a multiple of the layer's kv heads
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int queryHeads(int layer) {
+    return layer(layer).queryHeads;
+  }
+
+  /**
+   * Key and value heads of a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return 1 or more
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int kvHeads(int layer) {
+    return layer(layer).kvHeads;
+  }
+
+  /**
+   * Channels of a head.
+   *
+   * @param layer 0 .. layers-1
+   * @return a multiple of 16 in 32..256
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int headDim(int layer) {
+    return layer(layer).headDim;
+  }
+
+  /**
+   * How many of the newest tokens a layer sees, the query's own included.
+   *
+   * @param layer 0 .. layers-1
+   * @return the number of tokens; 0 for all of them
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public long slidingWindow(int layer) {
+    return layer(layer).slidingWindow;
+  }
+
+  /**
+   * What scores are multiplied by before the softmax.
+   *
+   * @param layer 0 .. layers-1
+   * @return the scale; 1/sqrt(headDim) unless set
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public float softmaxScale(int layer) {
+    return layer(layer).softmaxScale;
+  }
+
+  /**
+   * Elements of one token's keys, or values, in a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return kvHeads * headDim
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int rowSize(int layer) {
+    Layer l = layer(layer);
+    return l.kvHeads * l.headDim;
+  }
+
+  /**
+   * Elements of one token's queries, or outputs, in a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return queryHeads * headDim
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int querySize(int layer) {
+    Layer l = layer(layer);
+    return l.queryHeads * l.headDim;
+  }
+
+  private Layer layer(int layer) {
+    if (layer < 0 || layer >= layers.size()) {
+      throw new IllegalArgumentException("layer " + layer + " of " + layers.size() + " layers");
+    }
+    return layers.get(layer);
+  }
+
+  @Override
+  public boolean equals(@Nullable Object other) {
+    return other instanceof KvGeometry && layers.equals(((KvGeometry) other).layers);
+  }
+
+  @Override
+  public int hashCode() {
+    return layers.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    boolean uniform = layers.stream().distinct().count() == 1;
+    return "KvGeometry[" + layers.size() + " layers: " + (uniform ? layers.get(0) : layers) + "]";
+  }
+
+  /**
+   * Settings for a geometry. A setting without a layer number is for every layer that has none of its own. Not for
+   * use by several threads.
+   */
+  public static final class Builder {
+
+    private static final int MAX_LAYERS = 4096;
+    private static final int MAX_HEADS = 4096;
+
+    private int layers;
+    private final Setting<Integer> queryHeads = new Setting<>("queryHeads", null);
+    private final Setting<Integer> kvHeads = new Setting<>("kvHeads", null);
+    private final Setting<Integer> headDim = new Setting<>("headDim", null);
+    private final Setting<Long> slidingWindow = new Setting<>("slidingWindow", 0L);
+    private final Setting<Float> softmaxScale = new Setting<>("softmaxScale", Float.NaN);
+
+    private Builder() {}
+
+    /**
+     * The number of layers. Required.
+     *
+     * @param layers 1..4096
+     * @return this builder
+     */
+    public Builder layers(int layers) {
+      require(layers >= 1 && layers <= MAX_LAYERS, "layers is " + layers + ", not 1.." + MAX_LAYERS);
+      this.layers = layers;
+      return this;
+    }
+
+    /**
+     * Query heads of every layer. Required.
+     *
+     * @param heads 1 or more, a multiple of the kv heads
+     * @return this builder
+     */
+    public Builder queryHeads(int heads) {
+      queryHeads.everywhere(requireHeads("queryHeads", heads));
+      return this;
+    }
+
+    /**
+     * Query heads of one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param heads 1 or more, a multiple of the layer's kv heads
+     * @return this builder
+     */
+    public Builder queryHeads(int layer, int heads) {
+      queryHeads.at(layer, requireHeads("queryHeads", heads));
+      return this;
+    }
+
+    /**
+     * Key and value heads of every layer. Required.
+     *
+     * @param heads 1 or more
+     * @return this builder
+     */
+    public Builder kvHeads(int heads) {
+      kvHeads.everywhere(requireHeads("kvHeads", heads));
+      return this;
+    }
+
+    /**
+     * Key and value heads of one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param heads 1 or more
+     * @return this builder
+     */
+    public Builder kvHeads(int layer, int heads) {
+      kvHeads.at(layer, requireHeads("kvHeads", heads));
+      return this;
+    }
+
+    /**
+     * Channels per head in every layer. Required.
+     *
+     * @param channels a multiple of 16 in 32..256
+     * @return this builder
+     */
+    public Builder headDim(int channels) {
+      headDim.everywhere(requireHeadDim(channels));
+      return this;
+    }
+
+    /**
+     * Channels per head in one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param channels a multiple of 16 in 32..256
+     * @return this builder
+     */
+    public Builder headDim(int layer, int channels) {
+      headDim.at(layer, requireHeadDim(channels));
+      return this;
+    }
+
+    /**
+     * How many of the newest tokens every layer sees, the query's own included. 0, for all, is the default.
+     *
+     * @param tokens 0 or more
+     * @return this builder
+     */
+    public Builder slidingWindow(long tokens) {
+      slidingWindow.everywhere(requireWindow(tokens));
+      return this;
+    }
+
+    /**
+     * How many of the newest tokens one layer sees, the query's own included.
+     *
+     * @param layer 0 .. layers-1
+     * @param tokens 0 or more; 0 for all
+     * @return this builder
+     */
+    public Builder slidingWindow(int layer, long tokens) {
+      slidingWindow.at(layer, requireWindow(tokens));
+      return this;
+    }
+
+    /**
+     * What scores are multiplied by before the softmax, in every layer. 1/sqrt(headDim) is the default.
+     *
+     * @param scale positive and finite
+     * @return this builder
+     */
+    public Builder softmaxScale(float scale) {
+      softmaxScale.everywhere(requireScale(scale));
+      return this;
+    }
+
+    /**
+     * What scores are multiplied by before the softmax, in one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param scale positive and finite
+     * @return this builder
+     */
+    public Builder softmaxScale(int layer, float scale) {
+      softmaxScale.at(layer, requireScale(scale));
+      return this;
+    }
+
+    /**
+     * The geometry.
+     *
+     * @return a new geometry
+     * @throws IllegalArgumentException if a required setting is missing, a setting is for a layer that does not
+     *     exist, or query heads are no multiple of kv heads
+     */
+    public KvGeometry build() {
+      require(layers > 0, "layers is not set");
+      for (Setting<?> setting : List.of(queryHeads, kvHeads, headDim, slidingWindow, softmaxScale)) {
+        setting.requireLayersBelow(layers);
+      }
+      List<Layer> all = new ArrayList<>(layers);
+      for (int layer = 0; layer < layers; layer++) {
+        all.add(layer(layer));
+      }
+      return new KvGeometry(all);
+    }
+
+    private Layer layer(int layer) {
+      int queries = queryHeads.of(layer);
+      int heads = kvHeads.of(layer);
+      int dim = headDim.of(layer);
+      require(
+          queries % heads == 0,
+          "layer " + layer + ": " + queries + " query heads are no multiple of " + heads + " kv heads");
+      float scale = softmaxScale.of(layer);
+      return new Layer(
+          queries, heads, dim, slidingWindow.of(layer), Float.isNaN(scale) ? (float) (1 / Math.sqrt(dim)) : scale);
+    }
+
+    private static int requireHeads(String name, int heads) {
+      require(heads >= 1 && heads <= MAX_HEADS, name + " is " + heads + ", not 1.." + MAX_HEADS);
+      return heads;
+    }
+
+    private static int requireHeadDim(int channels) {
+      require(
+          channels >= 32 && channels <= 256 && channels % 16 == 0,
+          "headDim is " + channels + ", not a multiple of 16 in 32..256");
+      return channels;
+    }
+
+    private static long requireWindow(long tokens) {
+      require(tokens >= 0, "slidingWindow is " + tokens);
+      return tokens;
+    }
+
+    private static float requireScale(float scale) {
+      require(scale > 0 && scale < Float.POSITIVE_INFINITY, "softmaxScale is " + scale);
+      return scale;
+    }
+
+    private static void require(boolean condition, String message) {
+      if (!condition) {
+        throw new IllegalArgumentException(message);
+      }
+    }
+  }
+
+  /** One value for all layers, and others for some. */
+  private static final class Setting<T> {
+    private final String name;
+    private final Map<Integer, T> byLayer = new TreeMap<>();
+    private @Nullable T common;
+
+    Setting(String name, @Nullable T common) {
+      this.name = name;
+      this.common = common;
+    }
+
+    void everywhere(T value) {
+      common = value;
+    }
+
+    void at(int layer, T value) {
+      if (layer < 0) {
+        throw new IllegalArgumentException(name + " for layer " + layer);
+      }
+      byLayer.put(layer, value);
+    }
+
+    void requireLayersBelow(int layers) {
+      for (int layer : byLayer.keySet()) {
+        if (layer >= layers) {
+          throw new IllegalArgumentException(name + " for layer " + layer + " of " + layers + " layers");
+        }
+      }
+    }
+
+    T of(int layer) {
+      T value = byLayer.getOrDefault(layer, common);
+      if (value == null) {
+        throw new IllegalArgumentException(name + " is not set for layer " + layer);
+      }
+      return value;
+    }
+  }
+}

@@ -1,0 +1,346 @@
+package dev.kvasir;
+
+import dev.kvasir.internal.Floats;
+import dev.kvasir.internal.Lifetime;
+import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.Shorts;
+import dev.kvasir.internal.Sizes;
+import java.lang.ref.Reference;
+import java.nio.FloatBuffer;
+import java.nio.ShortBuffer;
+import java.util.Objects;
+import java.util.function.Supplier;
+
+/**
+ * One stream of tokens in a cache. Each layer has a length of its own, because engines append layer by layer.
+ *
+ * <p>Appended elements are rounded to float16. The newest tokens wait in that form; 128 of them become a compressed
+ * page. What a sequence holds does not depend on how a stream of tokens is cut into appends.
+ *
+ * <p>Every method may be called from any thread: calls that change the sequence exclude each other and its readers,
+ * attends overlap. A sequence that is forgotten is released some time after the garbage collector finds it.
+ */
+public final class KvSequence implements AutoCloseable {
+
+  /** What every JVM can allocate. */
+  private static final int MAX_ARRAY = Integer.MAX_VALUE - 8;
+
+  private final KvCache cache;
+  private final NativeCache target;
+  private final long id;
+  private final long[] ids;
+  private final Lifetime lifetime;
+
+  KvSequence(KvCache cache, long id) {
+    this.cache = cache;
+    this.target = cache.nativeCache();
+    this.id = id;
+    this.ids = new long[] {id};
+    this.lifetime = new Lifetime(this, "the sequence", target.releaser(id));
+  }
+
+  /**
+   * The cache that the sequence is part of.
+   *
+   * @return the cache
+   */
+  public KvCache cache() {
+    return cache;
+  }
+
+  /**
+   * Appends token rows to a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param values the same shape
+   * @param tokens 1 or more
+   * @throws IllegalArgumentException if an argument is out of range or an array too short
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens do not fit the budget
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void append(int layer, float[] keys, float[] values, int tokens) {
+    long needed = rowElements(layer, tokens);
+    Floats.require("keys", keys, needed);
+    Floats.require("values", values, needed);
+    appendArrays(layer, Floats.exact(keys, (int) needed), Floats.exact(values, (int) needed), tokens);
+  }
+
+  /**
+   * {@link #append(int, float[], float[], int)} from buffers; direct ones are read in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param values the same shape
+   * @param tokens 1 or more
+   * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens do not fit the budget
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void append(int layer, FloatBuffer keys, FloatBuffer values, int tokens) {
+    long needed = rowElements(layer, tokens);
+    Floats.require("keys", keys, needed);
+    Floats.require("values", values, needed);
+    int count = (int) needed;
+    if (keys.isDirect() && values.isDirect()) {
+      FloatBuffer k = Floats.direct(keys, count);
+      FloatBuffer v = Floats.direct(values, count);
+      run(() -> target.append(id, layer, k, v, tokens));
+    } else {
+      appendArrays(layer, Floats.exact(keys, count), Floats.exact(values, count), tokens);
+    }
+  }
+
+  /**
+   * {@link #append(int, float[], float[], int)} from 16-bit elements; direct buffers are read in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param values the same shape
+   * @param tokens 1 or more
+   * @param format what the bits mean
+   * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens do not fit the budget
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, HalfFormat format) {
+    long needed = rowElements(layer, tokens);
+    Shorts.require("keys", keys, needed);
+    Shorts.require("values", values, needed);
+    int count = (int) needed;
+    Objects.requireNonNull(format, "format");
+    if (keys.isDirect() && values.isDirect()) {
+      ShortBuffer k = Shorts.direct(keys, count);
+      ShortBuffer v = Shorts.direct(values, count);
+      run(() -> target.append(id, layer, k, v, tokens, format));
+    } else {
+      short[] k = Shorts.exact(keys, count);
+      short[] v = Shorts.exact(values, count);
+      run(() -> target.append(id, layer, k, v, tokens, format));
+    }
+  }
+
+  /**
+   * Attention of the newest token's query over all tokens that the layer holds.
+   *
+   * @param layer 0 .. layers-1
+   * @param query {@code [queryHeads][headDim]}
+   * @param output the same shape
+   * @throws IllegalArgumentException if an argument is out of range, an array too short or the layer empty
+   * @throws IllegalStateException if the sequence or its cache is closed
+   * @see KvCache#attend(int, java.util.List, float[], float[])
+   */
+  public void attend(int layer, float[] query, float[] output) {
+    attend(layer, query, output, 1);
+  }
+
+  /**
+   * {@link #attend(int, float[], float[])} on buffers; direct ones are used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param query {@code [queryHeads][headDim]} from the position on
+   * @param output the same shape
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short, in the wrong byte order or,
+   *     for the output, read-only, or the layer empty
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void attend(int layer, FloatBuffer query, FloatBuffer output) {
+    attend(layer, query, output, 1);
+  }
+
+  /**
+   * Attention of the newest {@code tokens} tokens' queries: query {@code i} sees the tokens up to position {@code
+   * length - tokens + i}.
+   *
+   * @param layer 0 .. layers-1
+   * @param queries {@code [tokens][queryHeads][headDim]}
+   * @param outputs the same shape
+   * @param tokens 1 or more, no more than the layer holds
+   * @throws IllegalArgumentException if an argument is out of range or an array too short
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void attend(int layer, float[] queries, float[] outputs, int tokens) {
+    lifetime.requireOpen();
+    cache.attend(layer, ids, queries, outputs, tokens);
+    Reference.reachabilityFence(this);
+  }
+
+  /**
+   * {@link #attend(int, float[], float[], int)} on buffers; direct ones are used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param queries {@code [tokens][queryHeads][headDim]} from the position on
+   * @param outputs the same shape
+   * @param tokens 1 or more, no more than the layer holds
+   * @throws IllegalArgumentException if an argument is out of range or a buffer too short, in the wrong byte order
+   *     or, for outputs, read-only
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void attend(int layer, FloatBuffer queries, FloatBuffer outputs, int tokens) {
+    lifetime.requireOpen();
+    cache.attend(layer, ids, queries, outputs, tokens);
+    Reference.reachabilityFence(this);
+  }
+
+  /**
+   * A second sequence with the same tokens. Compressed pages are shared, the 16-bit window is copied; the two then go
+   * their own ways.
+   *
+   * @return a new sequence, to be closed by the caller
+   * @throws BudgetExceededException if the copy of the window does not fit the budget
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public KvSequence fork() {
+    return new KvSequence(cache, call(() -> target.fork(id)));
+  }
+
+  /**
+   * Cuts every layer to at most this many tokens. Shorter layers stay as they are. A compressed page that the cut goes
+   * through is reopened: its remaining tokens keep the values that they have been compressed to.
+   *
+   * @param length tokens to keep, 0 or more
+   * @throws IllegalArgumentException if negative, or if a sliding-window layer has dropped tokens that the shorter
+   *     sequence would see; a step back of 128 tokens from the longest that it has been is always possible
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void truncate(long length) {
+    Sizes.requireNotNegative("length", length);
+    run(() -> target.truncate(id, length));
+  }
+
+  /**
+   * Tokens in one layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return the number of tokens
+   * @throws IllegalArgumentException if there is no such layer
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public long length(int layer) {
+    cache.geometry().kvHeads(layer);
+    return call(() -> target.length(id, layer));
+  }
+
+  /**
+   * Tokens that every layer has. Costs a native call per layer.
+   *
+   * @return the length of the shortest layer
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public long length() {
+    return call(
+        () -> {
+          long shortest = Long.MAX_VALUE;
+          for (int layer = 0; layer < cache.geometry().layers(); layer++) {
+            shortest = Math.min(shortest, target.length(id, layer));
+          }
+          return shortest;
+        });
+  }
+
+  /**
+   * Decoded rows: what attention computes with. For inspection and export, not for speed.
+   *
+   * @param layer 0 .. layers-1
+   * @param side keys or values
+   * @param first the first token's position
+   * @param tokens 1 or more
+   * @return {@code [tokens][kvHeads][headDim]}
+   * @throws IllegalArgumentException if the layer does not hold these tokens or they do not fit an array
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public float[] read(int layer, Side side, long first, int tokens) {
+    long needed = rowElements(layer, tokens);
+    Sizes.requireNotNegative("first", first);
+    if (needed > MAX_ARRAY) {
+      throw new IllegalArgumentException(
+          needed + " elements do not fit an array: read fewer than " + tokens + " tokens at a time");
+    }
+    if (first > length(layer) - tokens) {
+      throw new IllegalArgumentException(
+          "tokens " + first + " .. " + (first + tokens - 1) + " of " + length(layer) + " in layer " + layer);
+    }
+    float[] rows = new float[(int) needed];
+    run(() -> target.read(id, layer, side, first, tokens, rows));
+    return rows;
+  }
+
+  /**
+   * Compressed pages that a layer holds. Sliding-window layers drop old ones.
+   *
+   * @param layer 0 .. layers-1
+   * @return the number of pages
+   * @throws IllegalArgumentException if there is no such layer
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public long pageCount(int layer) {
+    cache.geometry().kvHeads(layer);
+    return call(() -> target.pageCount(id, layer));
+  }
+
+  /**
+   * The stored bytes of one head's side of a page, in the layout of {@code docs/format.md}.
+   *
+   * @param layer 0 .. layers-1
+   * @param page 0 .. pageCount-1, the oldest held page first
+   * @param side keys or values
+   * @param kvHead 0 .. kvHeads-1
+   * @return a copy
+   * @throws IllegalArgumentException if there is no such layer, page or head
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public byte[] readPage(int layer, long page, Side side, int kvHead) {
+    cache.geometry().kvHeads(layer);
+    Sizes.requireNotNegative("page", page);
+    Sizes.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readPage(id, layer, page, side, kvHead));
+  }
+
+  /**
+   * Releases the sequence; pages that it shares with forks live on in them. Calls under way in other threads finish
+   * on what they saw. Closing again, or after the cache, does nothing.
+   */
+  @Override
+  public void close() {
+    lifetime.close();
+  }
+
+  @Override
+  public String toString() {
+    return "KvSequence[" + id + (lifetime.isClosed() ? ", closed]" : "]");
+  }
+
+  /** The id, for a call on this cache. */
+  long idIn(KvCache expected) {
+    if (cache != expected) {
+      throw new IllegalArgumentException(this + " is part of another cache");
+    }
+    lifetime.requireOpen();
+    return id;
+  }
+
+  private void appendArrays(int layer, float[] keys, float[] values, int tokens) {
+    run(() -> target.append(id, layer, keys, values, tokens));
+  }
+
+  private void run(Runnable work) {
+    lifetime.requireOpen();
+    work.run();
+    Reference.reachabilityFence(this);
+  }
+
+  private <T> T call(Supplier<T> work) {
+    lifetime.requireOpen();
+    T result = work.get();
+    Reference.reachabilityFence(this);
+    return result;
+  }
+
+  private long rowElements(int layer, int tokens) {
+    Sizes.requirePositive("tokens", tokens);
+    return Sizes.product(tokens, cache.geometry().rowSize(layer));
+  }
+}

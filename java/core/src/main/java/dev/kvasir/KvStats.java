@@ -1,0 +1,42 @@
+package dev.kvasir;
+
+import java.util.List;
+
+/**
+ * A cache at one moment, over all its sequences. A page shared by forks counts once.
+ *
+ * @param sequences open sequences
+ * @param budgetBytes the cache's byte budget; 0 for none
+ * @param bytes held now, windows included
+ * @param peakBytes the most that was ever held
+ * @param backend the kernels that the cache runs on
+ * @param tiles pieces of attention computed on that backend so far
+ * @param fallbackTiles pieces computed on a lower backend, because a codec has no kernels for the chosen one
+ * @param total all layers together
+ * @param layers each layer
+ */
+public record KvStats(
+    long sequences,
+    long budgetBytes,
+    long bytes,
+    long peakBytes,
+    String backend,
+    long tiles,
+    long fallbackTiles,
+    Layer total,
+    List<Layer> layers) {
+
+  /**
+   * What one layer, or all of them, hold.
+   *
+   * @param bytes held now
+   * @param pages sealed pages
+   * @param pageBytes bytes of the sealed pages: codes and parameters
+   * @param windowBytes bytes of the 16-bit windows and sinks, reserved capacity included
+   * @param pageBitsPerElement bits per element of the sealed pages, parameters included; 0 where there are none
+   * @param bitsPerElement bits per element over everything held, elements counted once per sequence that sees them; 0
+   *     where there are none
+   */
+  public record Layer(
+      long bytes, long pages, long pageBytes, long windowBytes, double pageBitsPerElement, double bitsPerElement) {}
+}

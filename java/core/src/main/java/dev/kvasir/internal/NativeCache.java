@@ -1,0 +1,198 @@
+package dev.kvasir.internal;
+
+import dev.kvasir.HalfFormat;
+import dev.kvasir.KvStats;
+import dev.kvasir.Side;
+import dev.kvasir.internal.jni.Cache;
+import dev.kvasir.internal.jni.CacheConfig;
+import dev.kvasir.internal.jni.CacheStats;
+import dev.kvasir.internal.jni.Native;
+import java.lang.ref.Reference;
+import java.nio.FloatBuffer;
+import java.nio.LongBuffer;
+import java.nio.ShortBuffer;
+import java.util.function.Consumer;
+import java.util.function.Function;
+
+/**
+ * The native cache behind a KvCache: keeps it open during calls and turns its errors into exceptions. Arguments have
+ * been checked by callers where a mistake would be more than an error: sizes of arrays and buffers.
+ */
+public final class NativeCache implements AutoCloseable {
+
+  private final Cache cache;
+  private final Lifetime lifetime;
+
+  private NativeCache(Cache cache) {
+    this.cache = cache;
+    this.lifetime = new Lifetime(this, "the cache", () -> Cache.destroy(cache));
+  }
+
+  /** A cache of the given layers and whatever else the settings say. */
+  static NativeCache create(int layers, Consumer<CacheConfig> settings) {
+    NativeLibrary.get();
+    try {
+      CacheConfig config = CacheConfig.create(layers);
+      try {
+        settings.accept(config);
+        return new NativeCache(Cache.create(config));
+      } finally {
+        CacheConfig.destroy(config);
+      }
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    }
+  }
+
+  public long newSequence() {
+    return call(Cache::new_sequence);
+  }
+
+  public long fork(long id) {
+    return call(target -> target.fork(id));
+  }
+
+  public void truncate(long id, long length) {
+    run(target -> target.truncate(id, length));
+  }
+
+  public long length(long id, int layer) {
+    return call(target -> target.length(id, layer));
+  }
+
+  /** What frees a sequence, now or when it is forgotten. Refers to no NativeCache, or none would ever be forgotten. */
+  public Runnable releaser(long id) {
+    Lifetime life = lifetime;
+    Cache target = cache;
+    return () -> {
+      if (life.tryAcquire()) {
+        try {
+          target.release(id);
+        } finally {
+          life.release();
+        }
+      }
+    };
+  }
+
+  public void append(long id, int layer, float[] keys, float[] values, int tokens) {
+    append(layer, tokens, target -> target.append(id, layer, keys, values, tokens));
+  }
+
+  /** Direct buffers only. */
+  public void append(long id, int layer, FloatBuffer keys, FloatBuffer values, int tokens) {
+    append(layer, tokens, target -> target.append(id, layer, keys, values, tokens));
+  }
+
+  public void append(long id, int layer, short[] keys, short[] values, int tokens, HalfFormat format) {
+    append(
+        layer,
+        tokens,
+        format == HalfFormat.BFLOAT16
+            ? target -> target.append_bf16(id, layer, keys, values, tokens)
+            : target -> target.append_f16(id, layer, keys, values, tokens));
+  }
+
+  /** Direct buffers only. */
+  public void append(long id, int layer, ShortBuffer keys, ShortBuffer values, int tokens, HalfFormat format) {
+    append(
+        layer,
+        tokens,
+        format == HalfFormat.BFLOAT16
+            ? target -> target.append_bf16(id, layer, keys, values, tokens)
+            : target -> target.append_f16(id, layer, keys, values, tokens));
+  }
+
+  public void attend(int layer, long[] ids, float[] queries, float[] outputs, int tokens) {
+    attend(layer, ids.length, tokens, target -> target.attend(layer, ids, ids.length, tokens, queries, outputs));
+  }
+
+  /** Direct buffers only. */
+  public void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int tokens) {
+    LongBuffer idBuffer = SequenceIds.direct(ids);
+    attend(layer, ids.length, tokens, target -> target.attend(layer, idBuffer, ids.length, tokens, queries, outputs));
+  }
+
+  public void read(long id, int layer, Side side, long first, int tokens, float[] out) {
+    run(target -> target.read(id, layer, code(side), first, tokens, out));
+  }
+
+  public long pageCount(long id, int layer) {
+    return call(target -> target.page_count(id, layer));
+  }
+
+  public byte[] readPage(long id, int layer, long page, Side side, int kvHead) {
+    return call(
+        target -> {
+          byte[] bytes = new byte[0];
+          while (true) {
+            int size = (int) target.read_page(id, layer, page, code(side), kvHead, bytes, bytes.length);
+            if (size <= bytes.length) {
+              return bytes;
+            }
+            bytes = new byte[size];
+          }
+        });
+  }
+
+  public KvStats stats(int layers) {
+    return call(
+        target -> {
+          CacheStats stats = target.stats();
+          try {
+            return StatsReader.read(stats, layers);
+          } finally {
+            CacheStats.destroy(stats);
+          }
+        });
+  }
+
+  public boolean isClosed() {
+    return lifetime.isClosed();
+  }
+
+  @Override
+  public void close() {
+    lifetime.close();
+  }
+
+  private void append(int layer, int tokens, Consumer<Cache> work) {
+    Events.Append event = Events.beginAppend(layer, tokens);
+    run(work);
+    Events.end(event);
+  }
+
+  private void attend(int layer, int sequences, int tokens, Consumer<Cache> work) {
+    Events.Attend event = Events.beginAttend(layer, sequences, tokens);
+    run(work);
+    Events.end(event);
+  }
+
+  private void run(Consumer<Cache> work) {
+    lifetime.acquire();
+    try {
+      work.accept(cache);
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    } finally {
+      lifetime.release();
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  private <T> T call(Function<Cache, T> work) {
+    lifetime.acquire();
+    try {
+      return work.apply(cache);
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    } finally {
+      lifetime.release();
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  private static int code(Side side) {
+    return side == Side.KEYS ? Native.kKeys : Native.kValues;
+  }
+}

@@ -1,0 +1,84 @@
+package dev.kvasir.internal;
+
+import dev.kvasir.BackendInfo;
+import dev.kvasir.CodecInfo;
+import dev.kvasir.internal.jni.Native;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.function.Supplier;
+
+/** What the native library says about itself, and its threads. */
+public final class NativeCatalog {
+
+  private static final int MAX_BITS = 32;
+
+  private NativeCatalog() {}
+
+  public static String version() {
+    return call(Native::version);
+  }
+
+  public static List<BackendInfo> backends() {
+    return call(
+        () -> {
+          List<BackendInfo> all = new ArrayList<>();
+          for (int i = 0; i < Native.backend_count(); i++) {
+            all.add(new BackendInfo(Native.backend_name(i), Native.backend_summary(i), Native.backend_available(i)));
+          }
+          return List.copyOf(all);
+        });
+  }
+
+  public static List<CodecInfo> codecs() {
+    return call(
+        () -> {
+          List<CodecInfo> all = new ArrayList<>();
+          for (int codec = 0; codec < Native.codec_count(); codec++) {
+            all.add(new CodecInfo(Native.codec_name(codec), Native.codec_summary(codec), bits(codec), options(codec)));
+          }
+          return List.copyOf(all);
+        });
+  }
+
+  public static int threads() {
+    return call(Native::threads);
+  }
+
+  public static void setThreads(int threads) {
+    call(
+        () -> {
+          Native.set_threads(threads);
+          return threads;
+        });
+  }
+
+  private static Set<Integer> bits(int codec) {
+    Set<Integer> bits = new TreeSet<>();
+    for (int width = 1; width <= MAX_BITS; width++) {
+      if (Native.codec_has_bits(codec, width)) {
+        bits.add(width);
+      }
+    }
+    return Collections.unmodifiableSet(bits);
+  }
+
+  private static List<CodecInfo.Option> options(int codec) {
+    List<CodecInfo.Option> options = new ArrayList<>();
+    for (int i = 0; i < Native.codec_option_count(codec); i++) {
+      options.add(new CodecInfo.Option(Native.codec_option_name(codec, i), Native.codec_option_summary(codec, i)));
+    }
+    return List.copyOf(options);
+  }
+
+  private static <T> T call(Supplier<T> work) {
+    NativeLibrary.get();
+    try {
+      return work.get();
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    }
+  }
+}

@@ -1,0 +1,39 @@
+package dev.kvasir.internal;
+
+import dev.kvasir.KvStats;
+import dev.kvasir.internal.jni.CacheStats;
+import dev.kvasir.internal.jni.Native;
+import java.util.List;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
+
+/** Copies a native snapshot. */
+final class StatsReader {
+
+  private StatsReader() {}
+
+  static KvStats read(CacheStats stats, int layers) {
+    List<KvStats.Layer> each =
+        IntStream.range(0, layers).mapToObj(layer -> layer(stats, layer)).collect(Collectors.toUnmodifiableList());
+    return new KvStats(
+        stats.sequences(),
+        stats.budget(),
+        stats.bytes(),
+        stats.peak_bytes(),
+        stats.backend(),
+        stats.tiles(),
+        stats.fallback_tiles(),
+        layer(stats, Native.kAllLayers()),
+        each);
+  }
+
+  private static KvStats.Layer layer(CacheStats stats, int layer) {
+    return new KvStats.Layer(
+        stats.layer_bytes(layer),
+        stats.pages(layer),
+        stats.page_bytes(layer),
+        stats.window_bytes(layer),
+        stats.page_bits_per_element(layer),
+        stats.bits_per_element(layer));
+  }
+}

@@ -1,0 +1,89 @@
+package dev.kvasir;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import java.io.IOException;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Optional;
+import org.junit.jupiter.api.Assumptions;
+import org.junit.jupiter.api.Tag;
+import org.junit.jupiter.api.Test;
+
+/** Each native error code, provoked. There is more on arguments in ArgumentTest and on budgets in BudgetTest. */
+@Tag("jnicheck")
+class ErrorCodeTest {
+
+  private final float[] row = new float[64];
+
+  @Test
+  void invalidArgument() {
+    KvMethod unknown = new AnyMethod(CodecChoice.of("zip", 4), 0, 0);
+    assertThrows(IllegalArgumentException.class, () -> KvCache.builder(Testing.small()).method(unknown).build());
+  }
+
+  @Test
+  void notFinite() {
+    try (KvCache cache = Testing.cache(Testing.small()).build();
+        KvSequence sequence = cache.newSequence()) {
+      float[] bad = row.clone();
+      bad[5] = Float.NaN;
+      Testing.assertNames(assertThrows(NotFiniteException.class, () -> sequence.append(0, row, bad, 1)), "values");
+    }
+  }
+
+  @Test
+  void budgetExceeded() {
+    try (KvCache cache = Testing.cache(Testing.small()).budgetBytes(1000).build();
+        KvSequence sequence = cache.newSequence()) {
+      BudgetExceededException e =
+          assertThrows(BudgetExceededException.class, () -> sequence.append(0, row, row, 1));
+      assertEquals(KvException.Code.BUDGET_EXCEEDED, e.code());
+      Testing.assertNames(e, 1000);
+    }
+  }
+
+  /** A window of about 300 GB per sequence and layer. */
+  @Test
+  void outOfMemory() throws IOException {
+    Assumptions.assumeTrue(memoryIsRefused(300L << 30), "this machine grants any amount of memory");
+    KvGeometry huge = KvGeometry.builder().layers(1).queryHeads(4096).kvHeads(4096).headDim(256).build();
+    float[] rows = new float[huge.rowSize(0)];
+    try (KvCache cache = Testing.cache(huge).method(new AnyMethod(AnyMethod.F16, 65536, 4096)).build();
+        KvSequence sequence = cache.newSequence()) {
+      KvException e = assertThrows(KvException.class, () -> sequence.append(0, rows, rows, 1));
+      assertEquals(KvException.Code.OUT_OF_MEMORY, e.code());
+      assertEquals(0, cache.stats().bytes());
+      assertEquals(0, sequence.length());
+    }
+  }
+
+  private static boolean memoryIsRefused(long bytes) throws IOException {
+    String overcommit = Files.readString(Path.of("/proc/sys/vm/overcommit_memory")).strip();
+    long memory =
+        ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getTotalMemorySize();
+    return !overcommit.equals("1") && memory < bytes / 2;
+  }
+
+  @Test
+  void unknownSequence() {
+    try (KvCache cache = Testing.cache(Testing.small()).build()) {
+      KvSequence forged = new KvSequence(cache, 12345);
+      Testing.assertNames(assertThrows(IllegalStateException.class, () -> forged.append(0, row, row, 1)), 12345);
+    }
+  }
+
+  @Test
+  void unavailable() {
+    Optional<BackendInfo> absent = Kvasir.backends().stream().filter(backend -> !backend.available()).findAny();
+    Assumptions.assumeTrue(absent.isPresent(), "this machine has every backend of the build");
+    NativeUnavailableException e =
+        assertThrows(
+            NativeUnavailableException.class,
+            () -> KvCache.builder(Testing.small()).backend(absent.get().name()).build());
+    assertEquals(KvException.Code.UNAVAILABLE, e.code());
+    Testing.assertNames(e, absent.get().name());
+  }
+}

@@ -1,0 +1,209 @@
+package dev.kvasir.conformance;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.fail;
+
+import dev.kvasir.HalfFormat;
+import dev.kvasir.KvCache;
+import dev.kvasir.KvGeometry;
+import dev.kvasir.KvSequence;
+import dev.kvasir.Side;
+import dev.kvasir.conformance.Registry.Method;
+import dev.kvasir.conformance.Registry.Width;
+import java.nio.ShortBuffer;
+import java.util.List;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.MethodSource;
+
+/**
+ * Pages, for every codec and width of the registry.
+ *
+ * <p>{@link #bytesAreAsTheFormatSays}: the full product of option settings (axis and group), head dims, kinds of data
+ * and backends that this machine can run. The pages of the first backend are all that the format promises ({@link
+ * ReferenceCodec#check}), those of the others are identical, and the rows that each reads back are the reference
+ * decoder's, without a tolerance.
+ *
+ * <p>{@link #cutsOfTheStreamDoNotMatter}: every option setting and backend at two head dims, with sinks and a window
+ * and without.
+ */
+class PageConformanceTest {
+
+  private static final int KV_HEADS = 2;
+
+  static List<Width> widths() {
+    return Registry.widths();
+  }
+
+  @ParameterizedTest
+  @MethodSource("widths")
+  void bytesAreAsTheFormatSays(Width width) {
+    for (int headDim : Registry.HEAD_DIMS) {
+      for (Data data : Data.values()) {
+        int row = KV_HEADS * headDim;
+        float[] keys = data.rows(headDim, PageShape.TOKENS, row);
+        float[] values = data.rows(headDim + 1, PageShape.TOKENS, row);
+        for (Method method : width.methods(headDim)) {
+          byte[][] first = null;
+          float[][] decoded = null; // of keys and values, by the reference
+          for (String backend : Registry.backends()) {
+            String where = width + " on " + backend + ", data " + data;
+            try (KvCache cache = cache(headDim, method, backend);
+                KvSequence sequence = cache.newSequence()) {
+              sequence.append(0, keys, values, PageShape.TOKENS);
+              assertEquals(1, sequence.pageCount(0));
+              byte[][] pages = pagesOf(sequence, 1);
+              if (first == null) {
+                first = pages;
+                decoded = new float[][] {
+                  check(sequence, PageShape.of(Side.KEYS, headDim, method.keys()), width, keys, where),
+                  check(sequence, PageShape.of(Side.VALUES, headDim, method.values()), width, values, where)
+                };
+              }
+              for (int i = 0; i < pages.length; i++) {
+                assertArrayEquals(first[i], pages[i], () -> where + ": differs from the first backend");
+              }
+              for (Side side : Side.values()) {
+                float[] read = sequence.read(0, side, 0, PageShape.TOKENS);
+                checkDecoding(decoded[side.ordinal()], read, where + ", " + side);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  /** Checks the page against the rows it was made of, and returns the rows that the reference decodes from it. */
+  private static float[] check(KvSequence sequence, PageShape shape, Width width, float[] rows, String where) {
+    float[] decoded = new float[rows.length];
+    for (int head = 0; head < KV_HEADS; head++) {
+      try {
+        byte[] page = sequence.readPage(0, 0, shape.side(), head);
+        width.reference().check(shape, ofHead(rows, head, shape.headDim()), page);
+        float[] part = width.reference().decode(shape, page);
+        for (int token = 0; token < PageShape.TOKENS; token++) {
+          int to = (token * KV_HEADS + head) * shape.headDim();
+          System.arraycopy(part, token * shape.headDim(), decoded, to, shape.headDim());
+        }
+      } catch (AssertionError error) {
+        throw new AssertionError(where + ", head " + head + ", " + shape + ": " + error.getMessage(), error);
+      }
+    }
+    return decoded;
+  }
+
+  /** Equal as numbers: a zero may have either sign. */
+  private static void checkDecoding(float[] expected, float[] actual, String where) {
+    assertEquals(expected.length, actual.length, where);
+    for (int i = 0; i < expected.length; i++) {
+      if (expected[i] != actual[i]) {
+        fail(where + ": decoded element " + i + " is " + actual[i] + ", not " + expected[i]);
+      }
+    }
+  }
+
+  /** The parts of all pages: by page, head and side. */
+  private static byte[][] pagesOf(KvSequence sequence, int pages) {
+    byte[][] bytes = new byte[2 * KV_HEADS * pages][];
+    for (int i = 0; i < bytes.length; i++) {
+      Side side = i % 2 == 0 ? Side.KEYS : Side.VALUES;
+      bytes[i] = sequence.readPage(0, i / (2 * KV_HEADS), side, i / 2 % KV_HEADS);
+    }
+    return bytes;
+  }
+
+  /** The rows [tokens][headDim] of one head out of [tokens][kvHeads][headDim]. */
+  private static float[] ofHead(float[] rows, int head, int headDim) {
+    float[] part = new float[rows.length / KV_HEADS];
+    for (int token = 0; token < rows.length / (KV_HEADS * headDim); token++) {
+      System.arraycopy(rows, (token * KV_HEADS + head) * headDim, part, token * headDim, headDim);
+    }
+    return part;
+  }
+
+  @ParameterizedTest
+  @MethodSource("widths")
+  void cutsOfTheStreamDoNotMatter(Width width) {
+    int tokens = 300;
+    for (int headDim : new int[] {48, 128}) {
+      int row = KV_HEADS * headDim;
+      float[] keys = Data.OUTLIERS.rows(5, tokens, row);
+      float[] values = Data.NORMAL.rows(6, tokens, row);
+      for (Method plain : width.methods(headDim)) {
+        for (Method method : List.of(plain, new Method(plain.keys(), plain.values(), 30, 7))) {
+          Snapshot expected = null;
+          for (String backend : Registry.backends()) {
+            try (KvCache cache = cache(headDim, method, backend)) {
+              for (int cut : new int[] {tokens, 1, 100, 129}) {
+                Snapshot snapshot = Snapshot.of(cache, keys, values, tokens, cut);
+                expected = expected == null ? snapshot : expected;
+                expected.assertSame(snapshot, width + " on " + backend + ", d=" + headDim + ", cut by " + cut);
+              }
+              Snapshot.ofHalves(cache, keys, values, tokens).assertSame(expected, width + ", from float16");
+            }
+          }
+        }
+      }
+    }
+  }
+
+  private static KvCache cache(int headDim, Method method, String backend) {
+    KvGeometry geometry =
+        KvGeometry.builder().layers(1).queryHeads(KV_HEADS).kvHeads(KV_HEADS).headDim(headDim).build();
+    return KvCache.builder(geometry).method(method).backend(backend).build();
+  }
+
+  /** All that can be seen of a sequence. */
+  private record Snapshot(byte[][] pages, float[] keys, float[] values) {
+
+    static Snapshot of(KvCache cache, float[] keys, float[] values, int tokens, int cut) {
+      int row = keys.length / tokens;
+      try (KvSequence sequence = cache.newSequence()) {
+        for (int done = 0; done < tokens; done += cut) {
+          int count = Math.min(cut, tokens - done);
+          sequence.append(0, part(keys, done * row, count * row), part(values, done * row, count * row), count);
+        }
+        return of(sequence, tokens);
+      }
+    }
+
+    /** The elements are float16 values, so their bits are the same stream. */
+    static Snapshot ofHalves(KvCache cache, float[] keys, float[] values, int tokens) {
+      try (KvSequence sequence = cache.newSequence()) {
+        sequence.append(0, halves(keys), halves(values), tokens, HalfFormat.FLOAT16);
+        return of(sequence, tokens);
+      }
+    }
+
+    private static Snapshot of(KvSequence sequence, int tokens) {
+      return new Snapshot(
+          pagesOf(sequence, (int) sequence.pageCount(0)),
+          sequence.read(0, Side.KEYS, 0, tokens),
+          sequence.read(0, Side.VALUES, 0, tokens));
+    }
+
+    private static float[] part(float[] rows, int first, int count) {
+      float[] part = new float[count];
+      System.arraycopy(rows, first, part, 0, count);
+      return part;
+    }
+
+    private static ShortBuffer halves(float[] rows) {
+      short[] halves = new short[rows.length];
+      for (int i = 0; i < rows.length; i++) {
+        halves[i] = (short) Half.nearest(rows[i]);
+      }
+      return ShortBuffer.wrap(halves);
+    }
+
+    void assertSame(Snapshot other, String where) {
+      assertEquals(pages.length, other.pages.length, where);
+      for (int i = 0; i < pages.length; i++) {
+        assertArrayEquals(pages[i], other.pages[i], where);
+      }
+      assertArrayEquals(keys, other.keys, where);
+      assertArrayEquals(values, other.values, where);
+    }
+  }
+}

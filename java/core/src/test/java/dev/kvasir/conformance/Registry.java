@@ -1,0 +1,97 @@
+package dev.kvasir.conformance;
+
+import dev.kvasir.BackendInfo;
+import dev.kvasir.CodecChoice;
+import dev.kvasir.CodecInfo;
+import dev.kvasir.KvMethod;
+import dev.kvasir.Kvasir;
+import dev.kvasir.Precision;
+import dev.kvasir.Side;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.stream.Collectors;
+
+/** What the library offers, as things to test. */
+final class Registry {
+
+  static final int[] HEAD_DIMS = {32, 48, 64, 80, 128, 256};
+  static final int[] GQA_RATIOS = {1, 2, 4, 7};
+  static final int[] LENGTHS = {1, 127, 128, 129, 1000};
+
+  /** What a precision promises: see {@link Precision}. */
+  static double nmse(Precision precision) {
+    return precision == Precision.EXACT ? 1e-6 : 1e-4;
+  }
+
+  private Registry() {}
+
+  /** A codec at one of its widths. */
+  record Width(String codec, int bits) {
+    ReferenceCodec reference() {
+      return ReferenceCodecs.of(codec);
+    }
+
+    /** Every option setting at a head dim, of keys and values side by side. */
+    List<Method> methods(int headDim) {
+      List<Map<String, Double>> keys = reference().variants(Side.KEYS, headDim);
+      List<Map<String, Double>> values = reference().variants(Side.VALUES, headDim);
+      List<Method> methods = new ArrayList<>();
+      for (int i = 0; i < Math.max(keys.size(), values.size()); i++) {
+        methods.add(
+            new Method(
+                new CodecChoice(codec, bits, keys.get(i % keys.size())),
+                new CodecChoice(codec, bits, values.get(i % values.size())),
+                0,
+                0));
+      }
+      return methods;
+    }
+
+    @Override
+    public String toString() {
+      return codec + " " + bits + " bits";
+    }
+  }
+
+  /** A method with one choice for the keys and one for the values of all layers. */
+  record Method(CodecChoice keys, CodecChoice values, int window, int sinks) implements KvMethod {
+    @Override
+    public String name() {
+      return "test";
+    }
+
+    @Override
+    public CodecChoice keys(int layer) {
+      return keys;
+    }
+
+    @Override
+    public CodecChoice values(int layer) {
+      return values;
+    }
+
+    CodecChoice of(Side side) {
+      return side == Side.KEYS ? keys : values;
+    }
+  }
+
+  /** Every codec at every width. */
+  static List<Width> widths() {
+    List<Width> widths = new ArrayList<>();
+    for (CodecInfo codec : Kvasir.codecs()) {
+      for (int bits : codec.bits()) {
+        widths.add(new Width(codec.name(), bits));
+      }
+    }
+    return widths;
+  }
+
+  /** The backends that this machine can run, best first. */
+  static List<String> backends() {
+    return Kvasir.backends().stream()
+        .filter(BackendInfo::available)
+        .map(BackendInfo::name)
+        .collect(Collectors.toList());
+  }
+}

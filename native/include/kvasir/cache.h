@@ -1,0 +1,118 @@
+// Cache: compressed keys and values of many sequences, and attention computed on the compressed form.
+//
+// Memory layout. All arrays are dense and row-major, in the shapes given at each call; the last index is the channel.
+// Keys come in after RoPE. Pointers are borrowed for the call alone.
+//
+// Sequences are named by ids that are never reused: a stale id is an error, not a crash. Each layer of a sequence has
+// its own length, because engines append layer by layer.
+//
+// Threads. Every function may be called from any thread. Calls that change one sequence exclude each other and its
+// readers; attends overlap. Releasing a sequence, or destroying nothing but ids, during an attend is safe: the attend
+// finishes on what it saw. Only destroying the Cache itself must wait until no call is under way.
+//
+// Cost. append and attend allocate nothing but what the cache stores. Work is split over the library's threads in a way
+// that depends on the thread count alone: same input, same build, same backend, same bits out.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kvasir/config.h"
+
+namespace kvasir {
+
+class CacheStats;
+
+class Cache {
+ public:
+  // Throws kInvalidArgument or kUnavailable with what is wrong in the config.
+  static Cache* create(const CacheConfig& config);
+  static void destroy(Cache* cache);
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  // Sequences ------------------------------------------------------------------------------------------------
+  int64_t new_sequence();
+  // Shares sealed pages, copies the 16-bit window. Throws kBudgetExceeded where the window does not fit.
+  int64_t fork(int64_t sequence);
+  // Cuts every layer to at most `length` tokens. A sealed page that the cut goes through is reopened: its remaining
+  // tokens return to the window as decoded. Never needs memory. Throws kInvalidArgument where a sliding-window layer
+  // no longer has the tokens that the shorter sequence would see (a step back of kPageTokens is always possible).
+  void truncate(int64_t sequence, int64_t length);
+  void release(int64_t sequence);
+  // Tokens in one layer.
+  int64_t length(int64_t sequence, int layer);
+
+  // Append ---------------------------------------------------------------------------------------------------
+  // keys, values: [tokens][kv_heads][head_dim]. Any number of tokens; the result does not depend on how a stream of
+  // tokens is cut into calls. Elements are rounded to float16 first. Throws kNotFinite or kBudgetExceeded.
+  void append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens);
+  // The same from IEEE float16 and from bfloat16 bits.
+  void append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
+  void append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
+
+  // Attend ---------------------------------------------------------------------------------------------------
+  // queries, outputs: [count][tokens][query_heads][head_dim]. Each sequence's `tokens` queries belong to its newest
+  // tokens: query i sees the keys up to position length - tokens + i. A sequence may be listed more than once.
+  // Throws kInvalidArgument where a layer holds fewer tokens than `tokens`.
+  void attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs);
+
+  // Inspection -----------------------------------------------------------------------------------------------
+  // Decoded rows first..first+tokens-1 of one side, out: [tokens][kv_heads][head_dim].
+  void read(int64_t sequence, int layer, Side side, int64_t first, int64_t tokens, float* out);
+  // Sealed pages of a layer that are still held (sliding-window layers drop old ones).
+  int64_t page_count(int64_t sequence, int layer);
+  // Copies the stored bytes of one head's side of a held page, in the layout of docs/format.md, and returns their
+  // number. Copies nothing where capacity is smaller.
+  int64_t read_page(int64_t sequence, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity);
+
+  // A snapshot; free it with CacheStats::destroy.
+  CacheStats* stats();
+
+ private:
+  explicit Cache(const CacheConfig& config);
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Sums over all sequences at one moment. A page shared by forks counts once.
+class CacheStats {
+ public:
+  static void destroy(CacheStats* stats);
+
+  int64_t sequences() const;
+  int64_t budget() const;      // 0: no limit
+  int64_t bytes() const;       // held now, windows included
+  int64_t peak_bytes() const;  // most that was ever held
+  // layer: a layer or kAllLayers.
+  int64_t layer_bytes(int layer) const;
+  int64_t pages(int layer) const;
+  int64_t page_bytes(int layer) const;    // bytes of the sealed pages: codes and parameters
+  int64_t window_bytes(int layer) const;  // bytes of the 16-bit windows and sinks, reserved capacity included
+  int64_t table_bytes(int layer) const;   // bytes of side tables, such as patterns; those shared by forks once
+  // Bits per stored element of the sealed pages, parameters included; 0 where there are none.
+  double page_bits_per_element(int layer) const;
+  // Bits per element over everything held, windows included; elements counted once per sequence that sees them.
+  double bits_per_element(int layer) const;
+
+  // For codecs with a side table: the share of a side's sealed tokens, over all kv heads, that use one of its vectors,
+  // and the share of page parts in which none does. 0 where there are no pages or no table.
+  double table_use(int layer, Side side) const;
+  double parts_without_table(int layer, Side side) const;
+
+  // What ran: the cache's backend, and tiles computed by it and by a lower one (a codec without kernels there).
+  const char* backend() const;
+  int64_t tiles() const;
+  int64_t fallback_tiles() const;
+
+  ~CacheStats();
+  struct Impl;
+
+ private:
+  friend class Cache;
+  explicit CacheStats(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,81 @@
+// CacheConfig: everything that is decided before a cache exists.
+//
+//   std::unique_ptr<CacheConfig> config(CacheConfig::create(32));     // 32 layers
+//   config->set_heads(kAllLayers, 32, 8, 128);                        // query heads, kv heads, head dim
+//   config->set_codec(kAllLayers, Side::kKeys, "uniform", 2);
+//   config->set_codec(kAllLayers, Side::kValues, "uniform", 2);
+//   config->set_budget(int64_t{4} << 30);
+//   std::unique_ptr<Cache> cache(Cache::create(*config));
+//
+// Setters check their own arguments; what depends on several of them (a codec that cannot hold a head dim) is
+// checked by Cache::create. A config is a plain value: change it or destroy it after create, caches do not care.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace kvasir {
+
+enum class Side : int { kKeys = 0, kValues = 1 };
+
+// How attention multiplies packed codes with queries and weights.
+enum class Precision : int {
+  kExact = 0,  // 15-bit queries and weights: normalised mean squared error <= 1e-6 against the decoded page
+  kFast = 1,   // 8-bit weights for values where they suffice: <= 1e-4, fewer instructions
+};
+
+// In place of a layer number: every layer.
+constexpr int kAllLayers = -1;
+
+// Tokens per page. Fixed: formats, kernels and budgets are built on it.
+constexpr int kPageTokens = 128;
+
+// Largest magnitude that append accepts. Below it the range of any group fits float16: 32752 - (-32752) = 65504.
+constexpr float kMaxMagnitude = 32752.0f;
+
+class CacheConfig {
+ public:
+  // 1..4096 layers. Defaults: no heads (set_heads is required), codec "f16", no sinks, window 0, no budget.
+  static CacheConfig* create(int layers);
+  static void destroy(CacheConfig* config);
+  ~CacheConfig();
+  CacheConfig(const CacheConfig&) = delete;
+  CacheConfig& operator=(const CacheConfig&) = delete;
+
+  // Geometry -------------------------------------------------------------------------------------------------
+  // Query heads must be a multiple of kv heads; the head dim a multiple of 16 in 32..256.
+  void set_heads(int layer, int query_heads, int kv_heads, int head_dim);
+  // The layer sees only the newest `tokens` tokens, the query's own included. 0: all of them.
+  void set_sliding_window(int layer, int64_t tokens);
+  // Scores are multiplied by this before the softmax. Default 1/sqrt(head_dim).
+  void set_softmax_scale(int layer, float scale);
+
+  // Compression ----------------------------------------------------------------------------------------------
+  // A codec of the registry (codec.h) and one of its bit widths.
+  void set_codec(int layer, Side side, const char* codec, int bits);
+  // A codec option by name, e.g. "group" or "axis"; codec.h lists them. Resets by set_codec.
+  void set_option(int layer, Side side, const char* name, double value);
+  // Newest tokens that stay in 16 bits at least; 0 keeps 0..127 of them. 0..65536.
+  void set_window(int tokens);
+  // First tokens of a sequence, kept in 16 bits for ever. 0..4096.
+  void set_sinks(int tokens);
+
+  // Memory ---------------------------------------------------------------------------------------------------
+  // Hard limits in bytes over everything that a sequence owns: codes, scales, windows, sinks. 0: no limit.
+  void set_budget(int64_t bytes);
+  void set_layer_budget(int layer, int64_t bytes);
+
+  // Execution ------------------------------------------------------------------------------------------------
+  // "auto", or a backend of backend.h by name. Create fails where the machine does not have it.
+  void set_backend(const char* name);
+  void set_precision(Precision precision);
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  explicit CacheConfig(int layers);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir

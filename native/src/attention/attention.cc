@@ -1,0 +1,255 @@
+#include "attention/attention.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "attention/softmax_state.h"
+
+namespace kvasir {
+namespace {
+
+// Fewer tiles than this are not worth another thread: waking one costs about as much as computing them.
+constexpr int64_t kMinTilesPerTask = 8;
+// Tasks per thread: enough that a slow core does not keep the others waiting.
+constexpr int64_t kTasksPerThread = 4;
+// Up to kPageTokens consecutive tokens that are stored alike.
+struct Tile {
+  const uint8_t* page;  // null: float16 rows
+  int row;              // first of `halves` where page is null
+  int tokens;
+  int64_t position;
+  int64_t page_number = 0;
+};
+
+int64_t tiles_of_rows(int rows) { return (rows + kPageTokens - 1) / kPageTokens; }
+
+int64_t tile_count(const SequenceView& sequence) {
+  return tiles_of_rows(sequence.sinks) + sequence.page_count + tiles_of_rows(sequence.window);
+}
+
+Tile tile_at(const SequenceView& sequence, int64_t index) {
+  if (index < tiles_of_rows(sequence.sinks)) {
+    const int row = static_cast<int>(index) * kPageTokens;
+    return {nullptr, row, std::min(sequence.sinks - row, kPageTokens), row};
+  }
+  index -= tiles_of_rows(sequence.sinks);
+  const int64_t window_position = sequence.length - sequence.window;
+  if (index < sequence.page_count) {
+    return {sequence.pages[index], 0, kPageTokens, window_position - (sequence.page_count - index) * kPageTokens,
+            sequence.first_page + index};
+  }
+  const int row = static_cast<int>(index - sequence.page_count) * kPageTokens;
+  return {nullptr, sequence.window_row + row, std::min(sequence.window - row, kPageTokens), window_position + row};
+}
+
+// One unit of work: some tiles of one kv head of one sequence, for up to kMaxTileRows of its queries.
+struct Task {
+  int sequence;
+  int kv_head;
+  int first_row;  // rows are query tokens times query heads of the kv head, tokens first
+  int rows;
+  int64_t first_tile;
+  int64_t end_tile;
+  int merge;  // tasks that are parts of one result share this number
+};
+
+// A sequence's side tables as one task sees them: the vectors of one kv head, and the products of its queries with
+// them.
+struct TaskSides {
+  std::vector<const uint16_t*> vectors[2];
+  const float* key_terms = nullptr;
+
+  int entries(Side side) const { return static_cast<int>(vectors[static_cast<int>(side)].size()) + 1; }
+  // What no page limits.
+  SideView all(Side side) const {
+    SideView view;
+    view.vectors = vectors[static_cast<int>(side)].data();
+    view.count = entries(side) - 1;
+    return view;
+  }
+};
+
+class Attention {
+ public:
+  Attention(const AttentionRequest& request, ThreadPool& pool)
+      : request_(request), layer_(*request.layer), rows_(request.tokens * request.layer->group()) {
+    plan(pool.threads());
+    states_.resize(tasks_.size(), std::min(rows_, kMaxTileRows), layer_.head_dim, value_entries());
+  }
+
+  int64_t run(ThreadPool& pool) {
+    pool.run(static_cast<int>(tasks_.size()), [this](int task) { run_task(task); });
+    int64_t page_tiles = 0;
+    for (int s = 0; s < request_.count; ++s) page_tiles += request_.sequences[s].page_count;
+    return page_tiles * layer_.kv_heads;
+  }
+
+ private:
+  // Depends on lengths and the thread count alone, so that results are reproducible.
+  void plan(int threads) {
+    int64_t total = 0;
+    const int row_blocks = (rows_ + kMaxTileRows - 1) / kMaxTileRows;
+    for (int s = 0; s < request_.count; ++s) total += tile_count(request_.sequences[s]) * layer_.kv_heads * row_blocks;
+    const int64_t tiles_per_task =
+        threads == 1 ? total : std::max(kMinTilesPerTask, total / (kTasksPerThread * threads) + 1);
+    for (int s = 0; s < request_.count; ++s) {
+      const int64_t tiles = tile_count(request_.sequences[s]);
+      const int64_t splits = std::max<int64_t>(1, (tiles + tiles_per_task - 1) / tiles_per_task);
+      for (int head = 0; head < layer_.kv_heads; ++head) {
+        for (int row = 0; row < rows_; row += kMaxTileRows) {
+          const int merge = static_cast<int>(merge_first_.size());
+          merge_first_.push_back(static_cast<int>(tasks_.size()));
+          for (int64_t i = 0; i < splits; ++i) {
+            tasks_.push_back({s, head, row, std::min(kMaxTileRows, rows_ - row), tiles * i / splits,
+                              tiles * (i + 1) / splits, merge});
+          }
+        }
+      }
+    }
+    merge_first_.push_back(static_cast<int>(tasks_.size()));
+    missing_ = std::make_unique<std::atomic<int>[]>(merge_first_.size() - 1);
+    for (size_t m = 0; m + 1 < merge_first_.size(); ++m) missing_[m] = merge_first_[m + 1] - merge_first_[m];
+  }
+
+  // Extra sums that a state needs for the values' side tables: as many as the longest table has.
+  int value_entries() const {
+    if (!layer_.codecs[1].end_values) return 0;
+    int most = 0;
+    for (int s = 0; s < request_.count; ++s) {
+      int vectors = 0;
+      for (const SideChunk& chunk : request_.sequences[s].tables[1]->chunks) vectors += chunk.rows;
+      most = std::max(most, vectors + 1);
+    }
+    return most;
+  }
+
+  // Position of a row's query token.
+  int64_t query_position(const SequenceView& sequence, int row) const {
+    return sequence.length - request_.tokens + row / layer_.group();
+  }
+
+  size_t row_offset(const Task& task, int row) const {
+    const size_t token = static_cast<size_t>(task.sequence) * request_.tokens + row / layer_.group();
+    const size_t head = static_cast<size_t>(task.kv_head) * layer_.group() + row % layer_.group();
+    return (token * layer_.query_heads + head) * layer_.head_dim;
+  }
+
+  void run_task(int index) {
+    const Task& task = tasks_[index];
+    alignas(64) float queries[kMaxTileRows * kMaxHeadDim];
+    const int d = layer_.head_dim;
+    for (int r = 0; r < task.rows; ++r) {
+      const float* query = request_.queries + row_offset(task, task.first_row + r);
+      for (int c = 0; c < d; ++c) queries[r * d + c] = query[c] * layer_.softmax_scale;
+    }
+    TaskSides sides;
+    begin_sides(task, queries, sides);
+    SoftmaxState state = states_.at(index);
+    state.clear(task.rows);
+    for (int64_t t = task.first_tile; t < task.end_tile; ++t) run_tile(task, t, queries, sides, state);
+
+    // Whoever finishes last merges; the order of merging is that of the tiles, whoever it is.
+    const int first = merge_first_[task.merge];
+    const int end = merge_first_[task.merge + 1];
+    if (missing_[task.merge].fetch_sub(1) != 1) return;
+    SoftmaxState result = states_.at(first);
+    for (int other = first + 1; other < end; ++other) result.merge(states_.at(other), task.rows);
+    if (layer_.codecs[1].end_values) {
+      layer_.codecs[1].end_values(layer_.formats[1], sides.all(Side::kValues), task.rows, result.extra, result.entries,
+                                  result.output);
+    }
+    for (int r = 0; r < task.rows; ++r) {
+      result.write(r, request_.outputs + row_offset(task, task.first_row + r));
+    }
+  }
+
+  void begin_sides(const Task& task, const float* queries, TaskSides& sides) const {
+    const SequenceView& sequence = request_.sequences[task.sequence];
+    if (layer_.codecs[1].end_values) {
+      sides.vectors[1] = side_vectors(*sequence.tables[1], task.kv_head, layer_.head_dim);
+    }
+    if (!layer_.codecs[0].begin_keys) return;
+    sides.vectors[0] = side_vectors(*sequence.tables[0], task.kv_head, layer_.head_dim);
+    struct KeyTerms;
+    float* terms = thread_scratch<KeyTerms, float>(entry_floats(task.rows, sides.entries(Side::kKeys)));
+    const TileInput input = {queries, task.rows, layer_.head_dim, layer_.fast};
+    layer_.codecs[0].begin_keys(layer_.formats[0], sides.all(Side::kKeys), input, terms);
+    sides.key_terms = terms;
+  }
+
+  void run_tile(const Task& task, int64_t index, const float* queries, const TaskSides& sides,
+                SoftmaxState& state) const {
+    const SequenceView& sequence = request_.sequences[task.sequence];
+    const Tile tile = tile_at(sequence, index);
+    int begin[kMaxTileRows], end[kMaxTileRows];
+    bool visible = false;
+    for (int r = 0; r < task.rows; ++r) {
+      const int64_t query = query_position(sequence, task.first_row + r);
+      const int64_t oldest = layer_.sliding_window ? query - layer_.sliding_window + 1 : 0;
+      begin[r] = static_cast<int>(std::clamp<int64_t>(oldest - tile.position, 0, tile.tokens));
+      end[r] = static_cast<int>(std::clamp<int64_t>(query + 1 - tile.position, 0, tile.tokens));
+      visible |= begin[r] < end[r];
+    }
+    if (!visible) return;
+
+    const int d = layer_.head_dim;
+    const size_t half_row = (static_cast<size_t>(task.kv_head) * sequence.half_rows + tile.row) * d;
+    alignas(64) float scores[kMaxTileRows * kPageTokens];
+    TileInput input = {queries, task.rows, d, layer_.fast};
+    TileInput weights = {scores, task.rows, kPageTokens, layer_.fast};
+    SideView views[2];
+    if (tile.page) {
+      views[0] = side_view(*sequence.tables[0], sides.vectors[0], tile.page_number);
+      views[1] = side_view(*sequence.tables[1], sides.vectors[1], tile.page_number);
+      input.side = &views[0];
+      input.terms = sides.key_terms;
+      input.entries = sides.entries(Side::kKeys);
+      weights.side = &views[1];
+      weights.sums = state.extra;
+      weights.entries = state.entries;
+    }
+
+    if (tile.page) {
+      layer_.codecs[0].key_scores(layer_.formats[0], tile.page + layer_.part_offset(Side::kKeys, task.kv_head), input,
+                                  scores);
+    } else {
+      layer_.rows->key_scores(sequence.halves[0] + half_row, tile.tokens, d, input, scores);
+    }
+
+    for (int r = 0; r < task.rows; ++r) {
+      float* row = scores + r * kPageTokens;
+      if (begin[r] < end[r]) {
+        const float old_max = state.max[r];
+        layer_.rows->softmax(row, begin[r], end[r], &state.max[r], &state.sum[r], state.output + r * d, d);
+        state.rescale_extra(r, old_max);
+      } else {
+        std::memset(row, 0, kPageTokens * sizeof *row);
+      }
+    }
+
+    if (tile.page) {
+      layer_.codecs[1].value_sum(layer_.formats[1], tile.page + layer_.part_offset(Side::kValues, task.kv_head),
+                                 weights, state.output);
+    } else {
+      layer_.rows->value_sum(sequence.halves[1] + half_row, tile.tokens, d, weights, state.output);
+    }
+  }
+
+  const AttentionRequest& request_;
+  const AttentionLayer& layer_;
+  const int rows_;  // per kv head of a sequence
+  std::vector<Task> tasks_;
+  std::vector<int> merge_first_;                 // first task of each result, and the end
+  std::unique_ptr<std::atomic<int>[]> missing_;  // unfinished tasks of each result
+  SoftmaxStates states_;
+};
+
+}  // namespace
+
+int64_t attend(const AttentionRequest& request, ThreadPool& pool) { return Attention(request, pool).run(pool); }
+
+}  // namespace kvasir

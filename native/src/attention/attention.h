@@ -1,0 +1,61 @@
+// Attention over compressed sequences: splits each into tiles, runs the tiles of all query heads of a kv head at once,
+// and merges the softmax states. Knows pages only as bytes with a format, and no codec by name.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "codecs/side_table.h"
+#include "kernels/kernels.h"
+
+namespace kvasir {
+
+// What is the same for all sequences of a layer.
+struct AttentionLayer {
+  int query_heads;
+  int kv_heads;
+  int head_dim;
+  int64_t sliding_window;  // 0: none
+  float softmax_scale;
+  bool fast;
+  PageFormat formats[2];  // by Side
+  CodecKernels codecs[2];
+  const RowKernels* rows;
+
+  int group() const { return query_heads / kv_heads; }
+  // Where a kv head's part of a side starts in a page.
+  size_t part_offset(Side side, int kv_head) const {
+    const size_t keys = formats[0].page_bytes * (side == Side::kValues ? kv_heads : 0);
+    return keys + formats[static_cast<int>(side)].page_bytes * kv_head;
+  }
+  size_t page_bytes() const { return (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
+};
+
+// One layer of one sequence: sinks, then pages, then the window. Positions count tokens from 0.
+struct SequenceView {
+  int64_t length;
+  const uint16_t* halves[2];  // sinks and window by side: [kv_heads][half_rows][head_dim]
+  int half_rows;
+  int sinks;                    // rows 0 .. sinks - 1 of `halves`, positions 0 .. sinks - 1
+  int window_row;               // first row of the window in `halves`
+  int window;                   // rows of the window, positions length - window .. length - 1
+  const uint8_t* const* pages;  // held pages, oldest first; they end where the window begins
+  int64_t page_count;
+  int64_t first_page;          // number of the oldest held page, counted from the sinks on
+  const SideTable* tables[2];  // by side; empty where the codec has none
+};
+
+struct AttentionRequest {
+  const AttentionLayer* layer;
+  const SequenceView* sequences;
+  int count;
+  int tokens;            // queries per sequence, for its newest tokens
+  const float* queries;  // [count][tokens][query_heads][head_dim]
+  float* outputs;        // the same
+};
+
+// Returns the number of page tiles that were computed.
+int64_t attend(const AttentionRequest& request, ThreadPool& pool);
+
+}  // namespace kvasir

@@ -1,0 +1,121 @@
+#include "base/thread_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace kvasir {
+
+// Lives until the last thread that took part in it has let go.
+struct ThreadPool::Job {
+  Job(int count, const std::function<void(int)>& task) : count(count), task(task) {}
+
+  const int count;
+  const std::function<void(int)>& task;  // valid while unfinished tasks exist: the caller waits for them
+  std::atomic<int> next{0};
+  std::atomic<int> finished{0};
+  std::mutex mutex;
+  std::condition_variable done;
+  std::exception_ptr error;
+
+  // Takes tasks until none is left.
+  void help() {
+    for (int i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+      try {
+        bool skip;
+        {
+          std::lock_guard<std::mutex> lock(mutex);
+          skip = error != nullptr;
+        }
+        if (!skip) task(i);
+      } catch (...) {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (!error) error = std::current_exception();
+      }
+      if (finished.fetch_add(1) + 1 == count) {
+        std::lock_guard<std::mutex> lock(mutex);
+        done.notify_all();
+      }
+    }
+  }
+};
+
+ThreadPool& ThreadPool::shared() {
+  // Never destroyed: worker threads must not outlive it at process exit.
+  static ThreadPool* const pool = new ThreadPool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  return *pool;
+}
+
+ThreadPool::ThreadPool(int threads) { set_threads(threads); }
+
+ThreadPool::~ThreadPool() { set_threads(1); }
+
+int ThreadPool::threads() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return wanted_ + 1;
+}
+
+void ThreadPool::set_threads(int threads) {
+  std::lock_guard<std::mutex> resizing(resizing_);
+  std::vector<std::thread> leaving;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    wanted_ = threads - 1;
+    for (int worker = static_cast<int>(workers_.size()); worker < wanted_; ++worker) {
+      workers_.emplace_back([this, worker] { work(worker); });
+    }
+    while (static_cast<int>(workers_.size()) > wanted_) {
+      leaving.push_back(std::move(workers_.back()));
+      workers_.pop_back();
+    }
+  }
+  wake_.notify_all();
+  for (std::thread& thread : leaving) thread.join();
+}
+
+void ThreadPool::work(int worker) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (worker < wanted_) {
+    if (jobs_.empty()) {
+      wake_.wait(lock);
+      continue;
+    }
+    const std::shared_ptr<Job> job = jobs_.front();
+    if (job->next.load() >= job->count) {
+      jobs_.erase(jobs_.begin());
+      continue;
+    }
+    // To the back, so that the next idle thread helps another caller.
+    std::rotate(jobs_.begin(), jobs_.begin() + 1, jobs_.end());
+    lock.unlock();
+    job->help();
+    lock.lock();
+  }
+}
+
+void ThreadPool::run(int count, const std::function<void(int)>& task) {
+  if (count <= 0) return;
+  if (count == 1) return task(0);
+  const auto job = std::make_shared<Job>(count, task);
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (wanted_ > 0) jobs_.push_back(job);
+  }
+  if (count == 2) {
+    wake_.notify_one();
+  } else {
+    wake_.notify_all();
+  }
+  job->help();
+  {
+    std::unique_lock<std::mutex> lock(job->mutex);
+    job->done.wait(lock, [&] { return job->finished.load() == count; });
+  }
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());
+  }
+  if (job->error) std::rethrow_exception(job->error);
+}
+
+}  // namespace kvasir

@@ -1,0 +1,47 @@
+// One pool of threads for all CPU work of the library.
+//
+// A caller hands in a number of tasks and works on them itself while idle threads join it; it returns when all are
+// done. Several callers share the workers fairly enough: each always has its own thread. A task that itself calls run()
+// is executed in the same way, so nesting cannot deadlock.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace kvasir {
+
+class ThreadPool {
+ public:
+  // The library's pool.
+  static ThreadPool& shared();
+
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Threads that work for one caller, its own included.
+  int threads() const;
+  void set_threads(int threads);
+
+  // Calls task(0) .. task(count - 1), each once, in any order and on any thread. The first exception of a task is
+  // rethrown here after all tasks that began have ended; tasks that had not begun are skipped.
+  void run(int count, const std::function<void(int)>& task);
+
+ private:
+  struct Job;
+  void work(int worker);
+
+  std::mutex resizing_;  // one set_threads at a time
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken yet
+  std::vector<std::thread> workers_;
+  int wanted_ = 0;  // workers that should exist; those with a higher number leave
+};
+
+}  // namespace kvasir

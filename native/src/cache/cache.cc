@@ -1,0 +1,392 @@
+#include "kvasir/cache.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "base/checked.h"
+#include "base/fair_shared_mutex.h"
+#include "base/scratch.h"
+#include "base/thread_pool.h"
+#include "cache/config.h"
+#include "cache/layer.h"
+#include "cache/pool.h"
+#include "cache/stats.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
+
+void check_pointer(const char* what, const void* pointer) {
+  if (!pointer) refuse(std::string(what) + " is null");
+}
+
+struct Sequence {
+  explicit Sequence(int layers) : layers(layers) {}
+  FairSharedMutex mutex;  // writers alone, readers together
+  std::vector<SequenceLayer> layers;
+};
+
+LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
+  const LayerConfig& layer = config.layers[index];
+  if (layer.query_heads == 0) refuse("layer " + std::to_string(index) + " has no heads: call set_heads");
+  LayerPlan plan = {};
+  plan.index = index;
+  plan.sinks = config.sinks;
+  plan.window = config.window;
+  AttentionLayer& attention = plan.attention;
+  attention.query_heads = layer.query_heads;
+  attention.kv_heads = layer.kv_heads;
+  attention.head_dim = layer.head_dim;
+  attention.sliding_window = layer.sliding_window;
+  attention.softmax_scale =
+      layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim));
+  attention.fast = config.precision == Precision::kFast;
+  attention.rows = backend_at(backend).rows;
+  plan.match = &resolve_match(backend);
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const SideConfig& wanted = layer.sides[static_cast<int>(side)];
+    const int codec = codec_index(wanted.codec);
+    const ResolvedCodec resolved = resolve_codec(backend, codec);
+    attention.formats[static_cast<int>(side)] =
+        configure_codec(codec, side, wanted.bits, layer.head_dim, wanted.options);
+    attention.codecs[static_cast<int>(side)] = resolved.kernels;
+    plan.codecs[static_cast<int>(side)] = &codec_at(codec);
+    plan.fallback |= resolved.fallback;
+  }
+  return plan;
+}
+
+}  // namespace
+
+class Cache::Impl {
+ public:
+  explicit Impl(const CacheConfig::Impl& config) : backend_(backend_index(config.backend.c_str())) {
+    std::vector<int64_t> budgets;
+    for (int i = 0; i < static_cast<int>(config.layers.size()); ++i) {
+      plans_.push_back(plan_layer(config, i, backend_));
+      budgets.push_back(config.layers[i].budget);
+    }
+    pool_ = std::make_shared<Pool>(config.budget, std::move(budgets));
+  }
+
+  int64_t new_sequence() { return add(std::make_shared<Sequence>(static_cast<int>(plans_.size()))); }
+
+  int64_t fork(int64_t id) {
+    const auto original = find(id);
+    const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
+    {
+      std::shared_lock<FairSharedMutex> lock(original->mutex);
+      for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, *pool_);
+    }
+    return add(copy);
+  }
+
+  void truncate(int64_t id, int64_t length) {
+    if (length < 0) refuse("length must not be negative, it is " + std::to_string(length));
+    const auto sequence = find(id);
+    float* scratch = page_scratch();
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
+    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].truncate(plan, length, scratch);
+  }
+
+  void release(int64_t id) {
+    std::shared_ptr<Sequence> released;  // freed outside the lock
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end()) unknown(id);
+    released = std::move(found->second);
+    sequences_.erase(found);
+  }
+
+  int64_t length(int64_t id, int layer) {
+    const LayerPlan& plan = plan_of(layer);
+    const auto sequence = find(id);
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    return sequence->layers[plan.index].length();
+  }
+
+  void append(int64_t id, int layer, const TokenRows& rows) {
+    const LayerPlan& plan = plan_of(layer);
+    if (rows.tokens < 1) refuse("tokens must be positive, it is " + std::to_string(rows.tokens));
+    check_pointer("keys", rows.sides[0]);
+    check_pointer("values", rows.sides[1]);
+    const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token() / 2, "tokens times row size");
+    checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of keys");
+    const auto sequence = find(id);
+    check_elements(plan, rows, elements);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    checked_add(sequence->layers[layer].length(), rows.tokens, "length plus tokens");
+    sequence->layers[layer].append(plan, *pool_, rows, ThreadPool::shared());
+  }
+
+  void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs) {
+    const LayerPlan& plan = plan_of(layer);
+    if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
+    if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
+    check_pointer("sequences", ids);
+    check_pointer("queries", queries);
+    check_pointer("outputs", outputs);
+
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
+    const auto locks = lock_shared(sequences);
+    std::vector<SequenceView> views;
+    for (int i = 0; i < count; ++i) {
+      const SequenceLayer& each = sequences[i]->layers[layer];
+      check_visible(plan, each, ids[i], tokens);
+      views.push_back(each.view(plan));
+    }
+    const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
+    const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
+    tiles_ += tiles;
+    if (plan.fallback) fallback_tiles_ += tiles;
+  }
+
+  void read(int64_t id, int layer, Side side, int64_t first, int64_t tokens, float* out) {
+    const LayerPlan& plan = plan_of(layer);
+    check_side(side);
+    check_pointer("out", out);
+    const auto sequence = find(id);
+    float* scratch = page_scratch();
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    const SequenceLayer& each = sequence->layers[layer];
+    if (first < 0 || tokens < 1 || tokens > each.length() || first > each.length() - tokens) {
+      refuse("rows " + std::to_string(first) + " and " + std::to_string(tokens) + " on of a layer that holds " +
+             std::to_string(each.length()));
+    }
+    if (first < each.first_held(plan) && first + tokens > plan.sinks) {
+      refuse("the sliding window of layer " + std::to_string(layer) + " left the rows before " +
+             std::to_string(each.first_held(plan)) + " behind, asked for " + std::to_string(first));
+    }
+    each.read(plan, side, first, tokens, out, scratch);
+  }
+
+  int64_t page_count(int64_t id, int layer) {
+    const LayerPlan& plan = plan_of(layer);
+    const auto sequence = find(id);
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    return sequence->layers[plan.index].page_count();
+  }
+
+  int64_t read_page(int64_t id, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity) {
+    const LayerPlan& plan = plan_of(layer);
+    check_side(side);
+    if (kv_head < 0 || kv_head >= plan.attention.kv_heads) {
+      refuse("kv head " + std::to_string(kv_head) + " of " + std::to_string(plan.attention.kv_heads));
+    }
+    const auto sequence = find(id);
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    const SequenceLayer& each = sequence->layers[layer];
+    if (page < 0 || page >= each.page_count()) {
+      refuse("page " + std::to_string(page) + " of " + std::to_string(each.page_count()));
+    }
+    const auto bytes = static_cast<int64_t>(plan.attention.formats[static_cast<int>(side)].page_bytes);
+    if (capacity < bytes) return bytes;
+    check_pointer("out", out);
+    const uint8_t* part = each.page(page) + plan.attention.part_offset(side, kv_head);
+    std::copy(part, part + bytes, out);
+    return bytes;
+  }
+
+  std::unique_ptr<CacheStats::Impl> stats() {
+    auto stats = std::make_unique<CacheStats::Impl>();
+    stats->layers.resize(plans_.size());
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
+    }
+    std::set<const uint8_t*> counted;
+    for (const auto& sequence : sequences) {
+      std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+      for (const LayerPlan& plan : plans_) {
+        const SequenceLayer& layer = sequence->layers[plan.index];
+        stats->layers[plan.index].elements += (layer.length() - layer.first_held(plan)) * plan.elements_per_token();
+        count_labels(plan, layer, counted, stats->layers[plan.index]);
+      }
+    }
+    for (const LayerPlan& plan : plans_) {
+      LayerStats& layer = stats->layers[plan.index];
+      const Pool::Usage pages = pool_->usage(plan.index, BlockKind::kPage);
+      layer.pages = pages.blocks;
+      layer.page_bytes = pages.bytes;
+      layer.page_elements = pages.blocks * kPageTokens * plan.elements_per_token();
+      layer.window_bytes = pool_->usage(plan.index, BlockKind::kWindow).bytes;
+      layer.table_bytes = pool_->usage(plan.index, BlockKind::kSideTable).bytes;
+    }
+    stats->sequences = static_cast<int64_t>(sequences.size());
+    stats->budget = pool_->budget();
+    stats->bytes = pool_->bytes();
+    stats->peak_bytes = pool_->peak_bytes();
+    stats->backend = backend_at(backend_).name;
+    stats->tiles = tiles_;
+    stats->fallback_tiles = fallback_tiles_;
+    return stats;
+  }
+
+ private:
+  [[noreturn]] static void unknown(int64_t id) {
+    throw Error(ErrorCode::kUnknownSequence, "sequence " + std::to_string(id) + " was released or never existed");
+  }
+
+  static void check_side(Side side) {
+    if (side != Side::kKeys && side != Side::kValues) refuse("side " + std::to_string(static_cast<int>(side)));
+  }
+
+  // How far pages use their side tables; pages that were counted already, for another sequence, are left out.
+  static void count_labels(const LayerPlan& plan, const SequenceLayer& layer, std::set<const uint8_t*>& counted,
+                           LayerStats& stats) {
+    if (!plan.codecs[0]->labelled && !plan.codecs[1]->labelled) return;
+    for (int64_t i = 0; i < layer.page_count(); ++i) {
+      if (!counted.insert(layer.page(i)).second) continue;
+      for (Side side : {Side::kKeys, Side::kValues}) {
+        const int index = static_cast<int>(side);
+        if (!plan.codecs[index]->labelled) continue;
+        for (int head = 0; head < plan.attention.kv_heads; ++head) {
+          const uint8_t* part = layer.page(i) + plan.attention.part_offset(side, head);
+          const int tokens = plan.codecs[index]->labelled(plan.attention.formats[index], part);
+          stats.parts[index] += 1;
+          stats.parts_without_table[index] += tokens == 0;
+          stats.labelled_tokens[index] += tokens;
+        }
+      }
+    }
+  }
+
+  // Room for one decoded page of one head.
+  static float* page_scratch() {
+    struct DecodedPage;
+    return thread_scratch<DecodedPage, float>(static_cast<size_t>(kPageTokens) * kMaxHeadDim);
+  }
+
+  const LayerPlan& plan_of(int layer) const {
+    if (layer < 0 || layer >= static_cast<int>(plans_.size())) {
+      refuse("layer " + std::to_string(layer) + " of " + std::to_string(plans_.size()));
+    }
+    return plans_[layer];
+  }
+
+  int64_t add(std::shared_ptr<Sequence> sequence) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t id = next_id_;
+    sequences_.emplace(id, std::move(sequence));
+    ++next_id_;
+    return id;
+  }
+
+  std::shared_ptr<Sequence> find(int64_t id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end()) unknown(id);
+    return found->second;
+  }
+
+  // Locks each sequence once, in one global order: waiting writers then cannot tie readers into a knot.
+  static std::vector<std::shared_lock<FairSharedMutex>> lock_shared(
+      const std::vector<std::shared_ptr<Sequence>>& sequences) {
+    std::vector<Sequence*> order;
+    for (const auto& sequence : sequences) order.push_back(sequence.get());
+    std::sort(order.begin(), order.end());
+    order.erase(std::unique(order.begin(), order.end()), order.end());
+    std::vector<std::shared_lock<FairSharedMutex>> locks;
+    locks.reserve(order.size());
+    for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);
+    return locks;
+  }
+
+  static void check_elements(const LayerPlan& plan, const TokenRows& rows, int64_t elements) {
+    constexpr int64_t kPerTask = 1 << 18;
+    const int tasks = static_cast<int>((elements + kPerTask - 1) / kPerTask);
+    const size_t size = rows.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+    for (int side = 0; side < 2; ++side) {
+      std::atomic<bool> good{true};
+      ThreadPool::shared().run(tasks, [&](int task) {
+        const int64_t first = task * kPerTask;
+        const auto count = static_cast<size_t>(std::min(kPerTask, elements - first));
+        const char* begin = static_cast<const char*>(rows.sides[side]) + static_cast<size_t>(first) * size;
+        if (!plan.attention.rows->check(begin, rows.type, count)) good = false;
+      });
+      if (!good) {
+        throw Error(ErrorCode::kNotFinite, std::string(side == 0 ? "keys" : "values") +
+                                               " hold NaN, infinity or a magnitude above " +
+                                               std::to_string(static_cast<int>(kMaxMagnitude)));
+      }
+    }
+  }
+
+  static void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) {
+    if (layer.length() < tokens) {
+      refuse("sequence " + std::to_string(id) + " holds " + std::to_string(layer.length()) + " tokens in layer " +
+             std::to_string(plan.index) + ", fewer than the " + std::to_string(tokens) + " that attend");
+    }
+    const int64_t oldest = layer.length() - tokens - plan.attention.sliding_window + 1;
+    if (plan.attention.sliding_window != 0 && std::max<int64_t>(oldest, plan.sinks) < layer.first_held(plan)) {
+      refuse("sequence " + std::to_string(id) + ": the sliding window of layer " + std::to_string(plan.index) +
+             " left tokens behind that the oldest of " + std::to_string(tokens) + " queries would see");
+    }
+  }
+
+  const int backend_;
+  std::vector<LayerPlan> plans_;
+  std::shared_ptr<Pool> pool_;
+  std::mutex mutex_;  // guards the map, not the sequences
+  std::map<int64_t, std::shared_ptr<Sequence>> sequences_;
+  int64_t next_id_ = 1;
+  std::atomic<int64_t> tiles_{0};
+  std::atomic<int64_t> fallback_tiles_{0};
+};
+
+Cache* Cache::create(const CacheConfig& config) { return new Cache(config); }
+void Cache::destroy(Cache* cache) { delete cache; }
+Cache::Cache(const CacheConfig& config) : impl_(new Impl(config.impl())) {}
+Cache::~Cache() = default;
+
+int64_t Cache::new_sequence() { return impl_->new_sequence(); }
+int64_t Cache::fork(int64_t sequence) { return impl_->fork(sequence); }
+void Cache::truncate(int64_t sequence, int64_t length) { impl_->truncate(sequence, length); }
+void Cache::release(int64_t sequence) { impl_->release(sequence); }
+int64_t Cache::length(int64_t sequence, int layer) { return impl_->length(sequence, layer); }
+
+void Cache::append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens) {
+  impl_->append(sequence, layer, {{keys, values}, ElementType::kFloat32, tokens});
+}
+
+void Cache::append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
+  impl_->append(sequence, layer, {{keys, values}, ElementType::kFloat16, tokens});
+}
+
+void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
+  impl_->append(sequence, layer, {{keys, values}, ElementType::kBFloat16, tokens});
+}
+
+void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs) {
+  impl_->attend(layer, sequences, count, tokens, queries, outputs);
+}
+
+void Cache::read(int64_t sequence, int layer, Side side, int64_t first, int64_t tokens, float* out) {
+  impl_->read(sequence, layer, side, first, tokens, out);
+}
+
+int64_t Cache::page_count(int64_t sequence, int layer) { return impl_->page_count(sequence, layer); }
+
+int64_t Cache::read_page(int64_t sequence, int layer, int64_t page, Side side, int kv_head, uint8_t* out,
+                         int64_t capacity) {
+  return impl_->read_page(sequence, layer, page, side, kv_head, out, capacity);
+}
+
+CacheStats* Cache::stats() { return new CacheStats(impl_->stats()); }
+
+}  // namespace kvasir

@@ -1,0 +1,124 @@
+#include "cache/config.h"
+
+#include <cmath>
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kMaxLayers = 4096;
+constexpr int kMaxHeads = 4096;
+constexpr int kMaxWindow = 65536;
+constexpr int kMaxSinks = 4096;
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
+
+void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
+  if (value < low || value > high) {
+    refuse(std::string(what) + " must be " + std::to_string(low) + ".." + std::to_string(high) + ", not " +
+           std::to_string(value));
+  }
+}
+
+const char* check_text(const char* what, const char* text) {
+  if (!text) refuse(std::string(what) + " is null");
+  return text;
+}
+
+int side_index(Side side) {
+  const int index = static_cast<int>(side);
+  check_range("side", index, 0, 1);
+  return index;
+}
+
+// Applies `change` to one layer or to all.
+template <class Change>
+void for_layers(std::vector<LayerConfig>& layers, int layer, Change change) {
+  if (layer == kAllLayers) {
+    for (LayerConfig& each : layers) change(each);
+    return;
+  }
+  check_range("layer", layer, 0, static_cast<int64_t>(layers.size()) - 1);
+  change(layers[layer]);
+}
+
+}  // namespace
+
+CacheConfig* CacheConfig::create(int layers) {
+  check_range("layers", layers, 1, kMaxLayers);
+  return new CacheConfig(layers);
+}
+
+void CacheConfig::destroy(CacheConfig* config) { delete config; }
+
+CacheConfig::CacheConfig(int layers) : impl_(new Impl) { impl_->layers.resize(layers); }
+CacheConfig::~CacheConfig() = default;
+
+void CacheConfig::set_heads(int layer, int query_heads, int kv_heads, int head_dim) {
+  check_range("query heads", query_heads, 1, kMaxHeads);
+  check_range("kv heads", kv_heads, 1, query_heads);
+  if (query_heads % kv_heads != 0) {
+    refuse("query heads (" + std::to_string(query_heads) + ") must be a multiple of kv heads (" +
+           std::to_string(kv_heads) + ")");
+  }
+  check_range("head dim", head_dim, 32, kMaxHeadDim);
+  if (head_dim % 16 != 0) refuse("head dim must be a multiple of 16, not " + std::to_string(head_dim));
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.query_heads = query_heads;
+    each.kv_heads = kv_heads;
+    each.head_dim = head_dim;
+  });
+}
+
+void CacheConfig::set_sliding_window(int layer, int64_t tokens) {
+  check_range("sliding window", tokens, 0, INT64_MAX / 2);
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sliding_window = tokens; });
+}
+
+void CacheConfig::set_softmax_scale(int layer, float scale) {
+  if (!std::isfinite(scale) || scale <= 0.0f) refuse("softmax scale must be positive, not " + std::to_string(scale));
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.softmax_scale = scale; });
+}
+
+void CacheConfig::set_codec(int layer, Side side, const char* codec, int bits) {
+  const int index = side_index(side);
+  const std::string name = codec_at(codec_index(check_text("codec", codec))).name;
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sides[index] = {name, bits, {}}; });
+}
+
+void CacheConfig::set_option(int layer, Side side, const char* name, double value) {
+  const int index = side_index(side);
+  check_text("option", name);
+  if (!std::isfinite(value)) refuse("option " + std::string(name) + " must be a finite number");
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sides[index].options[name] = value; });
+}
+
+void CacheConfig::set_window(int tokens) {
+  check_range("window", tokens, 0, kMaxWindow);
+  impl_->window = tokens;
+}
+
+void CacheConfig::set_sinks(int tokens) {
+  check_range("sinks", tokens, 0, kMaxSinks);
+  impl_->sinks = tokens;
+}
+
+void CacheConfig::set_budget(int64_t bytes) {
+  check_range("budget", bytes, 0, INT64_MAX);
+  impl_->budget = bytes;
+}
+
+void CacheConfig::set_layer_budget(int layer, int64_t bytes) {
+  check_range("layer budget", bytes, 0, INT64_MAX);
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.budget = bytes; });
+}
+
+void CacheConfig::set_backend(const char* name) { impl_->backend = check_text("backend", name); }
+
+void CacheConfig::set_precision(Precision precision) {
+  check_range("precision", static_cast<int>(precision), 0, 1);
+  impl_->precision = precision;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,38 @@
+// The inside of a CacheConfig: plain data, read by the cache when it is built.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codecs/codec.h"
+#include "kvasir/config.h"
+
+namespace kvasir {
+
+struct SideConfig {
+  std::string codec = "f16";
+  int bits = 16;
+  CodecOptions options;
+};
+
+struct LayerConfig {
+  int query_heads = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  int64_t sliding_window = 0;
+  float softmax_scale = 0.0f;  // 0: 1/sqrt(head_dim)
+  int64_t budget = 0;
+  SideConfig sides[2];
+};
+
+struct CacheConfig::Impl {
+  std::vector<LayerConfig> layers;
+  int window = 0;
+  int sinks = 0;
+  int64_t budget = 0;
+  std::string backend = "auto";
+  Precision precision = Precision::kExact;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,287 @@
+#include "cache/layer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "base/checked.h"
+#include "base/scratch.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+// Row of `token` and `kv_head` in appended data.
+const void* input_row(const LayerPlan& plan, const TokenRows& rows, Side side, int64_t token, int kv_head) {
+  const size_t element = rows.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+  const size_t row = static_cast<size_t>(token) * plan.attention.kv_heads + kv_head;
+  return static_cast<const char*>(rows.sides[static_cast<int>(side)]) + row * plan.attention.head_dim * element;
+}
+
+}  // namespace
+
+uint16_t* SequenceLayer::half_row(const LayerPlan& plan, Side side, int kv_head, int64_t row) const {
+  const size_t head = static_cast<size_t>(side == Side::kValues ? plan.attention.kv_heads : 0) + kv_head;
+  const size_t index = head * plan.half_rows() + static_cast<size_t>(row);
+  return reinterpret_cast<uint16_t*>(halves_.data()) + index * plan.attention.head_dim;
+}
+
+SequenceView SequenceLayer::view(const LayerPlan& plan) const {
+  SequenceView view = {};
+  view.length = length_;
+  view.sinks = static_cast<int>(std::min<int64_t>(length_, plan.sinks));
+  view.half_rows = plan.half_rows();
+  view.halves[0] = half_row(plan, Side::kKeys, 0, 0);
+  view.halves[1] = half_row(plan, Side::kValues, 0, 0);
+  view.window_row = plan.sinks;
+  view.window = static_cast<int>(body(plan) - sealed_pages() * kPageTokens);
+  view.pages = page_data_.data();
+  view.page_count = page_count();
+  view.first_page = dropped_pages_;
+  view.tables[0] = &tables_[0];
+  view.tables[1] = &tables_[1];
+  return view;
+}
+
+// What a codec's side table may look at and draw from while pages are sealed.
+class SequenceLayer::Seal : public SealInput {
+ public:
+  Seal(const SequenceLayer& layer, const LayerPlan& plan, const TokenRows& rows, Side side, int64_t page_count,
+       int64_t body, Pool& memory, ThreadPool& threads)
+      : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, threads),
+        layer_(layer),
+        plan_(plan),
+        rows_(rows),
+        side_(side),
+        memory_(memory) {}
+
+  void rows(int kv_head, int64_t first, int64_t count, float* out) const override {
+    layer_.gather(plan_, rows_, side_, kv_head, first, count, out);
+  }
+
+  std::shared_ptr<uint16_t> take(int64_t halves) override {
+    auto block = std::make_shared<Block>(
+        memory_.take(plan_.index, BlockKind::kSideTable, halves * static_cast<int64_t>(sizeof(uint16_t))));
+    return {block, reinterpret_cast<uint16_t*>(block->data())};
+  }
+
+ private:
+  const SequenceLayer& layer_;
+  const LayerPlan& plan_;
+  const TokenRows& rows_;
+  const Side side_;
+  Pool& memory_;
+};
+
+void SequenceLayer::append(const LayerPlan& plan, Pool& memory, const TokenRows& rows, ThreadPool& threads) {
+  const int64_t new_length = length_ + rows.tokens;
+  const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
+  const int64_t sealed = sealed_pages();
+  const int64_t to_seal = std::max<int64_t>(0, (new_body - plan.window) / kPageTokens - sealed);
+
+  // Everything that can fail, first.
+  const auto page_bytes = static_cast<int64_t>(plan.attention.page_bytes());
+  const int64_t all_pages = checked_multiply(to_seal, page_bytes, "bytes of the pages to seal");
+  Pool::Reservation reserved =
+      memory.reserve(plan.index, checked_add(all_pages, halves_ ? 0 : plan.half_bytes(), "bytes to append"));
+  Block halves;
+  if (!halves_) halves = reserved.take(BlockKind::kWindow, plan.half_bytes());
+  std::vector<std::shared_ptr<const Block>> new_pages;
+  new_pages.reserve(static_cast<size_t>(to_seal));
+  for (int64_t i = 0; i < to_seal; ++i) {
+    new_pages.push_back(std::make_shared<const Block>(reserved.take(BlockKind::kPage, page_bytes)));
+  }
+  pages_.reserve(pages_.size() + new_pages.size());
+  page_data_.reserve(pages_.size() + new_pages.size());
+
+  SideTable tables[2] = {tables_[0], tables_[1]};
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const int index = static_cast<int>(side);
+    if (to_seal == 0 || !plan.codecs[index]->grow) continue;
+    Seal seal(*this, plan, rows, side, to_seal, new_body, memory, threads);
+    plan.codecs[index]->grow(plan.attention.formats[index], seal, tables[index]);
+  }
+  const int parts = 2 * plan.attention.kv_heads;
+  threads.run(static_cast<int>(to_seal) * parts, [&](int task) {
+    const int64_t page = task / parts;
+    const Side side = task % parts < plan.attention.kv_heads ? Side::kKeys : Side::kValues;
+    const int kv_head = task % plan.attention.kv_heads;
+    uint8_t* part = new_pages[page]->data() + plan.attention.part_offset(side, kv_head);
+    encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, part);
+  });
+
+  // From here on nothing throws.
+  if (halves) halves_ = std::move(halves);
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    for (int head = 0; head < plan.attention.kv_heads; ++head) fill_halves(plan, rows, to_seal, side, head);
+  }
+  for (auto& page : new_pages) {
+    page_data_.push_back(page->data());
+    pages_.push_back(std::move(page));
+  }
+  for (int side = 0; side < 2; ++side) tables_[side] = std::move(tables[side]);
+  // By the old length: queries of the tokens appended now still see what they need.
+  drop_old_pages(plan, length_);
+  length_ = new_length;
+}
+
+void SequenceLayer::gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first,
+                           int64_t count, float* out) const {
+  const auto d = static_cast<size_t>(plan.attention.head_dim);
+  const int64_t window_begin = sealed_pages() * kPageTokens;
+  uint16_t half[kMaxHeadDim];
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t token = first + i;
+    const uint16_t* source = half;
+    if (token < body(plan)) {
+      source = half_row(plan, side, kv_head, plan.sinks + token - window_begin);
+    } else {
+      const void* input = input_row(plan, rows, side, plan.sinks + token - length_, kv_head);
+      plan.attention.rows->to_half(input, rows.type, d, half);
+    }
+    plan.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * d);
+  }
+}
+
+void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page,
+                                Side side, int kv_head, uint8_t* part) const {
+  const int index = static_cast<int>(side);
+  const PageFormat& format = plan.attention.formats[index];
+  struct PageRows;
+  float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * format.head_dim);
+  gather(plan, rows, side, kv_head, page * kPageTokens, kPageTokens, gathered);
+  if (plan.codecs[index]->flatten) {
+    const auto vectors = side_vectors(table, kv_head, format.head_dim);
+    plan.codecs[index]->flatten(format, side_view(table, vectors, page), *plan.match, gathered, part);
+  }
+  plan.attention.codecs[index].encode(format, gathered, part);
+}
+
+void SequenceLayer::decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const {
+  const int index = static_cast<int>(side);
+  const PageFormat& format = plan.attention.formats[index];
+  const uint8_t* part = page_data_[page - dropped_pages_] + plan.attention.part_offset(side, kv_head);
+  plan.attention.codecs[index].decode(format, part, rows);
+  if (plan.codecs[index]->restore) {
+    const auto vectors = side_vectors(tables_[index], kv_head, format.head_dim);
+    plan.codecs[index]->restore(format, side_view(tables_[index], vectors, page), part, rows);
+  }
+}
+
+// Moves the window of one head behind the newly sealed pages, then adds the new rows that are not in a page.
+void SequenceLayer::fill_halves(const LayerPlan& plan, const TokenRows& rows, int64_t new_pages, Side side,
+                                int kv_head) {
+  const size_t d = static_cast<size_t>(plan.attention.head_dim);
+  const int64_t old_begin = sealed_pages() * kPageTokens;
+  const int64_t new_begin = old_begin + new_pages * kPageTokens;
+  const int64_t kept = body(plan) - new_begin;
+  if (new_pages > 0 && kept > 0) {
+    std::memmove(half_row(plan, side, kv_head, plan.sinks),
+                 half_row(plan, side, kv_head, plan.sinks + new_begin - old_begin),
+                 static_cast<size_t>(kept) * d * sizeof(uint16_t));
+  }
+  for (int64_t token = 0; token < rows.tokens; ++token) {
+    const int64_t position = length_ + token;
+    const bool sink = position < plan.sinks;
+    if (!sink && position < plan.sinks + new_begin) {
+      token = plan.sinks + new_begin - length_ - 1;  // the tokens up to there went into pages
+      continue;
+    }
+    const int64_t row = sink ? position : position - new_begin;
+    plan.attention.rows->to_half(input_row(plan, rows, side, token, kv_head), rows.type, d,
+                                 half_row(plan, side, kv_head, row));
+  }
+}
+
+void SequenceLayer::drop_old_pages(const LayerPlan& plan, int64_t length) {
+  if (plan.attention.sliding_window == 0) return;
+  // One page more than the window needs stays, so that a sequence can step back by kPageTokens.
+  const int64_t unseen = length - plan.attention.sliding_window - kPageTokens - plan.sinks;
+  const int64_t drop = std::min(unseen / kPageTokens - dropped_pages_, page_count());
+  if (drop <= 0) return;
+  pages_.erase(pages_.begin(), pages_.begin() + drop);
+  page_data_.erase(page_data_.begin(), page_data_.begin() + drop);
+  dropped_pages_ += drop;
+}
+
+void SequenceLayer::check_truncate(const LayerPlan& plan, int64_t length) const {
+  if (length >= length_ || length <= plan.sinks) return;
+  const int64_t oldest_needed = std::max<int64_t>(plan.sinks, length - plan.attention.sliding_window);
+  if (oldest_needed < first_held(plan)) {
+    throw Error(ErrorCode::kInvalidArgument, "layer " + std::to_string(plan.index) + " slides over " +
+                                                 std::to_string(plan.attention.sliding_window) +
+                                                 " tokens and holds those from " + std::to_string(first_held(plan)) +
+                                                 " on: it cannot go back to length " + std::to_string(length));
+  }
+}
+
+void SequenceLayer::truncate(const LayerPlan& plan, int64_t length, float* scratch) {
+  if (length >= length_) return;
+  const int64_t new_body = std::max<int64_t>(0, length - plan.sinks);
+  const int64_t kept_pages = std::min(new_body / kPageTokens, sealed_pages());
+  if (kept_pages < sealed_pages()) {
+    // The cut goes through a page: what remains of it returns to the window.
+    const int64_t reopened = new_body - kept_pages * kPageTokens;
+    const size_t d = static_cast<size_t>(plan.attention.head_dim);
+    for (Side side : {Side::kKeys, Side::kValues}) {
+      if (reopened == 0) break;
+      for (int head = 0; head < plan.attention.kv_heads; ++head) {
+        decode_part(plan, kept_pages, side, head, scratch);
+        // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
+        for (int64_t i = 0; i < reopened * plan.attention.head_dim; ++i) {
+          scratch[i] = std::clamp(scratch[i], -kMaxMagnitude, kMaxMagnitude);
+        }
+        plan.attention.rows->to_half(scratch, ElementType::kFloat32, static_cast<size_t>(reopened) * d,
+                                     half_row(plan, side, head, plan.sinks));
+      }
+    }
+    const int64_t held = std::max<int64_t>(0, kept_pages - dropped_pages_);
+    pages_.resize(static_cast<size_t>(held));
+    page_data_.resize(static_cast<size_t>(held));
+    dropped_pages_ = std::min(dropped_pages_, kept_pages);
+    for (SideTable& table : tables_) table.truncate(kept_pages);
+  }
+  length_ = length;
+}
+
+SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Pool& memory) const {
+  SequenceLayer copy;
+  if (halves_) {
+    copy.halves_ = memory.take(plan.index, BlockKind::kWindow, halves_.bytes());
+    std::memcpy(copy.halves_.data(), halves_.data(), static_cast<size_t>(halves_.bytes()));
+  }
+  copy.length_ = length_;
+  copy.dropped_pages_ = dropped_pages_;
+  copy.pages_ = pages_;
+  copy.page_data_ = page_data_;
+  copy.tables_[0] = tables_[0];
+  copy.tables_[1] = tables_[1];
+  return copy;
+}
+
+void SequenceLayer::read(const LayerPlan& plan, Side side, int64_t first, int64_t tokens, float* out,
+                         float* scratch) const {
+  const int d = plan.attention.head_dim;
+  const int heads = plan.attention.kv_heads;
+  const int64_t sealed_end = plan.sinks + sealed_pages() * kPageTokens;
+  for (int head = 0; head < heads; ++head) {
+    int64_t decoded_page = -1;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const int64_t position = first + i;
+      float* row = out + (static_cast<size_t>(i) * heads + head) * d;
+      if (position < plan.sinks || position >= sealed_end) {
+        const int64_t half = position < plan.sinks ? position : plan.sinks + position - sealed_end;
+        plan.attention.rows->from_half(half_row(plan, side, head, half), static_cast<size_t>(d), row);
+        continue;
+      }
+      const int64_t page = (position - plan.sinks) / kPageTokens;
+      if (page != decoded_page) {
+        decode_part(plan, page, side, head, scratch);
+        decoded_page = page;
+      }
+      std::memcpy(row, scratch + static_cast<size_t>((position - plan.sinks) % kPageTokens) * d, sizeof(float) * d);
+    }
+  }
+}
+
+}  // namespace kvasir

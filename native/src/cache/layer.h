@@ -1,0 +1,94 @@
+// One layer of one sequence: where its tokens are, and how they move from the window into pages.
+//
+// Positions 0 .. sinks-1 are sink rows, then come pages of kPageTokens, then the window. "Body" means the tokens after
+// the sinks; page i holds body tokens i * kPageTokens and up, always, so pages never need more than a count to be
+// found.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/attention.h"
+#include "cache/pool.h"
+#include "codecs/codec.h"
+
+namespace kvasir {
+
+// What is fixed for one layer when the cache is built.
+struct LayerPlan {
+  int index;
+  int sinks;
+  int window;  // least tokens that stay in 16 bits
+  AttentionLayer attention;
+  const Codec* codecs[2];  // by side
+  const MatchKernels* match;
+  bool fallback;  // whether a tile verb comes from a lower backend
+
+  // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
+  int half_rows() const { return sinks + window + kPageTokens; }
+  int64_t half_bytes() const {
+    return int64_t{2} * attention.kv_heads * half_rows() * attention.head_dim * static_cast<int64_t>(sizeof(uint16_t));
+  }
+  int64_t elements_per_token() const { return int64_t{2} * attention.kv_heads * attention.head_dim; }
+};
+
+// Token rows as they come in: [tokens][kv_heads][head_dim].
+struct TokenRows {
+  const void* sides[2];
+  ElementType type;
+  int64_t tokens;
+};
+
+class SequenceLayer {
+ public:
+  int64_t length() const { return length_; }
+  // First token that is still held; sinks aside, a sliding window leaves older ones behind.
+  int64_t first_held(const LayerPlan& plan) const {
+    return dropped_pages_ == 0 ? 0 : plan.sinks + dropped_pages_ * kPageTokens;
+  }
+  int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
+  const uint8_t* page(int64_t index) const { return page_data_[index]; }
+
+  // All or nothing: throws before anything changes. `rows` has been checked.
+  void append(const LayerPlan& plan, Pool& memory, const TokenRows& rows, ThreadPool& threads);
+
+  // Whether truncate(length) is possible; throws where it is not.
+  void check_truncate(const LayerPlan& plan, int64_t length) const;
+  // Cannot fail once checked. `scratch`: kPageTokens * head_dim floats.
+  void truncate(const LayerPlan& plan, int64_t length, float* scratch);
+
+  // A copy that shares the pages.
+  SequenceLayer fork(const LayerPlan& plan, Pool& memory) const;
+
+  SequenceView view(const LayerPlan& plan) const;
+
+  // Decoded rows of one side. `scratch` as above.
+  void read(const LayerPlan& plan, Side side, int64_t first, int64_t tokens, float* out, float* scratch) const;
+
+ private:
+  // 16-bit row `row` of a head.
+  uint16_t* half_row(const LayerPlan& plan, Side side, int kv_head, int64_t row) const;
+  int64_t body(const LayerPlan& plan) const { return length_ > plan.sinks ? length_ - plan.sinks : 0; }
+  int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
+
+  class Seal;
+  // Rows of the body as float16 values, from the window or from rows about to be appended.
+  void gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first, int64_t count,
+              float* out) const;
+  void encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page, Side side,
+                   int kv_head, uint8_t* part) const;
+  // One head's side of a sealed page, counted from the sinks on.
+  void decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const;
+  void fill_halves(const LayerPlan& plan, const TokenRows& rows, int64_t new_pages, Side side, int kv_head);
+  void drop_old_pages(const LayerPlan& plan, int64_t length);
+
+  int64_t length_ = 0;
+  int64_t dropped_pages_ = 0;
+  std::vector<std::shared_ptr<const Block>> pages_;  // held, oldest first
+  std::vector<const uint8_t*> page_data_;            // the same, for attention
+  SideTable tables_[2];                              // by side; empty where the codec has none
+  Block halves_;                                     // [side][kv_heads][half_rows][head_dim], from the first append on
+};
+
+}  // namespace kvasir

@@ -1,0 +1,108 @@
+#include "cache/pool.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+void check_budget(const std::string& whose, int64_t budget, int64_t held, int64_t needed) {
+  if (budget != 0 && needed > budget - held) {
+    throw Error(ErrorCode::kBudgetExceeded, whose + " budget is " + std::to_string(budget) + " bytes, " +
+                                                std::to_string(held) + " are held, " + std::to_string(needed) +
+                                                " more are needed");
+  }
+}
+
+}  // namespace
+
+Block& Block::operator=(Block&& other) noexcept {
+  if (this != &other) {
+    reset();
+    pool_ = std::move(other.pool_);
+    memory_ = std::move(other.memory_);
+    bytes_ = std::exchange(other.bytes_, 0);
+    layer_ = other.layer_;
+    kind_ = other.kind_;
+  }
+  return *this;
+}
+
+void Block::reset() {
+  if (!pool_) return;
+  memory_.reset();
+  {
+    std::lock_guard<std::mutex> lock(pool_->mutex_);
+    Pool::Usage& usage = pool_->layers_[layer_].usage[static_cast<int>(kind_)];
+    usage.bytes -= bytes_;
+    usage.blocks -= 1;
+    pool_->give_back(layer_, bytes_);
+  }
+  pool_.reset();
+  bytes_ = 0;
+}
+
+Pool::Pool(int64_t budget, std::vector<int64_t> layer_budgets) : budget_(budget), layers_(layer_budgets.size()) {
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].budget = layer_budgets[i];
+}
+
+Pool::Reservation Pool::reserve(int layer, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Layer& owner = layers_[layer];
+  check_budget("the cache's", budget_, bytes_, bytes);
+  check_budget("layer " + std::to_string(layer) + "'s", owner.budget, owner.bytes, bytes);
+  owner.bytes += bytes;
+  bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  return {shared_from_this(), layer, bytes};
+}
+
+Block Pool::take(int layer, BlockKind kind, int64_t bytes) { return reserve(layer, bytes).take(kind, bytes); }
+
+Pool::Reservation::~Reservation() {
+  if (!pool_ || left_ == 0) return;
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  pool_->give_back(layer_, left_);
+}
+
+Block Pool::Reservation::take(BlockKind kind, int64_t bytes) {
+  AlignedArray<uint8_t> memory = make_aligned<uint8_t>(static_cast<size_t>(bytes));
+  Block block;
+  block.memory_ = std::move(memory);
+  block.pool_ = pool_;
+  block.layer_ = layer_;
+  block.kind_ = kind;
+  block.bytes_ = bytes;
+  left_ -= bytes;
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  Usage& usage = pool_->layers_[layer_].usage[static_cast<int>(kind)];
+  usage.bytes += bytes;
+  usage.blocks += 1;
+  return block;
+}
+
+// With the mutex held.
+void Pool::give_back(int layer, int64_t bytes) {
+  layers_[layer].bytes -= bytes;
+  bytes_ -= bytes;
+}
+
+int64_t Pool::bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return bytes_;
+}
+
+int64_t Pool::peak_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return peak_bytes_;
+}
+
+Pool::Usage Pool::usage(int layer, BlockKind kind) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return layers_[layer].usage[static_cast<int>(kind)];
+}
+
+}  // namespace kvasir

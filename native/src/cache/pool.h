@@ -1,0 +1,96 @@
+// The pool: memory for pages and windows under hard byte budgets.
+//
+// A caller reserves the sum of what it needs before it changes anything, and then takes blocks out of the reservation;
+// if the sum does not fit, nothing has happened. Accounting is by requested bytes, per layer and in total.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/aligned.h"
+
+namespace kvasir {
+
+class Pool;
+
+enum class BlockKind : int { kPage = 0, kWindow = 1, kSideTable = 2 };
+
+// Owns memory of the pool and gives it back. 64-byte aligned, uninitialised.
+class Block {
+ public:
+  Block() = default;
+  Block(Block&& other) noexcept = default;
+  Block& operator=(Block&& other) noexcept;
+  ~Block() { reset(); }
+
+  uint8_t* data() const { return memory_.get(); }
+  int64_t bytes() const { return bytes_; }
+  explicit operator bool() const { return memory_ != nullptr; }
+  void reset();
+
+ private:
+  friend class Pool;
+  std::shared_ptr<Pool> pool_;
+  AlignedArray<uint8_t> memory_;
+  int64_t bytes_ = 0;
+  int layer_ = 0;
+  BlockKind kind_ = BlockKind::kPage;
+};
+
+class Pool : public std::enable_shared_from_this<Pool> {
+ public:
+  struct Usage {
+    int64_t bytes = 0;
+    int64_t blocks = 0;
+  };
+
+  // Budgets in bytes, 0 for none.
+  Pool(int64_t budget, std::vector<int64_t> layer_budgets);
+
+  // Bytes that nobody else can take any more. What is left of it at its end goes back.
+  class Reservation {
+   public:
+    Reservation(Reservation&& other) noexcept = default;
+    ~Reservation();
+    // At most as many bytes, in all, as were reserved. Throws kOutOfMemory.
+    Block take(BlockKind kind, int64_t bytes);
+
+   private:
+    friend class Pool;
+    Reservation(std::shared_ptr<Pool> pool, int layer, int64_t bytes)
+        : pool_(std::move(pool)), layer_(layer), left_(bytes) {}
+    std::shared_ptr<Pool> pool_;
+    int layer_;
+    int64_t left_;
+  };
+
+  // Throws kBudgetExceeded.
+  Reservation reserve(int layer, int64_t bytes);
+  // One block. Throws kBudgetExceeded or kOutOfMemory.
+  Block take(int layer, BlockKind kind, int64_t bytes);
+
+  int64_t budget() const { return budget_; }
+  int64_t bytes() const;
+  int64_t peak_bytes() const;
+  Usage usage(int layer, BlockKind kind) const;
+
+ private:
+  friend class Block;
+  struct Layer {
+    int64_t budget = 0;
+    int64_t bytes = 0;  // reserved ones included
+    Usage usage[3];     // by kind
+  };
+  void give_back(int layer, int64_t bytes);
+
+  const int64_t budget_;
+  mutable std::mutex mutex_;
+  std::vector<Layer> layers_;
+  int64_t bytes_ = 0;
+  int64_t peak_bytes_ = 0;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,89 @@
+#include "cache/stats.h"
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+int64_t bytes_of(const LayerStats& layer) { return layer.page_bytes + layer.window_bytes + layer.table_bytes; }
+
+int side_index(Side side) {
+  if (side != Side::kKeys && side != Side::kValues) {
+    throw Error(ErrorCode::kInvalidArgument, "side " + std::to_string(static_cast<int>(side)));
+  }
+  return static_cast<int>(side);
+}
+
+}  // namespace
+
+void LayerStats::add(const LayerStats& other) {
+  pages += other.pages;
+  page_bytes += other.page_bytes;
+  window_bytes += other.window_bytes;
+  table_bytes += other.table_bytes;
+  page_elements += other.page_elements;
+  elements += other.elements;
+  for (int side = 0; side < 2; ++side) {
+    parts[side] += other.parts[side];
+    parts_without_table[side] += other.parts_without_table[side];
+    labelled_tokens[side] += other.labelled_tokens[side];
+  }
+}
+
+LayerStats CacheStats::Impl::at(int layer) const {
+  if (layer == kAllLayers) {
+    LayerStats total;
+    for (const LayerStats& each : layers) total.add(each);
+    return total;
+  }
+  if (layer < 0 || layer >= static_cast<int>(layers.size())) {
+    throw Error(ErrorCode::kInvalidArgument, "layer " + std::to_string(layer) + " of " + std::to_string(layers.size()));
+  }
+  return layers[layer];
+}
+
+CacheStats::CacheStats(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+CacheStats::~CacheStats() = default;
+void CacheStats::destroy(CacheStats* stats) { delete stats; }
+
+int64_t CacheStats::sequences() const { return impl_->sequences; }
+int64_t CacheStats::budget() const { return impl_->budget; }
+int64_t CacheStats::bytes() const { return impl_->bytes; }
+int64_t CacheStats::peak_bytes() const { return impl_->peak_bytes; }
+int64_t CacheStats::layer_bytes(int layer) const { return bytes_of(impl_->at(layer)); }
+int64_t CacheStats::pages(int layer) const { return impl_->at(layer).pages; }
+int64_t CacheStats::page_bytes(int layer) const { return impl_->at(layer).page_bytes; }
+int64_t CacheStats::window_bytes(int layer) const { return impl_->at(layer).window_bytes; }
+int64_t CacheStats::table_bytes(int layer) const { return impl_->at(layer).table_bytes; }
+
+double CacheStats::page_bits_per_element(int layer) const {
+  const LayerStats stats = impl_->at(layer);
+  return 8 * share(stats.page_bytes, stats.page_elements);
+}
+
+double CacheStats::bits_per_element(int layer) const {
+  const LayerStats stats = impl_->at(layer);
+  return 8 * share(bytes_of(stats), stats.elements);
+}
+
+double CacheStats::table_use(int layer, Side side) const {
+  const LayerStats stats = impl_->at(layer);
+  const int index = side_index(side);
+  return share(stats.labelled_tokens[index], stats.parts[index] * kPageTokens);
+}
+
+double CacheStats::parts_without_table(int layer, Side side) const {
+  const LayerStats stats = impl_->at(layer);
+  const int index = side_index(side);
+  return share(stats.parts_without_table[index], stats.parts[index]);
+}
+
+const char* CacheStats::backend() const { return impl_->backend.c_str(); }
+int64_t CacheStats::tiles() const { return impl_->tiles; }
+int64_t CacheStats::fallback_tiles() const { return impl_->fallback_tiles; }
+
+}  // namespace kvasir

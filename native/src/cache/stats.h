@@ -1,0 +1,41 @@
+// The inside of a CacheStats.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvasir/cache.h"
+
+namespace kvasir {
+
+struct LayerStats {
+  int64_t pages = 0;
+  int64_t page_bytes = 0;
+  int64_t window_bytes = 0;
+  int64_t table_bytes = 0;
+  int64_t page_elements = 0;  // in the sealed pages, shared ones once
+  int64_t elements = 0;       // over all sequences, held ones
+  // By side, for codecs with a side table.
+  int64_t parts[2] = {};
+  int64_t parts_without_table[2] = {};
+  int64_t labelled_tokens[2] = {};
+
+  void add(const LayerStats& other);
+};
+
+struct CacheStats::Impl {
+  int64_t sequences = 0;
+  int64_t budget = 0;
+  int64_t bytes = 0;
+  int64_t peak_bytes = 0;
+  std::vector<LayerStats> layers;
+  std::string backend;
+  int64_t tiles = 0;
+  int64_t fallback_tiles = 0;
+
+  // One layer, or the sum of all.
+  LayerStats at(int layer) const;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,58 @@
+// The codec contract: how one side (keys or values) of one kv head of one page is stored.
+//
+// A codec is a folder with
+//   format.h   the page layout as offsets and sizes, written down once for all backends
+//   formula.h  the arithmetic of one element, for host and device
+//   codec.cc   its row of the registry: name, widths, options, and `configure`, which checks and sizes
+// and kernels per backend (kernels/kernels.h). One line in codecs.def adds it to the registry and the build.
+//
+// Pages are encoded from float16 values (the window's), so that a group's minimum is exact in its stored parameters.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "codecs/page_format.h"
+#include "codecs/side_table.h"
+
+namespace kvasir {
+
+// What the user asked for, by option name. Codecs read what they know; `configure` refuses the rest.
+using CodecOptions = std::map<std::string, double>;
+
+struct CodecOption {
+  const char* name;
+  const char* summary;
+};
+
+struct Codec {
+  const char* name;
+  const char* summary;
+  uint32_t widths;             // bit n set: n bits per element are supported
+  const CodecOption* options;  // ends with a null name
+  // Throws kInvalidArgument where the request makes no sense. `bits` is one of `widths` and the options are known.
+  PageFormat (*configure)(Side side, int bits, int head_dim, const CodecOptions& options);
+
+  // For codecs with a side table; null for the others.
+  //
+  // Adds what the pages about to be sealed need to `table`. On failure the caller drops the table.
+  void (*grow)(const PageFormat& format, SealInput& input, SideTable& table) = nullptr;
+  // Before encode: turns `rows` into what is to be encoded and writes the codec's own bytes of the page.
+  void (*flatten)(const PageFormat& format, const SideView& side, const MatchKernels& match, float* rows,
+                  uint8_t* page) = nullptr;
+  // After decode: turns the decoded rows back.
+  void (*restore)(const PageFormat& format, const SideView& side, const uint8_t* page, float* rows) = nullptr;
+  // Tokens of the page that use a vector of the table.
+  int (*labelled)(const PageFormat& format, const uint8_t* page) = nullptr;
+};
+
+// The registry, in the order of codecs.def.
+int codec_index(const std::string& name);  // throws kInvalidArgument with the names there are
+const Codec& codec_at(int index);
+
+// Checks width and option names against the codec's row, then configures.
+PageFormat configure_codec(int index, Side side, int bits, int head_dim, const CodecOptions& options);
+
+}  // namespace kvasir

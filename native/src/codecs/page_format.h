@@ -1,0 +1,40 @@
+// What kernels must know of a page. Plain data: kernels are compiled for many machines, and must not drag in library
+// code that the linker could share between them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvasir/config.h"
+
+namespace kvasir {
+
+constexpr int kMaxHeadDim = 256;
+
+// Which elements of a page share parameters: a channel over consecutive tokens, or a token over consecutive channels.
+enum class Axis : int { kChannel = 0, kToken = 1 };
+
+// One side of one layer, fixed when the cache is built.
+struct PageFormat {
+  Side side = Side::kKeys;
+  int head_dim = 0;
+  int bits = 16;
+  Axis axis = Axis::kChannel;
+  int group = 0;          // elements along the axis that share parameters
+  size_t page_bytes = 0;  // one kv head of one page, a multiple of 64
+  float numbers[6] = {};  // the codec's own options; its format.h says which
+};
+
+// What a page sees of the vectors in its side table (side_table.h), for one kv head.
+struct SideView {
+  const uint16_t* const* vectors = nullptr;  // [count], float16, oldest first
+  int count = 0;
+  int fixed = 0;    // vectors that every page sees
+  int first = 0;    // label l > fixed means vector first + l - 1
+  int visible = 0;  // labels of the page, "none" not counted
+
+  // Index + 1 of the labelled vector; 0 for none.
+  int entry(int label) const { return label <= fixed ? label : label + first; }
+};
+
+}  // namespace kvasir

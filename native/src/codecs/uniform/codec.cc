@@ -1,0 +1,58 @@
+#include "codecs/codec.h"
+
+#include <string>
+
+#include "codecs/uniform/format.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr CodecOption kOptions[] = {
+    {"axis", "0: parameters per channel over tokens (default for keys); 1: per token over channels (values)"},
+    {"group", "elements that share parameters: 32, 64, 128 or all channels; default the longest"},
+    {nullptr, nullptr},
+};
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, "codec uniform: " + text);
+}
+
+PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
+  PageFormat format;
+  format.side = side;
+  format.head_dim = head_dim;
+  format.bits = bits;
+
+  format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
+  if (const auto axis = options.find("axis"); axis != options.end()) {
+    if (axis->second != 0 && axis->second != 1) refuse("axis must be 0 or 1, not " + std::to_string(axis->second));
+    format.axis = static_cast<Axis>(static_cast<int>(axis->second));
+  }
+
+  const int longest = format.axis == Axis::kChannel ? kPageTokens : head_dim;
+  format.group = longest < 128 ? longest : 128;
+  if (const auto group = options.find("group"); group != options.end()) {
+    const double g = group->second;
+    if (g != 32 && g != 64 && g != 128 && g != longest) {
+      refuse("group must be 32, 64, 128 or the whole dimension (" + std::to_string(longest) + "), not " +
+             std::to_string(g));
+    }
+    format.group = static_cast<int>(g < longest ? g : longest);
+  }
+  format.page_bytes = uniform::layout_of(format).bytes;
+  return format;
+}
+
+}  // namespace
+
+extern const Codec uniform_codec;
+const Codec uniform_codec = {
+    "uniform",
+    "asymmetric min-max quantisation per channel or per token, as in KIVI",
+    1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8 | 1u << 16,
+    kOptions,
+    configure,
+};
+
+}  // namespace kvasir

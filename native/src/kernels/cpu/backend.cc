@@ -1,0 +1,43 @@
+#include "kernels/cpu/cpu.h"
+
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace kvasir::KVASIR_LEVEL {
+namespace {
+
+constexpr const CodecKernels* kCodecs[] = {
+#define CODEC(name) &name##_kernels,
+#include "codecs/codecs.def"
+#undef CODEC
+};
+
+// Runs on machines without this level: nothing here may be worth a vector instruction.
+#if defined(__AVX512VNNI__)
+constexpr char kName[] = "avx512";
+constexpr char kSummary[] = "x86-64 with AVX-512 F, BW, VL, DQ and VNNI: 512-bit vectors, byte dot products";
+bool available() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
+}
+#elif defined(__AVX2__)
+constexpr char kName[] = "avx2";
+constexpr char kSummary[] = "x86-64 with AVX2, FMA and F16C: 256-bit vectors";
+bool available() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+#else
+constexpr char kName[] = "neon";
+constexpr char kSummary[] = "AArch64 with the dot product extension (ARMv8.2): 128-bit vectors, byte dot products";
+bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#endif
+
+}  // namespace
+
+const Backend backend = {kName, kSummary, available, &row_kernels, kCodecs};
+
+}  // namespace kvasir::KVASIR_LEVEL

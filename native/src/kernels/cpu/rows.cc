@@ -1,0 +1,210 @@
+// Verbs over float16 rows, and the softmax.
+#include "base/half.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/exponential.h"
+#include "kernels/cpu/simd.h"
+
+namespace kvasir::KVASIR_LEVEL {
+namespace {
+
+// Largest magnitude seen, compared as an integer: NaN and infinity are above every number.
+template <class Bits>
+bool all_at_most(Bits limit, const void* elements, size_t count) {
+  const Bits magnitude = static_cast<Bits>(~Bits{0}) >> 1;
+  Bits most = 0;
+  for (size_t i = 0; i < count; ++i) {
+    Bits bits;
+    memcpy(&bits, static_cast<const char*>(elements) + i * sizeof bits, sizeof bits);
+    bits &= magnitude;
+    most = bits > most ? bits : most;
+  }
+  return most <= limit;
+}
+
+bool check(const void* elements, ElementType type, size_t count) {
+  static_assert(kMaxMagnitude == 32752.0f, "the limits below are its bits");
+  switch (type) {
+    case ElementType::kFloat32:
+      return all_at_most<uint32_t>(0x46FFE000, elements, count);
+    case ElementType::kFloat16:
+      return all_at_most<uint16_t>(0x77FF, elements, count);
+    case ElementType::kBFloat16:
+      return all_at_most<uint16_t>(0x46FF, elements, count);
+  }
+  return false;
+}
+
+void floats_to_half(const float* elements, size_t count, uint16_t* out) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store_half(out + i, load(elements + i));
+  for (; i < count; ++i) out[i] = float_to_half(elements[i]);
+}
+
+void bfloats_to_half(const uint16_t* elements, size_t count, uint16_t* out) {
+  constexpr size_t kBlock = 64;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t size = count - begin < kBlock ? count - begin : kBlock;
+    float floats[kBlock];
+    for (size_t i = 0; i < size; ++i) floats[i] = bfloat_to_float(elements[begin + i]);
+    floats_to_half(floats, size, out + begin);
+  }
+}
+
+void to_half(const void* elements, ElementType type, size_t count, uint16_t* out) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return floats_to_half(static_cast<const float*>(elements), count, out);
+    case ElementType::kFloat16:
+      memcpy(out, elements, count * sizeof *out);
+      return;
+    case ElementType::kBFloat16:
+      return bfloats_to_half(static_cast<const uint16_t*>(elements), count, out);
+  }
+}
+
+void from_half(const uint16_t* halves, size_t count, float* out) {
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, load_half(halves + i));
+  for (; i < count; ++i) out[i] = half_to_float(halves[i]);
+}
+
+// Input rows that share each converted element, as many as leave registers for four of something else.
+constexpr int kRowBlock = kRegisters / 8;
+
+template <int kRows, int kTokens>
+void score_block(const uint16_t* keys, int head_dim, const float* queries, int stride, float* scores) {
+  F32 sums[kRows][kTokens];  // in registers, because every loop over it is unrolled
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int t = 0; t < kTokens; ++t) sums[r][t] = splat(0.0f);
+  }
+  for (int c = 0; c < head_dim; c += kLanes) {
+    F32 key[kTokens];
+    for (int t = 0; t < kTokens; ++t) key[t] = load_half(keys + t * head_dim + c);
+    for (int r = 0; r < kRows; ++r) {
+      const F32 query = load(queries + r * stride + c);
+      for (int t = 0; t < kTokens; ++t) sums[r][t] = fma(query, key[t], sums[r][t]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+    float* out = scores + r * kPageTokens;
+    if constexpr (kTokens == 4) {
+      store_sums(out, sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+    } else {
+      for (int t = 0; t < kTokens; ++t) out[t] = sum(sums[r][t]);
+    }
+  }
+}
+
+template <int kTokens>
+void score_rows(const uint16_t* keys, int head_dim, const TileInput& queries, float* scores) {
+  for (int r = 0; r < queries.count; r += kRowBlock) {
+    const float* rows = queries.rows + static_cast<size_t>(r) * queries.stride;
+    float* out = scores + r * kPageTokens;
+    switch (queries.count - r) {
+      case 1:
+        score_block<1, kTokens>(keys, head_dim, rows, queries.stride, out);
+        break;
+      case 2:
+        score_block<2, kTokens>(keys, head_dim, rows, queries.stride, out);
+        break;
+      case 3:
+        score_block < kRowBlock<3 ? kRowBlock : 3, kTokens>(keys, head_dim, rows, queries.stride, out);
+        break;
+      default:
+        score_block<kRowBlock, kTokens>(keys, head_dim, rows, queries.stride, out);
+    }
+  }
+}
+
+void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+  int t = 0;
+  for (; t + 4 <= tokens; t += 4) {
+    score_rows<4>(rows + static_cast<size_t>(t) * head_dim, head_dim, queries, scores + t);
+  }
+  for (; t < tokens; ++t) score_rows<1>(rows + static_cast<size_t>(t) * head_dim, head_dim, queries, scores + t);
+}
+
+// kVectors * kLanes channels of the outputs of kRows rows.
+template <int kRows, int kVectors>
+void sum_block(const uint16_t* values, int tokens, int head_dim, const float* weights, int stride, float* outputs) {
+  F32 sums[kRows][kVectors];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = load(outputs + r * head_dim + v * kLanes);
+  }
+  for (int t = 0; t < tokens; ++t) {
+    F32 value[kVectors];
+    for (int v = 0; v < kVectors; ++v) value[v] = load_half(values + static_cast<size_t>(t) * head_dim + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      const F32 weight = splat(weights[r * stride + t]);
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) store(outputs + r * head_dim + v * kLanes, sums[r][v]);
+  }
+}
+
+template <int kVectors>
+void sum_channels(const uint16_t* values, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+  for (int r = 0; r < weights.count; r += kRowBlock) {
+    const float* rows = weights.rows + static_cast<size_t>(r) * weights.stride;
+    float* out = outputs + static_cast<size_t>(r) * head_dim;
+    switch (weights.count - r) {
+      case 1:
+        sum_block<1, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        break;
+      case 2:
+        sum_block<2, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        break;
+      case 3:
+        sum_block < kRowBlock<3 ? kRowBlock : 3, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        break;
+      default:
+        sum_block<kRowBlock, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+    }
+  }
+}
+
+void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+  int c = 0;
+  for (; c + 4 * kLanes <= head_dim; c += 4 * kLanes) sum_channels<4>(rows + c, tokens, head_dim, weights, outputs + c);
+  for (; c < head_dim; c += kLanes) sum_channels<1>(rows + c, tokens, head_dim, weights, outputs + c);
+}
+
+void softmax(float* scores, int begin, int end, float* max_score, float* sum_weights, float* output, int head_dim) {
+  for (int t = 0; t < begin; ++t) scores[t] = -__builtin_inff();
+  for (int t = end; t < kPageTokens; ++t) scores[t] = -__builtin_inff();
+
+  F32 most = splat(*max_score);
+  for (int t = 0; t < kPageTokens; t += kLanes) most = max(most, load(scores + t));
+  const float new_max = highest(most);
+
+  F32 total = splat(0.0f);
+  for (int t = 0; t < kPageTokens; t += kLanes) {
+    const F32 weight = exponential(load(scores + t) - splat(new_max));
+    store(scores + t, weight);
+    total = total + weight;
+  }
+
+  // Most steps find no new maximum, and the outputs stay as they are.
+  if (new_max != *max_score) {
+    const F32 rescale = exponential(splat(*max_score - new_max));
+    for (int c = 0; c < head_dim; c += kLanes) store(output + c, load(output + c) * rescale);
+    *sum_weights *= rescale[0];
+    *max_score = new_max;
+  }
+  *sum_weights += sum(total);
+}
+
+}  // namespace
+
+const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, softmax};
+
+}  // namespace kvasir::KVASIR_LEVEL

@@ -1,0 +1,106 @@
+// simd.h for AVX2, FMA and F16C. Include simd.h, not this.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace kvasir::KVASIR_LEVEL {
+
+constexpr int kLanes = 8;
+constexpr int kRegisters = 16;
+
+using F32 = __m256;
+typedef int32_t I32 __attribute__((vector_size(32)));
+typedef uint32_t U32 __attribute__((vector_size(32)));
+
+inline F32 splat(float a) { return _mm256_set1_ps(a); }
+inline I32 splat(int32_t a) { return (I32)_mm256_set1_epi32(a); }
+
+inline F32 fma(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
+inline F32 min(F32 a, F32 b) { return _mm256_min_ps(a, b); }
+inline F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
+inline F32 abs(F32 a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+inline I32 min(I32 a, I32 b) { return (I32)_mm256_min_epi32((__m256i)a, (__m256i)b); }
+
+inline F32 reciprocal_estimate(F32 a) { return _mm256_rcp_ps(a); }
+
+inline I32 round(F32 a) { return (I32)_mm256_cvtps_epi32(a); }
+inline F32 to_float(I32 a) { return _mm256_cvtepi32_ps((__m256i)a); }
+
+inline F32 load_half(const uint16_t* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline void store_half(uint16_t* to, F32 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+// The sums of a's, b's, c's and d's lanes.
+inline __m128 sums_of(F32 a, F32 b, F32 c, F32 d) {
+  const F32 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  return _mm256_castps256_ps128(halves) + _mm256_extractf128_ps(halves, 1);
+}
+inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) { _mm_storeu_ps(out, sums_of(a, b, c, d)); }
+inline float sum(F32 a) { return sums_of(a, a, a, a)[0]; }
+
+inline int32_t sum(I32 a) {
+  int32_t total = 0;
+  for (int i = 0; i < kLanes; ++i) total += a[i];
+  return total;
+}
+
+inline float highest(F32 a) {
+  __m128 most = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+  most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+  return _mm_max_ps(most, _mm_movehdup_ps(most))[0];
+}
+inline float lowest(F32 a) { return -highest(-a); }
+
+inline void store_bytes(int8_t* out, I32 a, I32 b, I32 c, I32 d) {
+  const __m256i ab = _mm256_packs_epi32((__m256i)a, (__m256i)b);
+  const __m256i cd = _mm256_packs_epi32((__m256i)c, (__m256i)d);
+  // Packing works within 128 bits: words come out as a0 b0 c0 d0 a1 b1 c1 d1, four bytes each.
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_permutevar8x32_epi32(_mm256_packs_epi16(ab, cd), order));
+}
+
+// VPMADDUBSW adds two products of an unsigned and a signed byte into 16 bits, with saturation. Codes below 16 cannot
+// reach it, even four times over; 8-bit codes are made signed, and their sign is moved to the other factor:
+// 2 * 128 * 127 still fits.
+constexpr int kByteBias = 128;
+inline U32 sign_bytes(U32 codes) { return codes ^ 0x80808080u; }
+
+inline __m256i broadcast_four(const int8_t* from) {
+  int32_t four;
+  memcpy(&four, from, sizeof four);
+  return _mm256_set1_epi32(four);
+}
+
+template <bool kBytes, int kRows, int kVectors>
+inline void dot_unit(const U32 (&codes)[kVectors][4], const int8_t* in, int stride, I32 (&sums)[kRows][kVectors]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      __m256i pairs[4];
+#pragma GCC unroll 4
+      for (int step = 0; step < 4; ++step) {
+        const __m256i bytes = (__m256i)codes[v][step];
+        const __m256i factors = broadcast_four(in + r * stride + 4 * step);
+        pairs[step] = kBytes ? _mm256_maddubs_epi16(_mm256_abs_epi8(bytes), _mm256_sign_epi8(factors, bytes))
+                             : _mm256_maddubs_epi16(bytes, factors);
+      }
+      if constexpr (kBytes) {
+#pragma GCC unroll 4
+        for (int step = 0; step < 4; ++step) sums[r][v] += (I32)_mm256_madd_epi16(pairs[step], ones);
+      } else {
+        pairs[0] = _mm256_add_epi16(_mm256_add_epi16(pairs[0], pairs[1]), _mm256_add_epi16(pairs[2], pairs[3]));
+        sums[r][v] += (I32)_mm256_madd_epi16(pairs[0], ones);
+      }
+    }
+  }
+}
+
+}  // namespace kvasir::KVASIR_LEVEL

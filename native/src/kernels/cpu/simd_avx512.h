@@ -1,0 +1,84 @@
+// simd.h for AVX-512 F, BW, VL, DQ and VNNI. Include simd.h, not this.
+#pragma once
+
+// GCC 12 takes the "undefined" operands inside its own intrinsics for uninitialised variables (GCC bug 105593).
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+#pragma GCC diagnostic pop
+
+#include <cstdint>
+#include <cstring>
+
+namespace kvasir::KVASIR_LEVEL {
+
+constexpr int kLanes = 16;
+constexpr int kRegisters = 32;
+
+using F32 = __m512;
+typedef int32_t I32 __attribute__((vector_size(64)));
+typedef uint32_t U32 __attribute__((vector_size(64)));
+
+inline F32 splat(float a) { return _mm512_set1_ps(a); }
+inline I32 splat(int32_t a) { return (I32)_mm512_set1_epi32(a); }
+
+inline F32 fma(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
+inline F32 min(F32 a, F32 b) { return _mm512_min_ps(a, b); }
+inline F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
+inline F32 abs(F32 a) { return _mm512_abs_ps(a); }
+inline I32 min(I32 a, I32 b) { return (I32)_mm512_min_epi32((__m512i)a, (__m512i)b); }
+
+inline F32 reciprocal_estimate(F32 a) { return _mm512_rcp14_ps(a); }
+
+inline I32 round(F32 a) { return (I32)_mm512_cvtps_epi32(a); }
+inline F32 to_float(I32 a) { return _mm512_cvtepi32_ps((__m512i)a); }
+
+inline F32 load_half(const uint16_t* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline void store_half(uint16_t* to, F32 a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
+}
+
+inline float sum(F32 a) { return _mm512_reduce_add_ps(a); }
+inline int32_t sum(I32 a) { return _mm512_reduce_add_epi32((__m512i)a); }
+inline float lowest(F32 a) { return _mm512_reduce_min_ps(a); }
+inline float highest(F32 a) { return _mm512_reduce_max_ps(a); }
+
+inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) {
+  const F32 ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
+  const F32 cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);
+  const F32 quarters =
+      (F32)(_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd)) + (F32)(_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd));
+  const __m256 halves = _mm512_castps512_ps256(quarters) + _mm512_extractf32x8_ps(quarters, 1);
+  _mm_storeu_ps(out, _mm256_castps256_ps128(halves) + _mm256_extractf128_ps(halves, 1));
+}
+
+inline void store_bytes(int8_t* out, I32 a, I32 b, I32 c, I32 d) {
+  const __m512i ab = _mm512_packs_epi32((__m512i)a, (__m512i)b);
+  const __m512i cd = _mm512_packs_epi32((__m512i)c, (__m512i)d);
+  // Packing works within 128 bits: words come out as a0 b0 c0 d0 a1 b1 ..., four bytes each.
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(ab, cd)));
+}
+
+// VPDPBUSD multiplies unsigned by signed bytes: codes stay as they are.
+constexpr int kByteBias = 0;
+inline U32 sign_bytes(U32 codes) { return codes; }
+
+template <bool kBytes, int kRows, int kVectors>
+inline void dot_unit(const U32 (&codes)[kVectors][4], const int8_t* in, int stride, I32 (&sums)[kRows][kVectors]) {
+  for (int step = 0; step < 4; ++step) {
+    for (int r = 0; r < kRows; ++r) {
+      int32_t four;
+      memcpy(&four, in + r * stride + 4 * step, sizeof four);
+      const __m512i factors = _mm512_set1_epi32(four);
+      for (int v = 0; v < kVectors; ++v) {
+        sums[r][v] = (I32)_mm512_dpbusd_epi32((__m512i)sums[r][v], (__m512i)codes[v][step], factors);
+      }
+    }
+  }
+}
+
+}  // namespace kvasir::KVASIR_LEVEL

@@ -1,0 +1,101 @@
+// The verbs of a backend. A kernel takes pointers, sizes and plain data; it allocates nothing, checks nothing and
+// cannot fail. Backends form a ladder (scalar below all); a null verb means "use the next lower rung", which stats
+// count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/match.h"
+#include "codecs/page_format.h"
+
+namespace kvasir {
+
+// Most rows (query heads of a kv head, times query tokens) that one tile call takes.
+constexpr int kMaxTileRows = 32;
+
+// Tables by row and entry keep four rows side by side, so that an entry is one small vector: [(rows + 3) /
+// 4][entries][4].
+constexpr int kEntryRows = 4;
+constexpr size_t entry_index(int row, int entry, int entries) {
+  return (static_cast<size_t>(row / kEntryRows) * entries + entry) * kEntryRows + row % kEntryRows;
+}
+constexpr size_t entry_floats(int rows, int entries) {
+  return static_cast<size_t>(rows + kEntryRows - 1) / kEntryRows * entries * kEntryRows;
+}
+
+// The input rows of a tile: queries for keys, softmax weights for values.
+struct TileInput {
+  const float* rows;  // [count][stride]
+  int count;          // 1..kMaxTileRows
+  int stride;
+  bool fast;  // Precision::kFast
+
+  // For codecs with a side table: what the page sees of it, and numbers per row and entry (SideView::entry; 0 is
+  // "none"), four rows side by side: see entry_index.
+  const SideView* side = nullptr;
+  const float* terms = nullptr;  // keys: the product of query and vector, from begin_keys
+  float* sums = nullptr;         // values: the weights of the vector's tokens, added up for end_values
+  int entries = 0;               // at least side->count + 1
+};
+
+// One codec on one backend. `page` is one kv head of one page, 64-byte aligned.
+struct CodecKernels {
+  // rows: [kPageTokens][head_dim], float16 values held as float32.
+  void (*encode)(const PageFormat& format, const float* rows, uint8_t* page);
+  void (*decode)(const PageFormat& format, const uint8_t* page, float* rows);
+  // scores[row * kPageTokens + token] = <query row, key token>, for all kPageTokens tokens.
+  void (*key_scores)(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores);
+  // outputs[row * head_dim + c] += sum over tokens of weight[row][token] * value[token][c], for kPageTokens weights.
+  void (*value_sum)(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs);
+
+  // For codecs with a side table, once for all pages of a sequence, with side.count + 1 and `entries` entries:
+  // terms[entry] = <query, vector>, and outputs[row * head_dim + c] += sum over entries of sums[entry] * vector[c].
+  void (*begin_keys)(const PageFormat& format, const SideView& side, const TileInput& queries, float* terms) = nullptr;
+  void (*end_values)(const PageFormat& format, const SideView& side, int count, const float* sums, int entries,
+                     float* outputs) = nullptr;
+};
+
+// What appended elements look like in memory.
+enum class ElementType : int { kFloat32, kFloat16, kBFloat16 };
+
+// Verbs that need no codec: the 16-bit rows of windows and sinks, and the softmax.
+struct RowKernels {
+  // True where all `count` elements are finite and at most kMaxMagnitude.
+  bool (*check)(const void* elements, ElementType type, size_t count);
+  // float16 bits of `count` elements, rounded to nearest even.
+  void (*to_half)(const void* elements, ElementType type, size_t count, uint16_t* out);
+  void (*from_half)(const uint16_t* halves, size_t count, float* out);
+  // As key_scores and value_sum, over `tokens` (1..kPageTokens) float16 rows [tokens][head_dim].
+  void (*key_scores)(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores);
+  void (*value_sum)(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs);
+  // One step of an online softmax for one row. scores[begin..end) are visible, begin < end; on return
+  // scores[0..kPageTokens) holds exp(score - max), 0 where invisible. Updates max and sum, and multiplies
+  // output[0..head_dim) by exp(old max - new max). Before the first step max is -infinity, sum 0 and output all 0.
+  void (*softmax)(float* scores, int begin, int end, float* max, float* sum, float* output, int head_dim);
+};
+
+struct Backend {
+  const char* name;
+  const char* summary;
+  bool (*available)();
+  const RowKernels* rows;
+  const CodecKernels* const* codecs;  // in the order of codecs.def; entries and their verbs may be null
+  const MatchKernels* match = nullptr;
+};
+
+// Best first; the last is "scalar", which has every verb.
+int backend_list_size();
+const Backend& backend_at(int index);
+// Throws kInvalidArgument for unknown names, kUnavailable for those this machine cannot run; "auto" is the default one.
+int backend_index(const char* name);
+
+// The verbs that a cache uses for one codec: the backend's, with gaps filled from below.
+struct ResolvedCodec {
+  CodecKernels kernels;
+  bool fallback;  // whether key_scores or value_sum came from a lower backend
+};
+ResolvedCodec resolve_codec(int backend, int codec);
+const MatchKernels& resolve_match(int backend);
+
+}  // namespace kvasir

@@ -1,0 +1,77 @@
+#include <cmath>
+
+#include "base/half.h"
+#include "kernels/scalar/scalar.h"
+
+namespace kvasir::scalar {
+namespace {
+
+float element(const void* elements, ElementType type, size_t i) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return static_cast<const float*>(elements)[i];
+    case ElementType::kFloat16:
+      return half_to_float(static_cast<const uint16_t*>(elements)[i]);
+    case ElementType::kBFloat16:
+      return bfloat_to_float(static_cast<const uint16_t*>(elements)[i]);
+  }
+  return 0.0f;
+}
+
+bool check(const void* elements, ElementType type, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    if (!(std::fabs(element(elements, type, i)) <= kMaxMagnitude)) return false;  // also refuses NaN
+  }
+  return true;
+}
+
+void to_half(const void* elements, ElementType type, size_t count, uint16_t* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = float_to_half(element(elements, type, i));
+}
+
+void from_half(const uint16_t* halves, size_t count, float* out) {
+  for (size_t i = 0; i < count; ++i) out[i] = half_to_float(halves[i]);
+}
+
+void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+  for (int r = 0; r < queries.count; ++r) {
+    const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+    for (int t = 0; t < tokens; ++t) {
+      const uint16_t* key = rows + static_cast<size_t>(t) * head_dim;
+      float sum = 0.0f;
+      for (int c = 0; c < head_dim; ++c) sum += query[c] * half_to_float(key[c]);
+      scores[r * kPageTokens + t] = sum;
+    }
+  }
+}
+
+void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+  for (int r = 0; r < weights.count; ++r) {
+    const float* weight = weights.rows + static_cast<size_t>(r) * weights.stride;
+    float* output = outputs + static_cast<size_t>(r) * head_dim;
+    for (int t = 0; t < tokens; ++t) {
+      const uint16_t* value = rows + static_cast<size_t>(t) * head_dim;
+      for (int c = 0; c < head_dim; ++c) output[c] += weight[t] * half_to_float(value[c]);
+    }
+  }
+}
+
+void softmax(float* scores, int begin, int end, float* max, float* sum, float* output, int head_dim) {
+  float highest = *max;
+  for (int t = begin; t < end; ++t) highest = std::fmax(highest, scores[t]);
+  const float rescale = std::exp(*max - highest);  // 0 at the first step: exp(-infinity)
+  float total = 0.0f;
+  for (int t = 0; t < kPageTokens; ++t) {
+    scores[t] = t < begin || t >= end ? 0.0f : std::exp(scores[t] - highest);
+    total += scores[t];
+  }
+  *max = highest;
+  *sum = *sum * rescale + total;
+  for (int c = 0; c < head_dim; ++c) output[c] *= rescale;
+}
+
+}  // namespace
+
+const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, softmax};
+
+}  // namespace kvasir::scalar

@@ -1,0 +1,161 @@
+// The thread pool: every task once, nesting, many callers at once, exceptions, and resizing under load.
+#include "base/thread_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/doctest.h"
+#include "support/effort.h"
+
+using kvasir::ThreadPool;
+
+TEST_CASE("thread pool: each task runs exactly once, whatever the numbers") {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    CHECK(pool.threads() == threads);
+    for (const int count : {0, 1, 2, 3, 17, 1000}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.run(count, [&](int i) { ++runs[i]; });
+      int wrong = 0;
+      for (const auto& n : runs) wrong += n.load() != 1;
+      CHECK_MESSAGE(wrong == 0, threads, " threads, ", count, " tasks");
+    }
+  }
+}
+
+TEST_CASE("thread pool: run returns after the last task has ended, with its writes visible") {
+  ThreadPool pool(4);
+  for (int round = 0; round < support::repeat(2000); ++round) {
+    std::vector<int> plain(9, 0);  // no atomics: a data race here is a missing synchronisation
+    pool.run(9, [&](int i) { plain[i] = i + round; });
+    int wrong = 0;
+    for (int i = 0; i < 9; ++i) wrong += plain[i] != i + round;
+    REQUIRE(wrong == 0);
+  }
+}
+
+TEST_CASE("thread pool: workers do take part") {
+  ThreadPool pool(3);
+  // Each task waits until another thread has arrived: with the caller alone this would time out.
+  std::atomic<int> arrived{0};
+  std::atomic<bool> late{false};
+  pool.run(2, [&](int) {
+    ++arrived;
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (arrived.load() < 2) {
+      if (std::chrono::steady_clock::now() > limit) {
+        late = true;
+        return;
+      }
+      std::this_thread::yield();
+    }
+  });
+  CHECK(!late.load());
+}
+
+TEST_CASE("thread pool: one thread means the caller's thread") {
+  ThreadPool pool(1);
+  const auto self = std::this_thread::get_id();
+  int elsewhere = 0;
+  pool.run(50, [&](int) { elsewhere += std::this_thread::get_id() != self; });
+  CHECK(elsewhere == 0);
+}
+
+TEST_CASE("thread pool: tasks may run tasks, three levels deep") {
+  ThreadPool pool(4);
+  std::atomic<int> leaves{0};
+  pool.run(6, [&](int) { pool.run(5, [&](int) { pool.run(4, [&](int) { ++leaves; }); }); });
+  CHECK(leaves.load() == 6 * 5 * 4);
+}
+
+TEST_CASE("thread pool: many callers share it") {
+  ThreadPool pool(3);
+  std::atomic<int> total{0};
+  std::vector<std::thread> callers;
+  const int rounds = support::repeat(200);
+  for (int caller = 0; caller < 8; ++caller) {
+    callers.emplace_back([&, caller] {
+      for (int round = 0; round < rounds; ++round) {
+        std::atomic<int> mine{0};
+        pool.run(caller + 2, [&](int) { ++mine; });
+        if (mine.load() == caller + 2) ++total;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(total.load() == 8 * rounds);
+}
+
+TEST_CASE("thread pool: an exception reaches the caller after the tasks that began have ended") {
+  for (const int threads : {1, 4}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < support::repeat(100); ++round) {
+      std::atomic<int> running{0};
+      std::string caught;
+      try {
+        pool.run(64, [&](int i) {
+          ++running;
+          if (i == 5) {
+            --running;
+            throw std::runtime_error("task five");
+          }
+          std::this_thread::yield();
+          --running;
+        });
+      } catch (const std::runtime_error& error) {
+        caught = error.what();
+      }
+      REQUIRE(caught == "task five");
+      REQUIRE(running.load() == 0);
+    }
+    // The pool is as good as new.
+    std::atomic<int> runs{0};
+    pool.run(10, [&](int) { ++runs; });
+    CHECK(runs.load() == 10);
+  }
+}
+
+TEST_CASE("thread pool: an exception crosses nested runs") {
+  ThreadPool pool(3);
+  CHECK_THROWS_AS(pool.run(4,
+                           [&](int i) {
+                             pool.run(4, [&](int j) {
+                               if (i == 2 && j == 3) throw std::out_of_range("inner");
+                             });
+                           }),
+                  std::out_of_range);
+}
+
+TEST_CASE("thread pool: after an exception, tasks that had not begun are skipped") {
+  ThreadPool pool(1);  // one thread: the order is 0, 1, 2, ...
+  int runs = 0;
+  CHECK_THROWS(pool.run(100, [&](int i) {
+    ++runs;
+    if (i == 3) throw std::runtime_error("stop");
+  }));
+  CHECK(runs == 4);
+}
+
+TEST_CASE("thread pool: the size may change while others work") {
+  ThreadPool pool(2);
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&] {
+      while (!stop.load()) {
+        std::atomic<int> runs{0};
+        pool.run(7, [&](int) { ++runs; });
+        if (runs.load() != 7) ++wrong;
+      }
+    });
+  }
+  for (int round = 0; round < support::repeat(100); ++round) pool.set_threads(1 + round % 5);
+  stop = true;
+  for (std::thread& caller : callers) caller.join();
+  CHECK(wrong.load() == 0);
+}

@@ -1,0 +1,134 @@
+// The pool: accounting by kind and layer, budgets as hard limits, blocks that give themselves back.
+#include "cache/pool.h"
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "kvasir/error.h"
+#include "support/data.h"
+#include "support/doctest.h"
+#include "support/effort.h"
+
+using kvasir::Block;
+using kvasir::BlockKind;
+using kvasir::Pool;
+
+namespace {
+
+bool refused(Pool& pool, int layer, int64_t bytes) {
+  try {
+    pool.take(layer, BlockKind::kPage, bytes);
+  } catch (const kvasir::Error& error) {
+    CHECK(error.code() == kvasir::ErrorCode::kBudgetExceeded);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("pool: blocks are aligned, counted by layer and kind, and given back once") {
+  const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0, 0});
+  {
+    Block page = pool->take(0, BlockKind::kPage, 100);
+    Block window = pool->take(1, BlockKind::kWindow, 1000);
+    CHECK(reinterpret_cast<uintptr_t>(page.data()) % 64 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(window.data()) % 64 == 0);
+    CHECK(pool->bytes() == 1100);
+    CHECK(pool->usage(0, BlockKind::kPage).bytes == 100);
+    CHECK(pool->usage(0, BlockKind::kPage).blocks == 1);
+    CHECK(pool->usage(0, BlockKind::kWindow).blocks == 0);
+    CHECK(pool->usage(1, BlockKind::kWindow).bytes == 1000);
+
+    Block moved = std::move(page);
+    CHECK(!page);
+    CHECK(moved.bytes() == 100);
+    CHECK(pool->bytes() == 1100);
+    window = std::move(moved);  // frees the old window
+    CHECK(pool->bytes() == 100);
+    window.reset();
+    window.reset();
+    CHECK(pool->bytes() == 0);
+  }
+  CHECK(pool->bytes() == 0);
+  CHECK(pool->peak_bytes() == 1100);
+  CHECK(pool->usage(1, BlockKind::kWindow).blocks == 0);
+}
+
+TEST_CASE("pool: a budget is filled to the last byte and not beyond") {
+  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{0});
+  Block most = pool->take(0, BlockKind::kPage, 999);
+  CHECK(refused(*pool, 0, 2));
+  CHECK(pool->bytes() == 999);
+  Block last = pool->take(0, BlockKind::kPage, 1);
+  CHECK(refused(*pool, 0, 1));
+  most.reset();
+  CHECK(!refused(*pool, 0, 999));
+  CHECK(pool->peak_bytes() == 1000);
+}
+
+TEST_CASE("pool: layer budgets hold beside the total") {
+  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{300, 0});
+  Block a = pool->take(0, BlockKind::kPage, 200);
+  Block b = pool->take(0, BlockKind::kWindow, 100);
+  CHECK(refused(*pool, 0, 1));
+  Block c = pool->take(1, BlockKind::kPage, 700);
+  CHECK(refused(*pool, 1, 1));
+  CHECK(pool->bytes() == 1000);
+}
+
+TEST_CASE("pool: requests near the end of the number range are refused, not wrapped") {
+  const auto pool = std::make_shared<Pool>(INT64_MAX, std::vector<int64_t>{0});
+  Block some = pool->take(0, BlockKind::kPage, 64);
+  CHECK(refused(*pool, 0, INT64_MAX - 10));
+  CHECK(pool->bytes() == 64);
+}
+
+TEST_CASE("pool: memory that the system refuses leaves no trace") {
+  if (support::kSanitized) return;  // their allocators end the program instead
+  const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0});
+  try {
+    Block huge = pool->take(0, BlockKind::kPage, int64_t{1} << 60);
+    CHECK(!huge);
+  } catch (const kvasir::Error& error) {
+    CHECK(error.code() == kvasir::ErrorCode::kOutOfMemory);
+  }
+  CHECK(pool->bytes() == 0);
+  CHECK(pool->usage(0, BlockKind::kPage).blocks == 0);
+}
+
+TEST_CASE("pool: blocks outlive their pool's owner") {
+  Block block;
+  {
+    const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0});
+    block = pool->take(0, BlockKind::kPage, 64);
+  }
+  block.data()[63] = 1;
+  block.reset();
+  CHECK(!block);
+}
+
+TEST_CASE("pool: threads together never exceed the budget, and all of it comes back") {
+  const auto pool = std::make_shared<Pool>(10'000, std::vector<int64_t>{0, 6'000});
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&pool, i] {
+      support::Random random(i);
+      std::vector<Block> held;
+      for (int step = 0; step < support::repeat(3000); ++step) {
+        try {
+          held.push_back(pool->take(random.below(2), BlockKind::kPage, 1 + random.below(900)));
+        } catch (const kvasir::Error&) {
+          held.clear();
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(pool->bytes() == 0);
+  CHECK(pool->peak_bytes() <= 10'000);
+  CHECK(pool->peak_bytes() > 5'000);
+}

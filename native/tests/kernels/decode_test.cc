@@ -1,0 +1,90 @@
+// decode: bit for bit what docs/format.md says, on every backend, for encoded pages and for arbitrary bytes.
+#include <cmath>
+#include <cstring>
+
+#include "support/data.h"
+#include "support/doctest.h"
+#include "support/effort.h"
+#include "support/formats.h"
+#include "support/guarded.h"
+
+namespace {
+
+// Random bytes, which reach codes and parameters that no encoder would combine; but no 16-bit field has exponent 31, so
+// that parameters are finite.
+std::vector<uint8_t> arbitrary_page(const support::Format& format, uint64_t seed) {
+  support::Random random(seed);
+  std::vector<uint8_t> page(format.page.page_bytes);
+  for (uint8_t& byte : page) byte = static_cast<uint8_t>(random.next());
+  for (size_t i = 1; i < page.size(); i += 2) {
+    if ((page[i] & 0x7c) == 0x7c) page[i] = static_cast<uint8_t>(page[i] & ~0x40);
+  }
+  return page;
+}
+
+void check_decode(const support::Format& format, const std::vector<uint8_t>& bytes, const char* what) {
+  const reference::PageContent expected = format.reference->decode(format.shape, bytes.data());
+  support::Guarded<uint8_t> page(bytes.size());
+  page.fill(bytes.data());
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    const kvasir::CodecKernels* kernels = backend->codecs[format.codec];
+    if (kernels == nullptr || kernels->decode == nullptr) continue;
+    support::Guarded<float> rows(expected.rows.size());
+    kernels->decode(format.page, page.data(), rows.data());
+    int wrong = 0;
+    // Equal values; a zero may come with either sign.
+    for (size_t i = 0; i < expected.rows.size(); ++i) wrong += !(rows[i] == expected.rows[i]);
+    CHECK_MESSAGE(wrong == 0, backend->name, ", ", format.text, ", ", what, ": ", wrong, " elements differ");
+    CHECK_MESSAGE(rows.guards_intact(), backend->name, ", ", format.text, ": wrote outside the rows");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("decode: encoded pages of every format") {
+  support::Sampler sampler;
+  for (const int head_dim : support::kHeadDims) {
+    for (const support::Format& format : support::all_formats(head_dim)) {
+      if (sampler.skip()) continue;
+      const auto& rows = support::half_rows(support::Profile::kOutliers, 11, reference::kTokens, head_dim);
+      check_decode(format, format.reference->encode(format.shape, rows.data()), "encoded");
+    }
+  }
+}
+
+TEST_CASE("decode: arbitrary bytes of every format") {
+  support::Sampler sampler;
+  for (const int head_dim : support::kHeadDims) {
+    for (const support::Format& format : support::all_formats(head_dim)) {
+      if (sampler.skip()) continue;
+      check_decode(format, arbitrary_page(format, 13), "arbitrary bytes");
+    }
+  }
+}
+
+TEST_CASE("decode: |x - x'| <= step/2 plus float32 rounding, constants exact") {
+  // With u = 2^-24: x - lo, levels / range and their product are rounded once each, so the scaled value is off by a
+  // factor within (1 + u)^3, at most 3.01u * levels codes, 3.01u * range. Rounding to a code adds step / 2. Decoding
+  // rounds range / levels and the product (2.01u * range) and the sum (u * |x'| <= u * (|lo| + 1.01 * range)).
+  const double u = 0x1p-24;
+  support::Sampler sampler;
+  for (const int head_dim : {48, 128}) {
+    for (const support::Format& format : support::all_formats(head_dim)) {
+      for (const support::Profile profile : support::kProfiles) {
+        if (sampler.skip()) continue;
+        const auto& rows = support::half_rows(profile, 17, reference::kTokens, head_dim);
+        support::Guarded<uint8_t> page(format.page.page_bytes);
+        support::scalar_backend().codecs[format.codec]->encode(format.page, rows.data(), page.data());
+        const reference::PageContent content = format.reference->decode(format.shape, page.data());
+        int wrong = 0;
+        for (size_t i = 0; i < rows.size(); ++i) {
+          const double range = static_cast<double>(content.step[i]) * content.levels * (1 + u);
+          const double step = content.levels == 0 ? 0.0 : range / content.levels;
+          const double bound = step / 2 + (range > 0 ? u * (6.1 * range + std::fabs(content.lo[i])) : 0.0);
+          wrong += std::fabs(static_cast<double>(rows[i]) - content.rows[i]) > bound;
+        }
+        CHECK_MESSAGE(wrong == 0, format.text, ", ", support::name_of(profile), ": ", wrong, " elements off");
+      }
+    }
+  }
+}

@@ -1,0 +1,175 @@
+// Many threads on one cache. The values are checked; the races are for the thread sanitizer to find.
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "support/caches.h"
+#include "support/data.h"
+#include "support/doctest.h"
+#include "support/effort.h"
+#include "support/tolerance.h"
+
+namespace {
+
+support::CacheChoice small_cache() {
+  support::LayerChoice layer;
+  layer.keys = {"uniform", 2, {}};
+  layer.values = {"uniform", 4, {}};
+  support::CacheChoice choice;
+  choice.layers = {layer, layer};
+  return choice;
+}
+
+void run_threads(int count, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(body, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One life of a sequence; returns everything that can be seen of it on the way.
+std::vector<float> live(kvasir::Cache& cache, const support::LayerChoice& layer, int seed) {
+  std::vector<float> seen;
+  const auto rows = support::half_rows(support::Profile::kOutliers, seed, 500, layer.row_size());
+  const auto queries = support::float_rows(seed, 2, layer.query_size());
+  std::vector<float> output(queries.size());
+  const auto look = [&](int64_t id) {
+    cache.attend(0, &id, 1, 2, queries.data(), output.data());
+    seen.insert(seen.end(), output.begin(), output.end());
+    const auto read = support::read_rows(cache, id, 0, layer, kvasir::Side::kKeys, 0, cache.length(id, 0));
+    seen.insert(seen.end(), read.begin(), read.end());
+  };
+  const int64_t id = cache.new_sequence();
+  cache.append(id, 0, rows.data(), rows.data(), 300);
+  cache.append(id, 1, rows.data(), rows.data(), 10 + seed % 7);
+  look(id);
+  const int64_t fork = cache.fork(id);
+  cache.append(fork, 0, rows.data(), rows.data(), 100);
+  cache.truncate(id, 200 + seed % 50);
+  look(id);
+  cache.release(id);
+  look(fork);
+  cache.release(fork);
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("threads: many sequences at once, each as if alone") {
+  const support::ThreadsGuard guard(3);
+  const support::CacheChoice choice = small_cache();
+  const support::CachePointer cache = support::make_cache(choice);
+  std::vector<std::vector<float>> expected;
+  for (int seed = 0; seed < 6; ++seed) expected.push_back(live(*cache, choice.layers[0], seed));
+  std::atomic<int> wrong{0};
+  run_threads(6, [&](int seed) {
+    for (int round = 0; round < support::repeat(40); ++round) {
+      const auto seen = live(*cache, choice.layers[0], seed);
+      if (seen.size() != expected[seed].size() ||
+          std::memcmp(seen.data(), expected[seed].data(), seen.size() * sizeof(float)) != 0) {
+        ++wrong;
+      }
+    }
+  });
+  CHECK(wrong.load() == 0);
+  CHECK(support::stats_of(*cache)->bytes() == 0);
+  CHECK(support::stats_of(*cache)->sequences() == 0);
+}
+
+TEST_CASE("threads: attends on one sequence overlap, while others fork it and ask for stats") {
+  const support::ThreadsGuard guard(2);
+  const support::CacheChoice choice = small_cache();
+  const support::LayerChoice& layer = choice.layers[0];
+  const support::CachePointer cache = support::make_cache(choice);
+  const int64_t id = cache->new_sequence();
+  const auto rows = support::half_rows(support::Profile::kNormal, 1, 1500, layer.row_size());
+  cache->append(id, 0, rows.data(), rows.data(), 1500);
+  const auto queries = support::float_rows(2, 1, layer.query_size());
+  std::vector<float> expected(queries.size());
+  cache->attend(0, &id, 1, 1, queries.data(), expected.data());
+  std::atomic<int> wrong{0};
+  run_threads(6, [&](int thread) {
+    for (int round = 0; round < support::repeat(100); ++round) {
+      std::vector<float> output(queries.size());
+      if (thread == 0) {
+        if (support::stats_of(*cache)->bytes() <= 0) ++wrong;
+        continue;
+      }
+      const int64_t mine = thread == 1 ? cache->fork(id) : id;
+      cache->attend(0, &mine, 1, 1, queries.data(), output.data());
+      if (std::memcmp(output.data(), expected.data(), output.size() * sizeof(float)) != 0) ++wrong;
+      if (thread == 1) {
+        cache->append(mine, 0, rows.data(), rows.data(), 130);
+        cache->truncate(mine, 100);
+        cache->release(mine);
+      }
+    }
+  });
+  CHECK(wrong.load() == 0);
+}
+
+TEST_CASE("threads: a sequence released or appended to during attends") {
+  const support::ThreadsGuard guard(2);
+  const support::CacheChoice choice = small_cache();
+  const support::LayerChoice& layer = choice.layers[0];
+  const support::CachePointer cache = support::make_cache(choice);
+  const auto rows = support::half_rows(support::Profile::kNormal, 1, 400, layer.row_size());
+  const auto queries = support::float_rows(2, 2, layer.query_size());
+  for (int round = 0; round < support::repeat(60); ++round) {
+    const int64_t victim = cache->new_sequence(), other = cache->new_sequence();
+    cache->append(victim, 0, rows.data(), rows.data(), 400);
+    cache->append(other, 0, rows.data(), rows.data(), 40);
+    std::atomic<int> unexpected{0};
+    run_threads(4, [&](int thread) {
+      try {
+        std::vector<float> output(queries.size());
+        for (int i = 0; i < 8; ++i) {
+          if (thread == 0) {
+            cache->append(other, 0, rows.data(), rows.data(), 60);
+          } else if (thread == 1 && i == 4) {
+            cache->release(victim);
+          } else {
+            // Both orders, so that locks taken in the order of the list would knot.
+            const int64_t ids[2] = {thread % 2 == 0 ? victim : other, thread % 2 == 0 ? other : victim};
+            cache->attend(0, ids, 2, 1, queries.data(), output.data());
+          }
+        }
+      } catch (const kvasir::Error& error) {
+        if (error.code() != kvasir::ErrorCode::kUnknownSequence) ++unexpected;
+      }
+    });
+    CHECK(unexpected.load() == 0);
+    cache->release(other);
+  }
+  CHECK(support::stats_of(*cache)->bytes() == 0);
+}
+
+TEST_CASE("threads: the number of threads changes under way") {
+  const support::ThreadsGuard guard(2);
+  const support::CacheChoice choice = small_cache();
+  const support::LayerChoice& layer = choice.layers[0];
+  const support::CachePointer cache = support::make_cache(choice);
+  const int64_t id = cache->new_sequence();
+  const auto rows = support::half_rows(support::Profile::kNormal, 1, 3000, layer.row_size());
+  cache->append(id, 0, rows.data(), rows.data(), 3000);
+  const auto queries = support::float_rows(2, 1, layer.query_size());
+  std::vector<float> first(queries.size());
+  cache->attend(0, &id, 1, 1, queries.data(), first.data());
+  const std::vector<double> expected(first.begin(), first.end());
+  std::atomic<bool> stop{false};
+  std::thread resizer([&] {
+    for (int i = 0; !stop.load(); ++i) kvasir::set_threads(1 + i % 4);
+  });
+  std::atomic<int> wrong{0};
+  run_threads(3, [&](int) {
+    for (int round = 0; round < support::repeat(60); ++round) {
+      std::vector<float> output(queries.size());
+      cache->attend(0, &id, 1, 1, queries.data(), output.data());
+      // Other splits round differently.
+      if (reference::nmse(output.data(), expected) > support::between_two(support::kExactNmse)) ++wrong;
+    }
+  });
+  stop = true;
+  resizer.join();
+  CHECK(wrong.load() == 0);
+}

@@ -1,0 +1,42 @@
+package dev.kvasir.presets;
+
+import org.bytedeco.javacpp.annotation.Platform;
+import org.bytedeco.javacpp.annotation.Properties;
+import org.bytedeco.javacpp.tools.Info;
+import org.bytedeco.javacpp.tools.InfoMap;
+import org.bytedeco.javacpp.tools.InfoMapper;
+
+/**
+ * How JavaCPP reads the public C++ headers. Lower case, as JavaCPP names its presets after the library.
+ *
+ * <p>Classes are made and freed by their static {@code create} and {@code destroy} alone: no generated class has an
+ * allocating constructor, so JavaCPP owns no native memory and its limits on physical memory never apply.
+ */
+@Properties(
+    target = "dev.kvasir.internal.jni",
+    global = "dev.kvasir.internal.jni.Native",
+    value =
+        @Platform(
+            library = "jnikvasir",
+            include = {
+              "kvasir/error.h",
+              "kvasir/config.h",
+              "kvasir/cache.h",
+              "kvasir/codec.h",
+              "kvasir/backend.h"
+            }))
+public class kvasir implements InfoMapper {
+  @Override
+  public void map(InfoMap infoMap) {
+    infoMap
+        // Names and summaries are short and ASCII: a String is all that Java wants of them.
+        .put(new Info("const char").pointerTypes("@Cast(\"const char*\") String"))
+        // Arrives as a RuntimeException whose message is what(): "<error name>: <text>".
+        .put(new Info("kvasir::Error").skip())
+        // What a class is made of stays in C++.
+        .put(new Info("kvasir::Cache::Impl", "kvasir::CacheConfig::Impl", "kvasir::CacheStats::Impl").skip())
+        .put(new Info("kvasir::CacheConfig::impl").skip())
+        // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
+        .put(new Info("kvasir::CacheStats").purify());
+  }
+}
