@@ -1,14 +1,16 @@
 // Kvasir: compressed KV caches for large language models. The whole public interface.
 //
-// config.h   what a cache is: geometry, codecs, budget
-// cache.h    sequences, append, attend, inspection, stats
-// codec.h    the table of codecs
-// backend.h  where kernels run; threads
-// error.h    the one exception type
+// config.h     what a cache is: geometry, codecs, budget
+// cache.h      sequences, append, attend, inspection, stats
+// codec.h      the table of codecs
+// backend.h    where kernels run; threads
+// calibrate.h  sensitivities and key scaling, from recorded tensors
+// error.h      the one exception type
 #pragma once
 
 #include "kvasir/backend.h"
 #include "kvasir/cache.h"
+#include "kvasir/calibrate.h"
 #include "kvasir/codec.h"
 #include "kvasir/config.h"
 #include "kvasir/error.h"

@@ -1,0 +1,139 @@
+package dev.kvasir.internal;
+
+import dev.kvasir.Axis;
+import dev.kvasir.internal.jni.Native;
+import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
+
+/** The native calls of calibration, with arrays checked against the shapes that native code will read. */
+public final class Calibration {
+
+  private Calibration() {}
+
+  /** Squared errors by candidate, and the squared norm of what they are errors of. */
+  public record Errors(double[] errors, double energy) {}
+
+  /** See sensitivities in calibrate.h. */
+  public static double[] sensitivities(
+      float[] rows,
+      float[] gradients,
+      int tokens,
+      int kvHeads,
+      int headDim,
+      Axis axis,
+      int group,
+      float @Nullable [] scaling,
+      int[] widths) {
+    int needed = elements("rows", rows, tokens, kvHeads, headDim);
+    elements("gradients", gradients, tokens, kvHeads, headDim);
+    double[] sums = new double[widths.length];
+    call(
+        () ->
+            Native.sensitivities(
+                Floats.exact(rows, needed),
+                Floats.exact(gradients, needed),
+                tokens,
+                kvHeads,
+                headDim,
+                axis.ordinal(),
+                group,
+                scaling,
+                widths,
+                widths.length,
+                sums));
+    return sums;
+  }
+
+  /** See rope_frequencies in calibrate.h. */
+  public static double[] ropeFrequencies(double base, int headDim) {
+    double[] frequencies = new double[headDim / 2];
+    call(() -> Native.rope_frequencies(base, headDim, frequencies));
+    return frequencies;
+  }
+
+  /** A rotated copy; see rotate in calibrate.h. */
+  public static float[] rotated(
+      String name,
+      float[] rows,
+      int tokens,
+      int heads,
+      int headDim,
+      double[] frequencies,
+      int pairs,
+      long first,
+      double scale) {
+    float[] copy = Arrays.copyOf(rows, elements(name, rows, tokens, heads, headDim));
+    call(() -> Native.rotate(copy, tokens, heads, headDim, frequencies, pairs, first, scale));
+    return copy;
+  }
+
+  /** See raise_key_maxima in calibrate.h. */
+  public static void raiseKeyMaxima(float[] keys, int tokens, int kvHeads, int headDim, int pairs, float[] maxima) {
+    int needed = elements("keys", keys, tokens, kvHeads, headDim);
+    call(() -> Native.raise_key_maxima(Floats.exact(keys, needed), tokens, kvHeads, headDim, pairs, maxima));
+  }
+
+  /** See scaling_factors in calibrate.h. */
+  public static float[] scalingFactors(float[] maxima, double alpha) {
+    float[] lambda = new float[maxima.length];
+    call(() -> Native.scaling_factors(maxima, maxima.length, alpha, lambda));
+    return lambda;
+  }
+
+  /** See key_scaling_errors in calibrate.h. */
+  public static Errors keyScalingErrors(
+      float[] keys,
+      float[] values,
+      int tokens,
+      float[] queries,
+      int queryTokens,
+      int queryHeads,
+      int kvHeads,
+      int headDim,
+      float softmaxScale,
+      int bits,
+      int group,
+      float[] candidates,
+      int candidateCount) {
+    int rows = elements("keys", keys, tokens, kvHeads, headDim);
+    elements("values", values, tokens, kvHeads, headDim);
+    int queryRows = elements("queries", queries, queryTokens, queryHeads, headDim);
+    double[] errors = new double[candidateCount];
+    double[] energy = new double[1];
+    call(
+        () ->
+            Native.key_scaling_errors(
+                Floats.exact(keys, rows),
+                Floats.exact(values, rows),
+                tokens,
+                Floats.exact(queries, queryRows),
+                queryTokens,
+                queryHeads,
+                kvHeads,
+                headDim,
+                softmaxScale,
+                bits,
+                group,
+                candidates,
+                candidateCount,
+                errors,
+                energy));
+    return new Errors(errors, energy[0]);
+  }
+
+  private static int elements(String name, float[] array, int tokens, int heads, int headDim) {
+    Sizes.requirePositive("tokens", tokens);
+    long needed = Sizes.product(tokens, (long) heads * headDim);
+    Floats.require(name, array, needed);
+    return (int) needed;
+  }
+
+  private static void call(Runnable work) {
+    NativeLibrary.get();
+    try {
+      work.run();
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    }
+  }
+}

@@ -1,0 +1,92 @@
+// Store-and-read-back of one group of elements: what calibration measures the loss of.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "base/half.h"
+#include "codecs/uniform/formula.h"
+#include "kvasir/config.h"
+#include "kvasir/error.h"
+
+namespace kvasir::calibrate {
+
+// Room for the elements of a group: a page's tokens or a head's channels.
+constexpr int kMaxGroup = 256;
+
+[[noreturn]] inline void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
+
+inline void require_positive(const char* name, int64_t value) {
+  if (value < 1) refuse(std::string(name) + " is " + std::to_string(value) + ", not 1 or more");
+}
+
+inline void require_pointer(const char* name, const void* pointer) {
+  if (pointer == nullptr) refuse(std::string(name) + " is null");
+}
+
+// Head dims that caches accept, so that a result always belongs to a cache that can exist.
+inline void require_head_dim(int head_dim) {
+  if (head_dim < 32 || head_dim > 256 || head_dim % 16 != 0) {
+    refuse("head_dim is " + std::to_string(head_dim) + ", not a multiple of 16 in 32..256");
+  }
+}
+
+inline void require_width(int bits) {
+  if (bits < 1 || bits > 16) refuse("bits is " + std::to_string(bits) + ", not 1..16");
+}
+
+// The elements that share parameters along a dimension, as the codec "uniform" takes them; 0 for the longest up to 128.
+inline int group_of(int group, int dimension) {
+  if (group != 0 && group != 32 && group != 64 && group != 128 && group != dimension) {
+    refuse("group is " + std::to_string(group) + ", not 0, 32, 64, 128 or the whole dimension (" +
+           std::to_string(dimension) + ")");
+  }
+  const int wanted = group == 0 ? 128 : group;
+  return wanted < dimension ? wanted : dimension;
+}
+
+// An element as append stores it. `at` is called for the error text only.
+template <class Where>
+float stored_value(float x, const Where& at) {
+  // Negated, so that NaN is refused too.
+  if (!(std::fabs(x) <= kMaxMagnitude)) {
+    throw Error(ErrorCode::kNotFinite, std::to_string(x) + " at " + at());
+  }
+  return half_to_float(float_to_half(x));
+}
+
+// What one group is stored with, for any width.
+struct Group {
+  float lo, range;
+
+  // values: float16 values.
+  Group(const float* values, int count) {
+    float lowest = values[0], highest = values[0];
+    for (int i = 1; i < count; ++i) {
+      lowest = values[i] < lowest ? values[i] : lowest;
+      highest = values[i] > highest ? values[i] : highest;
+    }
+    const uniform::Parameters parameters = uniform::parameters_of(lowest, highest);
+    lo = half_to_float(parameters.lo);
+    range = half_to_float(parameters.range);
+  }
+};
+
+// A group at one width.
+struct Quantiser {
+  int levels;
+  float lo, inverse_step, step;
+
+  Quantiser(const Group& group, int bits)
+      : levels(uniform::levels_of(bits)),
+        lo(group.lo),
+        inverse_step(uniform::inverse_step(group.range, levels)),
+        step(uniform::step_of(group.range, levels)) {}
+
+  float operator()(float x) const {
+    return uniform::decode_element(uniform::encode_element(x, lo, inverse_step, levels), lo, step);
+  }
+};
+
+}  // namespace kvasir::calibrate
