@@ -3,20 +3,27 @@
 // A step is one query token through one layer: 32 query heads, 8 kv heads, head dim 128 (Llama 3.1 8B). Each figure is
 // the median over many steps. Steps take the layers of a cache in turn, as many as make --rotate megabytes of stored
 // data, so that what a step reads has left the processor's caches. The outputs that were timed are checked.
+//
+// Codecs that mine patterns get rows with 32 clusters, so that pages have labels to follow; the others get normal rows,
+// which cost them the same. Patterns are mined from the first 1024 tokens: attention does not care which they are.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "check.h"
+#include "data.h"
 #include "kvasir/kvasir.h"
 #include "options.h"
+#include "prompt_bench.h"
 #include "report.h"
 
 namespace bench {
@@ -26,63 +33,46 @@ using kvasir::Cache;
 using kvasir::CacheConfig;
 using kvasir::CacheStats;
 
-constexpr int kQueryHeads = 32;
-constexpr int kKvHeads = 8;
-constexpr int kHeadDim = 128;
-constexpr int kRow = kKvHeads * kHeadDim;
 constexpr int kMaxLayers = 512;
+constexpr int kMinedTokens = 1024;
+constexpr int kClusters = 32;
 constexpr int kHeadStride =
     9;  // of the 32 query heads, 0, 9, 18 and 27 are checked: four kv heads, four places in a group
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 struct Width {
   int codec;
   int bits;
 };
 
-// f16 first, as the yardstick, then the registry in its order; narrowed by --codecs.
+int codec_named(const std::string& name) {
+  int codec = 0;
+  while (kvasir::codec_name(codec) != name) ++codec;
+  return codec;
+}
+
+// f16 first, as the yardstick, then the registry in its order, widest first; narrowed by --codecs.
 std::vector<Width> chosen_widths(const Options& options) {
-  const auto wanted = [&](const std::string& name, int bits) {
-    if (options.codecs.empty()) return true;
-    for (const std::string& codec : options.codecs) {
-      if (codec == name || codec == name + ":" + std::to_string(bits)) return true;
-    }
-    return false;
-  };
+  std::set<std::string> unknown(options.codecs.begin(), options.codecs.end());
   std::vector<Width> widths;
   for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
     const std::string name = kvasir::codec_name(codec);
-    if (name == "f16") widths.insert(widths.begin(), {codec, 16});
-    for (int bits = 16; bits >= 1 && name != "f16"; --bits) {
-      if (kvasir::codec_has_bits(codec, bits) && wanted(name, bits)) widths.push_back({codec, bits});
+    for (int bits = 16; bits >= 1; --bits) {
+      if (!kvasir::codec_has_bits(codec, bits)) continue;
+      const bool by_name = std::count(options.codecs.begin(), options.codecs.end(), name) > 0;
+      const std::string exact = name + ":" + std::to_string(bits);
+      const bool by_width = std::count(options.codecs.begin(), options.codecs.end(), exact) > 0;
+      unknown.erase(name);
+      unknown.erase(exact);
+      if (name == "f16") {
+        widths.insert(widths.begin(), {codec, bits});
+      } else if (options.codecs.empty() || by_name || by_width) {
+        widths.push_back({codec, bits});
+      }
     }
   }
+  if (!unknown.empty()) throw std::invalid_argument("no codec " + *unknown.begin());
   return widths;
 }
-
-// Standard normal rows. Layers take their keys and values from different places of it, which costs less than new
-// numbers.
-class NormalRows {
- public:
-  explicit NormalRows(int longest) : spare_(8191), rows_(static_cast<size_t>(longest + spare_) * kRow) {
-    std::mt19937 generator(1);
-    // Sums of bytes are close to normal, and quick to make.
-    for (float& x : rows_) {
-      const uint32_t a = generator(), b = generator();
-      const int sum = static_cast<int>((a & 255) + (a >> 8 & 255) + (a >> 16 & 255) + (a >> 24) + (b & 255) +
-                                       (b >> 8 & 255) + (b >> 16 & 255) + (b >> 24));
-      x = static_cast<float>(sum - 1020) / 209.0f;  // eight bytes: standard deviation 73.9 * sqrt(8)
-    }
-  }
-  const float* at(int number) const { return rows_.data() + static_cast<size_t>(number * 131 % spare_) * kRow; }
-
- private:
-  const int spare_;
-  std::vector<float> rows_;
-};
 
 // A cache whose layers all hold `context` tokens, and how fast they were appended.
 struct Filled {
@@ -94,21 +84,30 @@ struct Filled {
   double append_gbps = 0;
 };
 
-Filled fill(const Options& options, const Width& width, int context, const NormalRows& data) {
+Filled fill(const Options& options, const Width& width, int context, const Rows& data) {
+  const bool patterns = has_patterns(width.codec);
   const auto create = [&](int layers) {
     const std::unique_ptr<CacheConfig, void (*)(CacheConfig*)> config(CacheConfig::create(layers),
                                                                       CacheConfig::destroy);
     config->set_heads(kvasir::kAllLayers, kQueryHeads, kKvHeads, kHeadDim);
     for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
       config->set_codec(kvasir::kAllLayers, side, kvasir::codec_name(width.codec), width.bits);
+      if (patterns) config->set_option(kvasir::kAllLayers, side, "new_patterns", 0);
     }
     config->set_backend(options.backend.c_str());
     config->set_precision(options.fast ? kvasir::Precision::kFast : kvasir::Precision::kExact);
     return Cache::create(*config);
   };
   const auto append = [&](Filled& filled, int layer) {
+    const float* keys = data.at(2 * layer);
+    const float* values = data.at(2 * layer + 1);
+    const int first = patterns ? std::min(context, kMinedTokens) : context;
     const double start = seconds_now();
-    filled.cache->append(filled.sequence, layer, data.at(2 * layer), data.at(2 * layer + 1), context);
+    filled.cache->append(filled.sequence, layer, keys, values, first);
+    if (context > first) {
+      const size_t done = static_cast<size_t>(first) * kRow;
+      filled.cache->append(filled.sequence, layer, keys + done, values + done, context - first);
+    }
     return seconds_now() - start;
   };
   const auto layer_bytes = [&](Filled& filled) {
@@ -153,23 +152,50 @@ std::vector<double> time_steps(const Options& options, const Filled& filled, con
   return samples;
 }
 
+// How much longer a step takes on patterns than without: the two in turn, so that both see the same machine.
+void time_ratio(const Options& options, int bits, int context, const Rows& data, const std::vector<float>& query) {
+  const Filled pattern = fill(options, {codec_named("pattern"), bits}, context, data);
+  const Filled uniform = fill(options, {codec_named("uniform"), bits}, context, data);
+  std::vector<float> output(query.size());
+  const auto step = [&](const Filled& filled, int number) {
+    const double start = seconds_now();
+    filled.cache->attend(number % filled.layers, &filled.sequence, 1, 1, query.data(), output.data());
+    return seconds_now() - start;
+  };
+  std::vector<double> with, without, ratios;
+  double total = 0.0;
+  for (int i = 0; total < 2 * options.seconds || ratios.size() < 31; ++i) {
+    with.push_back(step(pattern, i));
+    without.push_back(step(uniform, i));
+    ratios.push_back(with.back() / without.back());
+    total += with.back() + without.back();
+  }
+  std::printf(
+      "pattern-%d / uniform-%d: %.2f times the time (median of pairs; %.2f by the fastest) at %d tokens, %d threads\n",
+      bits, bits, quantile(ratios, 0.5), quantile(with, 0.0) / quantile(without, 0.0), context, kvasir::threads());
+}
+
 void run(const Options& options) {
   const int all_threads = kvasir::threads();
   std::vector<int> thread_counts = options.threads;
   if (thread_counts.empty()) thread_counts = all_threads > 1 ? std::vector<int>{1, all_threads} : std::vector<int>{1};
   int longest = 0;
   for (const int context : options.contexts) longest = std::max(longest, context);
-  const NormalRows data(longest);
+  const std::vector<Width> widths = chosen_widths(options);
+  const Rows data(longest, 0);
+  const bool clustered =
+      std::any_of(widths.begin(), widths.end(), [](const Width& w) { return has_patterns(w.codec); });
+  const Rows clusters(clustered ? std::max(longest, kPromptTokens) : 0, kClusters);
   const std::vector<float> query(data.at(77), data.at(77) + kQueryHeads * kHeadDim);
 
   std::vector<Result> results;
   std::map<std::pair<int, int>, double> yardstick;  // microseconds of f16 by context and threads
   std::string backend;
   print_header();
-  for (const Width& width : chosen_widths(options)) {
+  for (const Width& width : widths) {
     for (const int context : options.contexts) {
       kvasir::set_threads(all_threads);
-      const Filled filled = fill(options, width, context, data);
+      const Filled filled = fill(options, width, context, has_patterns(width.codec) ? clusters : data);
       const Shape shape{kQueryHeads, kKvHeads, kHeadDim, context};
       const auto expected = double_attention(*filled.cache, filled.sequence, 0, shape, query.data(), kHeadStride);
       for (const int threads : thread_counts) {
@@ -209,6 +235,16 @@ void run(const Options& options) {
     if (r.context == longest && r.threads == thread_counts[0]) {
       std::printf("%-10s %4d bits %8.2f GB/s\n", r.codec.c_str(), r.bits, r.append_gbps);
     }
+  }
+  if (clustered) {
+    std::printf("\n");
+    for (const int threads : thread_counts) {
+      kvasir::set_threads(threads);
+      time_ratio(options, 2, longest, clusters, query);
+    }
+    kvasir::set_threads(all_threads);
+    time_kmeans(options);
+    for (const char* codec : {"pattern", "uniform"}) time_prompt(options, codec, 2, clusters);
   }
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -46,7 +46,8 @@ class Cache {
 
   // Append ---------------------------------------------------------------------------------------------------
   // keys, values: [tokens][kv_heads][head_dim]. Any number of tokens; the result does not depend on how a stream of
-  // tokens is cut into calls. Elements are rounded to float16 first. Throws kNotFinite or kBudgetExceeded.
+  // tokens is cut into calls, but for codecs with a side table, which make it from the tokens that are there when the
+  // first page is sealed. Elements are rounded to float16 first. Throws kNotFinite or kBudgetExceeded.
   void append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens);
   // The same from IEEE float16 and from bfloat16 bits.
   void append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
@@ -66,6 +67,11 @@ class Cache {
   // Copies the stored bytes of one head's side of a held page, in the layout of docs/format.md, and returns their
   // number. Copies nothing where capacity is smaller.
   int64_t read_page(int64_t sequence, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity);
+  // Vectors in the side table of a layer, such as patterns: as many for each kv head; 0 for codecs without a table.
+  int64_t table_size(int64_t sequence, int layer, Side side);
+  // Copies the vectors of one head's side table, oldest first, as out: [vectors][head_dim], and returns their number.
+  // Copies nothing where capacity, in vectors, is smaller.
+  int64_t read_table(int64_t sequence, int layer, Side side, int kv_head, float* out, int64_t capacity);
 
   // A snapshot; free it with CacheStats::destroy.
   CacheStats* stats();

@@ -5,6 +5,7 @@
 // codec.h      the table of codecs
 // backend.h    where kernels run; threads
 // calibrate.h  sensitivities and key scaling, from recorded tensors
+// kmeans.h     k-means on its own, for analysis
 // error.h      the one exception type
 #pragma once
 
@@ -14,3 +15,4 @@
 #include "kvasir/codec.h"
 #include "kvasir/config.h"
 #include "kvasir/error.h"
+#include "kvasir/kmeans.h"

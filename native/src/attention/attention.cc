@@ -120,9 +120,7 @@ class Attention {
     if (!layer_.codecs[1].end_values) return 0;
     int most = 0;
     for (int s = 0; s < request_.count; ++s) {
-      int vectors = 0;
-      for (const SideChunk& chunk : request_.sequences[s].tables[1]->chunks) vectors += chunk.rows;
-      most = std::max(most, vectors + 1);
+      most = std::max(most, request_.sequences[s].tables[1]->size() + 1);
     }
     return most;
   }

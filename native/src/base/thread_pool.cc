@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <utility>
 
 namespace kvasir {
 
@@ -115,7 +116,8 @@ void ThreadPool::run(int count, const std::function<void(int)>& task) {
     std::lock_guard<std::mutex> lock(mutex_);
     jobs_.erase(std::remove(jobs_.begin(), jobs_.end(), job), jobs_.end());
   }
-  if (job->error) std::rethrow_exception(job->error);
+  // Moved out, so that the last worker to let go of the job does not free what the caller is reading.
+  if (job->error) std::rethrow_exception(std::exchange(job->error, nullptr));
 }
 
 }  // namespace kvasir

@@ -184,9 +184,7 @@ class Cache::Impl {
   int64_t read_page(int64_t id, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity) {
     const LayerPlan& plan = plan_of(layer);
     check_side(side);
-    if (kv_head < 0 || kv_head >= plan.attention.kv_heads) {
-      refuse("kv head " + std::to_string(kv_head) + " of " + std::to_string(plan.attention.kv_heads));
-    }
+    check_head(plan, kv_head);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
     const SequenceLayer& each = sequence->layers[layer];
@@ -199,6 +197,29 @@ class Cache::Impl {
     const uint8_t* part = each.page(page) + plan.attention.part_offset(side, kv_head);
     std::copy(part, part + bytes, out);
     return bytes;
+  }
+
+  int64_t table_size(int64_t id, int layer, Side side) {
+    const LayerPlan& plan = plan_of(layer);
+    check_side(side);
+    const auto sequence = find(id);
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    return sequence->layers[plan.index].table(side).size();
+  }
+
+  int64_t read_table(int64_t id, int layer, Side side, int kv_head, float* out, int64_t capacity) {
+    const LayerPlan& plan = plan_of(layer);
+    check_side(side);
+    check_head(plan, kv_head);
+    const auto sequence = find(id);
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    const auto d = static_cast<size_t>(plan.attention.head_dim);
+    const auto vectors = side_vectors(sequence->layers[layer].table(side), kv_head, plan.attention.head_dim);
+    const auto count = static_cast<int64_t>(vectors.size());
+    if (capacity < count) return count;
+    if (count > 0) check_pointer("out", out);
+    for (size_t i = 0; i < vectors.size(); ++i) plan.attention.rows->from_half(vectors[i], d, out + i * d);
+    return count;
   }
 
   std::unique_ptr<CacheStats::Impl> stats() {
@@ -244,6 +265,12 @@ class Cache::Impl {
 
   static void check_side(Side side) {
     if (side != Side::kKeys && side != Side::kValues) refuse("side " + std::to_string(static_cast<int>(side)));
+  }
+
+  static void check_head(const LayerPlan& plan, int kv_head) {
+    if (kv_head < 0 || kv_head >= plan.attention.kv_heads) {
+      refuse("kv head " + std::to_string(kv_head) + " of " + std::to_string(plan.attention.kv_heads));
+    }
   }
 
   // How far pages use their side tables; pages that were counted already, for another sequence, are left out.
@@ -385,6 +412,12 @@ int64_t Cache::page_count(int64_t sequence, int layer) { return impl_->page_coun
 int64_t Cache::read_page(int64_t sequence, int layer, int64_t page, Side side, int kv_head, uint8_t* out,
                          int64_t capacity) {
   return impl_->read_page(sequence, layer, page, side, kv_head, out, capacity);
+}
+
+int64_t Cache::table_size(int64_t sequence, int layer, Side side) { return impl_->table_size(sequence, layer, side); }
+
+int64_t Cache::read_table(int64_t sequence, int layer, Side side, int kv_head, float* out, int64_t capacity) {
+  return impl_->read_table(sequence, layer, side, kv_head, out, capacity);
 }
 
 CacheStats* Cache::stats() { return new CacheStats(impl_->stats()); }

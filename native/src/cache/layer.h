@@ -49,6 +49,7 @@ class SequenceLayer {
   }
   int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
   const uint8_t* page(int64_t index) const { return page_data_[index]; }
+  const SideTable& table(Side side) const { return tables_[static_cast<int>(side)]; }
 
   // All or nothing: throws before anything changes. `rows` has been checked.
   void append(const LayerPlan& plan, Pool& memory, const TokenRows& rows, ThreadPool& threads);

@@ -27,6 +27,9 @@ struct SideChunk {
 struct SideTable {
   std::vector<SideChunk> chunks;  // by page; chunks after the first have one row
 
+  // Vectors of one kv head.
+  int size() const { return chunks.empty() ? 0 : chunks.front().rows + static_cast<int>(chunks.size()) - 1; }
+
   // Forgets what was added for pages from `page_count` on.
   void truncate(int64_t page_count) {
     while (!chunks.empty() && (chunks.back().page >= page_count || page_count == 0)) chunks.pop_back();

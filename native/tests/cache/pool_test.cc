@@ -80,6 +80,33 @@ TEST_CASE("pool: layer budgets hold beside the total") {
   CHECK(pool->bytes() == 1000);
 }
 
+TEST_CASE("pool: a reservation holds its bytes against others, and gives back what it did not use") {
+  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{0, 800});
+  Block kept;
+  {
+    Pool::Reservation reserved = pool->reserve(1, 700);
+    CHECK(pool->bytes() == 700);
+    CHECK(refused(*pool, 0, 301));
+    CHECK(refused(*pool, 1, 101));  // the layer's own budget
+    kept = reserved.take(BlockKind::kPage, 200);
+    Block dropped = reserved.take(BlockKind::kWindow, 100);
+    CHECK(pool->bytes() == 700);
+    CHECK(pool->usage(1, BlockKind::kPage).bytes == 200);
+    CHECK(pool->usage(1, BlockKind::kWindow).blocks == 1);
+    dropped.reset();
+    CHECK(pool->bytes() == 600);
+    const Pool::Reservation moved = std::move(reserved);
+    CHECK(pool->bytes() == 600);
+  }
+  CHECK(pool->bytes() == 200);
+  CHECK(pool->usage(1, BlockKind::kWindow).blocks == 0);
+  kept.reset();
+  CHECK(pool->bytes() == 0);
+  CHECK_THROWS_AS(pool->reserve(1, 801), kvasir::Error);
+  CHECK_THROWS_AS(pool->reserve(0, 1001), kvasir::Error);
+  CHECK(pool->bytes() == 0);
+}
+
 TEST_CASE("pool: requests near the end of the number range are refused, not wrapped") {
   const auto pool = std::make_shared<Pool>(INT64_MAX, std::vector<int64_t>{0});
   Block some = pool->take(0, BlockKind::kPage, 64);

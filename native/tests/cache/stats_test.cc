@@ -8,10 +8,8 @@ TEST_CASE("stats: bits per element of the pages are the format's") {
   for (const support::Format& keys : support::all_formats(64)) {
     if (keys.shape.side != reference::Side::kKeys) continue;
     const std::string codec = kvasir::codec_name(keys.codec);
-    reference::Options options;
-    if (keys.shape.group != 0) {
-      options = {{"axis", static_cast<double>(keys.shape.axis)}, {"group", static_cast<double>(keys.shape.group)}};
-    }
+    reference::Options options = keys.options;
+    if (options.empty() && codec == "uniform") options = {{"axis", 0.0}, {"group", 128.0}};  // values as keys
     support::LayerChoice layer;
     layer.head_dim = 64;
     layer.keys = {codec, keys.shape.bits, options};
@@ -34,7 +32,8 @@ TEST_CASE("stats: bits per element of the pages are the format's") {
     // Windows, sinks and reserved capacity make the true figure higher.
     CHECK(stats->bits_per_element(0) >= stats->page_bits_per_element(0) * 256 / 300);
     CHECK(stats->bits_per_element(0) == doctest::Approx(8.0 * stats->bytes() / (2.0 * 300 * layer.row_size())));
-    CHECK(stats->bytes() == stats->page_bytes(0) + stats->window_bytes(0));
+    CHECK(stats->bytes() == stats->page_bytes(0) + stats->window_bytes(0) + stats->table_bytes(0));
+    CHECK((stats->table_bytes(0) > 0) == (keys.reference->label_bytes > 0));
     CHECK(stats->window_bytes(0) >= 2 * 44 * layer.row_size() * 2);  // 44 tokens of 16 bits, both sides
   }
 }

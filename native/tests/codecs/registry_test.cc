@@ -63,6 +63,22 @@ TEST_CASE("registry: page parts are multiples of 64 bytes, as long as the format
   }
 }
 
+TEST_CASE("registry: codecs with a side table have all that goes with it") {
+  for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
+    const kvasir::Codec& row = kvasir::codec_at(codec);
+    const bool table = reference::reference_codec(row.name).label_bytes > 0;
+    CHECK((row.grow != nullptr) == table);
+    CHECK((row.flatten != nullptr) == table);
+    CHECK((row.restore != nullptr) == table);
+    CHECK((row.labelled != nullptr) == table);
+    for (int backend = 0; backend < kvasir::backend_list_size(); ++backend) {
+      const kvasir::CodecKernels kernels = kvasir::resolve_codec(backend, codec).kernels;
+      CHECK((kernels.begin_keys != nullptr) == table);
+      CHECK((kernels.end_values != nullptr) == table);
+    }
+  }
+}
+
 TEST_CASE("registry: every width from -1 to 40 is either stored or refused") {
   for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
     int stored = 0;

@@ -11,6 +11,9 @@
 // Float32 sums of X terms, in any order, fused or not, add (X + 16) * 2^-24 * sum of |w| * (|lo| + levels * step),
 // where 16 covers the few operations before and after the sum. Codecs without codes (levels 0) have the float32 term
 // alone.
+// A codec with a side table adds to each token the vector m that its label names. For keys the product with the query
+// is one more float32 sum of X terms. For values the weights of a vector's tokens are added up, 128 at most, and the
+// sums multiply the vectors, one after the other: with V vectors (X + V + 16) * 2^-24 * sum of |w| * |m|.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -20,6 +23,7 @@
 #include "support/effort.h"
 #include "support/formats.h"
 #include "support/guarded.h"
+#include "support/side_tables.h"
 
 namespace {
 
@@ -55,8 +59,10 @@ std::vector<float> input_rows(bool weights, int width, int stride) {
   return rows;
 }
 
-Tile make_tile(const support::Format& format, const uint8_t* page) {
+// table: null for codecs without one.
+Tile make_tile(const support::Format& format, const uint8_t* page, const support::Table* table) {
   const reference::PageContent content = format.reference->decode(format.shape, page);
+  const uint8_t* labels = page + format.page.page_bytes - reference::kTokens;
   const bool keys = format.shape.side == reference::Side::kKeys;
   const bool folded = keys == (format.shape.axis == 0);
   const int d = format.shape.head_dim;
@@ -84,6 +90,11 @@ Tile make_tile(const support::Format& format, const uint8_t* page) {
         tile.integer[out] += step;
         tile.rounding[out] +=
             (tile.x_size + 16) * 0x1p-24 * weight * (std::fabs(content.lo[i]) + content.levels * step);
+        const float* vector = table ? table->reference.vector(table->page, labels[keys ? y : x]) : nullptr;
+        if (vector == nullptr) continue;
+        const double m = vector[keys ? x : y];
+        tile.expected[out] += static_cast<double>(w[x]) * m;
+        tile.rounding[out] += (tile.x_size + table->view.count + 16) * 0x1p-24 * weight * std::fabs(m);
       }
     }
     for (int y = 0; y < tile.y_size; ++y) {
@@ -94,7 +105,32 @@ Tile make_tile(const support::Format& format, const uint8_t* page) {
   return tile;
 }
 
-void check_rows(const support::Format& format, const uint8_t* page, const Tile& tile, int count, bool fast) {
+// Runs key_scores or value_sum, with what goes before or after it where there is a table.
+void run_verbs(const support::Format& format, const kvasir::CodecKernels& kernels, const uint8_t* page,
+               kvasir::TileInput input, const support::Table* table, float* output) {
+  const bool keys = format.shape.side == reference::Side::kKeys;
+  const auto verb = keys ? kernels.key_scores : kernels.value_sum;
+  if (table == nullptr) return verb(format.page, page, input, output);
+  // Sums may have room for the table of another sequence, which is longer.
+  input.side = &table->view;
+  input.entries = table->view.count + (keys ? 1 : 4);
+  support::Guarded<float> entries(kvasir::entry_floats(input.count, input.entries));
+  std::fill_n(entries.data(), entries.size(), 0.0f);
+  if (keys) {
+    kernels.begin_keys(format.page, table->view, input, entries.data());
+    input.terms = entries.data();
+  } else {
+    input.sums = entries.data();
+  }
+  verb(format.page, page, input, output);
+  if (!keys) {
+    kernels.end_values(format.page, table->view, input.count, entries.data(), input.entries, output);
+  }
+  CHECK_MESSAGE(entries.guards_intact(), format.text, ": wrote outside the entries");
+}
+
+void check_rows(const support::Format& format, const uint8_t* page, const Tile& tile, int count, bool fast,
+                const support::Table* table) {
   const bool keys = format.shape.side == reference::Side::kKeys;
   for (const kvasir::Backend* backend : support::available_backends()) {
     const kvasir::CodecKernels* kernels = backend->codecs[format.codec];
@@ -106,7 +142,7 @@ void check_rows(const support::Format& format, const uint8_t* page, const Tile& 
     // Scores are assigned; outputs are added to what was there.
     const float before = keys ? 777.0f : 0.5f;
     std::fill_n(output.data(), output.size(), before);
-    verb(format.page, page, kvasir::TileInput{input.data(), count, tile.stride, fast}, output.data());
+    run_verbs(format, *kernels, page, kvasir::TileInput{input.data(), count, tile.stride, fast}, table, output.data());
     double worst = 0.0;
     for (size_t i = 0; i < output.size(); ++i) {
       // What was there is one more term of the sum.
@@ -124,14 +160,21 @@ void check_rows(const support::Format& format, const uint8_t* page, const Tile& 
 }
 
 template <size_t kCounts>
-void check_format(const support::Format& format, support::Profile profile, const int (&counts)[kCounts]) {
+void check_format(const support::Format& format, support::Profile profile, const int (&counts)[kCounts],
+                  const support::TableShape& table_shape = {32, 7, 2}) {
   const auto& rows = support::half_rows(profile, 23, kPageTokens, format.shape.head_dim);
-  const std::vector<uint8_t> bytes = format.reference->encode(format.shape, rows.data());
+  std::vector<uint8_t> bytes = format.reference->encode(format.shape, rows.data());
+  const support::Table table = support::make_table(table_shape, 29, format.shape.head_dim, 3.0);
+  const support::Table* used = format.reference->label_bytes > 0 ? &table : nullptr;
+  if (used) {
+    const std::vector<uint8_t> labels = support::random_labels(table, 31);
+    std::copy(labels.begin(), labels.end(), bytes.end() - static_cast<std::ptrdiff_t>(labels.size()));
+  }
   support::Guarded<uint8_t> page(bytes.size());
   page.fill(bytes.data());
-  const Tile tile = make_tile(format, page.data());
+  const Tile tile = make_tile(format, page.data(), used);
   for (const int count : counts) {
-    for (const bool fast : {false, true}) check_rows(format, page.data(), tile, count, fast);
+    for (const bool fast : {false, true}) check_rows(format, page.data(), tile, count, fast, used);
   }
 }
 
@@ -164,6 +207,19 @@ TEST_CASE("tiles: every kind of data") {
     for (const support::Profile profile : support::kProfiles) {
       if (sampler.skip()) continue;
       check_format(format, profile, {5});
+    }
+  }
+}
+
+TEST_CASE("tiles: side tables of every shape, every number of rows") {
+  support::Sampler sampler;
+  for (const int head_dim : {32, 80, 128}) {
+    for (const support::Format& format : support::all_formats(head_dim)) {
+      if (format.reference->label_bytes == 0 || !format.options.empty()) continue;
+      for (const support::TableShape& table : support::kTableShapes) {
+        if (sampler.skip()) continue;
+        check_format(format, support::Profile::kNormal, support::kRowCounts, table);
+      }
     }
   }
 }

@@ -51,6 +51,12 @@ inline uint16_t half_up(double x) {
   return half_bits_of_exact(std::ceil(x / spacing) * spacing);
 }
 
+// Largest float16 that is at most x, |x| <= 65504.
+inline uint16_t half_down(double x) {
+  const double spacing = half_spacing(x);
+  return half_bits_of_exact(std::floor(x / spacing) * spacing);
+}
+
 inline double bfloat_value(uint16_t bits) {
   const uint32_t word = static_cast<uint32_t>(bits) << 16;
   float value;

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "reference/f16_page.h"
+#include "reference/pattern_page.h"
 #include "reference/uniform_page.h"
 
 namespace reference {
@@ -10,6 +11,7 @@ namespace reference {
 const std::map<std::string, ReferenceCodec>& reference_codecs() {
   static const std::map<std::string, ReferenceCodec> table = {
       {"f16", f16_reference()},
+      {"pattern", pattern_reference()},
       {"uniform", uniform_reference()},
   };
   return table;

@@ -42,6 +42,9 @@ struct ReferenceCodec {
   PageContent (*decode)(const PageShape& shape, const uint8_t* page);
   // The bytes that the format prescribes for these rows ([128][head_dim], float16 values).
   std::vector<uint8_t> (*encode)(const PageShape& shape, const float* rows);
+  // Labels at the end of a page, for codecs with a side table. Above, rows are then what is left of the elements, and
+  // labels are zeros: pattern_page.h has the rest.
+  int label_bytes = 0;
 };
 
 const std::map<std::string, ReferenceCodec>& reference_codecs();

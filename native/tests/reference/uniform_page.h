@@ -135,12 +135,14 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
           hi = std::max(hi, rows[t * s.head_dim + c]);
         }
       }
-      lo += 0.0f;  // a minimum of -0 is stored as +0
-      // Both are multiples of 2^-24 below 2^15: the difference is exact in double, and only there.
+      lo += 0.0f;                              // a minimum of -0 is stored as +0
+      const uint16_t lo_bits = half_down(lo);  // lo itself, where elements are float16 values
+      lo = static_cast<float>(half_value(lo_bits));
+      // Of float16 values both are multiples of 2^-24 below 2^15: the difference is exact in double, and only there.
       const uint16_t range_bits = half_up(static_cast<double>(hi) - static_cast<double>(lo));
       const float range = static_cast<float>(half_value(range_bits));
       uint8_t* parameters = page.data() + lo_offset(s, t0, c0);
-      store16(parameters, half_nearest(lo));
+      store16(parameters, lo_bits);
       store16(parameters + 2 * entries(s), range_bits);
       const float scale = range > 0.0f ? levels / range : 0.0f;
       for (int t = t0; t < t1; ++t) {

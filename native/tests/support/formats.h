@@ -22,6 +22,7 @@ struct Format {
   reference::PageShape shape;
   const reference::ReferenceCodec* reference;
   std::string text;  // for failure messages
+  reference::Options options;
 };
 
 inline std::vector<const kvasir::Backend*> available_backends() {
@@ -43,7 +44,7 @@ inline Format make_format(int codec, kvasir::Side side, int bits, int head_dim, 
   text << kvasir::codec_name(codec) << " " << bits << " bits, " << (side == kvasir::Side::kKeys ? "keys" : "values")
        << ", d=" << head_dim;
   for (const auto& [name, value] : options) text << ", " << name << "=" << value;
-  return {codec, page, shape, &reference, text.str()};
+  return {codec, page, shape, &reference, text.str(), options};
 }
 
 // Every codec, side, width and option setting at one head dim.

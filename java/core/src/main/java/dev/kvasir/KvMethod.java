@@ -4,8 +4,8 @@ package dev.kvasir;
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
  *
- * <p>{@link HalfPrecision} and {@link Uniform} are ready-made; an implementation of one's own may mix codecs and widths
- * by layer. Instances should be immutable; a cache asks once, when it is built.
+ * <p>{@link HalfPrecision}, {@link Uniform} and {@link PatternKv} are ready-made; an implementation of one's own may
+ * mix codecs and widths by layer. Instances should be immutable; a cache asks once, when it is built.
  */
 public interface KvMethod {
 

@@ -15,7 +15,8 @@ import java.util.function.Supplier;
  * One stream of tokens in a cache. Each layer has a length of its own, because engines append layer by layer.
  *
  * <p>Appended elements are rounded to float16. The newest tokens wait in that form; 128 of them become a compressed
- * page. What a sequence holds does not depend on how a stream of tokens is cut into appends.
+ * page. What a sequence holds does not depend on how a stream of tokens is cut into appends, but for methods that learn
+ * from the prompt ({@link PatternKv}): to them the prompt is what is there when the first page is compressed.
  *
  * <p>Every method may be called from any thread: calls that change the sequence exclude each other and its readers,
  * attends overlap. A sequence that is forgotten is released some time after the garbage collector finds it.
@@ -297,6 +298,24 @@ public final class KvSequence implements AutoCloseable {
     Sizes.requireNotNegative("page", page);
     Sizes.requireNotNegative("kvHead", kvHead);
     return call(() -> target.readPage(id, layer, page, side, kvHead));
+  }
+
+  /**
+   * The vectors that a layer's codec keeps beside the pages of one head's side, such as the patterns of {@link
+   * PatternKv}. For inspection.
+   *
+   * @param layer 0 .. layers-1
+   * @param side keys or values
+   * @param kvHead 0 .. kvHeads-1
+   * @return {@code [vectors][headDim]}, the oldest first; empty where there are none
+   * @throws IllegalArgumentException if there is no such layer or head
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public float[] readTable(int layer, Side side, int kvHead) {
+    Objects.requireNonNull(side, "side");
+    int headDim = cache.geometry().headDim(layer);
+    Sizes.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readTable(id, layer, side, kvHead, headDim));
   }
 
   /**

@@ -33,10 +33,28 @@ public record KvStats(
    * @param pages sealed pages
    * @param pageBytes bytes of the sealed pages: codes and parameters
    * @param windowBytes bytes of the 16-bit windows and sinks, reserved capacity included
+   * @param tableBytes bytes of what methods keep beside the pages, such as the patterns of {@link PatternKv}; what
+   *     forks share counts once
    * @param pageBitsPerElement bits per element of the sealed pages, parameters included; 0 where there are none
    * @param bitsPerElement bits per element over everything held, elements counted once per sequence that sees them; 0
    *     where there are none
+   * @param keyTableUse share of the keys in sealed pages, over all kv heads, that use a vector of their table; 0 for
+   *     codecs without one
+   * @param valueTableUse the same for values
+   * @param keyPagesWithoutTable share of the sealed pages, each kv head for itself, in which no key uses the table; 0
+   *     for codecs without one
+   * @param valuePagesWithoutTable the same for values
    */
   public record Layer(
-      long bytes, long pages, long pageBytes, long windowBytes, double pageBitsPerElement, double bitsPerElement) {}
+      long bytes,
+      long pages,
+      long pageBytes,
+      long windowBytes,
+      long tableBytes,
+      double pageBitsPerElement,
+      double bitsPerElement,
+      double keyTableUse,
+      double valueTableUse,
+      double keyPagesWithoutTable,
+      double valuePagesWithoutTable) {}
 }

@@ -17,7 +17,7 @@ class KvStatsTest {
       assertEquals(0, stats.sequences());
       assertEquals(0, stats.bytes());
       assertEquals(0, stats.budgetBytes());
-      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0), stats.total());
+      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), stats.total());
       assertEquals(2, stats.layers().size());
       assertEquals(0, stats.tiles());
     }

@@ -24,7 +24,8 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/cache.h",
               "kvasir/calibrate.h",
               "kvasir/codec.h",
-              "kvasir/backend.h"
+              "kvasir/backend.h",
+              "kvasir/kmeans.h"
             }))
 public class kvasir implements InfoMapper {
   @Override

@@ -11,6 +11,7 @@ import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
+import java.util.Arrays;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
@@ -131,6 +132,21 @@ public final class NativeCache implements AutoCloseable {
               return bytes;
             }
             bytes = new byte[size];
+          }
+        });
+  }
+
+  public float[] readTable(long id, int layer, Side side, int kvHead, int headDim) {
+    return call(
+        target -> {
+          int capacity = 0;
+          while (true) {
+            float[] vectors = new float[Math.multiplyExact(capacity, headDim)];
+            int count = (int) target.read_table(id, layer, code(side), kvHead, vectors, capacity);
+            if (count <= capacity) {
+              return count == capacity ? vectors : Arrays.copyOf(vectors, count * headDim);
+            }
+            capacity = count;
           }
         });
   }

@@ -33,7 +33,12 @@ final class StatsReader {
         stats.pages(layer),
         stats.page_bytes(layer),
         stats.window_bytes(layer),
+        stats.table_bytes(layer),
         stats.page_bits_per_element(layer),
-        stats.bits_per_element(layer));
+        stats.bits_per_element(layer),
+        stats.table_use(layer, Native.kKeys),
+        stats.table_use(layer, Native.kValues),
+        stats.parts_without_table(layer, Native.kKeys),
+        stats.parts_without_table(layer, Native.kValues));
   }
 }

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
+import dev.kvasir.Kvasir;
 import dev.kvasir.Precision;
 import dev.kvasir.Side;
 import dev.kvasir.conformance.Registry.Method;
@@ -19,8 +20,9 @@ import org.junit.jupiter.params.provider.MethodSource;
 
 /**
  * The other ways to attend, for every codec, width and backend, with default options at one awkward head dim (48):
- * several query tokens with a causal offset, batches of different lengths, sliding windows, sinks and longer 16-bit
- * windows. Precision is exact; rows are read back from the cache, whose decoding {@link PageConformanceTest} checks.
+ * several query tokens with a causal offset, batches of different lengths, sequences long enough to be split over
+ * threads, sliding windows, sinks and longer 16-bit windows. Precision is exact; rows are read back from the cache,
+ * whose decoding {@link PageConformanceTest} checks.
  */
 class AttentionModesTest {
 
@@ -60,14 +62,14 @@ class AttentionModesTest {
   @ParameterizedTest(name = "{0} on {1}")
   @MethodSource("widthsAndBackends")
   void batchesOfDifferentLengths(Width width, String backend) {
-    int[] lengths = {1, 127, 128, 129, 400, 1000};
+    int[] lengths = {1, 127, 128, 129, 1000, 400, 400};
     try (KvCache cache = cache(width, backend, 0, 0, 0)) {
       List<KvSequence> sequences = new ArrayList<>();
       for (int length : lengths) {
         sequences.add(cache.newSequence());
-        append(sequences.get(sequences.size() - 1), length, length);
+        append(sequences.get(sequences.size() - 1), sequences.size(), length);
       }
-      sequences.add(sequences.get(3)); // a sequence may be listed twice
+      sequences.add(2, sequences.get(3)); // a sequence may be listed twice
       Collections.reverse(sequences);
       for (int tokens : new int[] {1, 3}) {
         List<KvSequence> batch = new ArrayList<>(sequences);
@@ -80,6 +82,30 @@ class AttentionModesTest {
           check(batch.get(i), 0, queries, outputs, i * tokens * QUERY, tokens, 0, where);
         }
       }
+    }
+  }
+
+  @ParameterizedTest(name = "{0} on {1}")
+  @MethodSource("widthsAndBackends")
+  void longSequencesAreSplitOverAnyNumberOfThreads(Width width, String backend) {
+    int before = Kvasir.threads();
+    try (KvCache cache = cache(width, backend, 0, 0, 0);
+        KvSequence sequence = cache.newSequence()) {
+      append(sequence, 3, 3500);
+      float[] query = Data.NORMAL.rows(5, 1, QUERY);
+      float[] keys = sequence.read(0, Side.KEYS, 0, 3500);
+      float[] values = sequence.read(0, Side.VALUES, 0, 3500);
+      double[] expected =
+          new ReferenceAttention(RATIO * KV_HEADS, KV_HEADS, HEAD_DIM, 0).attend(keys, values, 0, 3500, query, 1);
+      for (int threads : new int[] {1, 2, 7}) {
+        Kvasir.setThreads(threads);
+        float[] output = new float[QUERY];
+        sequence.attend(0, query, output);
+        double nmse = ReferenceAttention.nmse(expected, output, 0);
+        assertTrue(nmse <= LIMIT, () -> width + " on " + backend + ", " + threads + " threads: NMSE " + nmse);
+      }
+    } finally {
+      Kvasir.setThreads(before);
     }
   }
 

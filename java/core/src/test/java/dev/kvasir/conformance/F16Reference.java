@@ -21,7 +21,7 @@ final class F16Reference implements ReferenceCodec {
   }
 
   @Override
-  public float[] decode(PageShape shape, byte[] page) {
+  public float[] decode(PageShape shape, byte[] page, SideTable.View table) {
     float[] rows = new float[PageShape.TOKENS * shape.headDim()];
     for (int i = 0; i < rows.length; i++) {
       rows[i] = (float) Half.value(page[2 * i] & 0xFF | (page[2 * i + 1] & 0xFF) << 8);
@@ -30,9 +30,9 @@ final class F16Reference implements ReferenceCodec {
   }
 
   @Override
-  public void check(PageShape shape, float[] rows, byte[] page) {
+  public void check(PageShape shape, float[] rows, byte[] page, SideTable.View table) {
     assertEquals(2 * rows.length, page.length, () -> "bytes of " + shape);
-    float[] decoded = decode(shape, page);
+    float[] decoded = decode(shape, page, table);
     for (int i = 0; i < rows.length; i++) {
       // As bits: the sign of a zero is kept too.
       assertEquals(Float.floatToRawIntBits(rows[i]), Float.floatToRawIntBits(decoded[i]), "f16 element");

@@ -25,7 +25,8 @@ import org.junit.jupiter.api.Test;
  * Pages under version control: what the library writes today is, byte for byte, what it wrote when the file was made,
  * so that no change of a format goes unnoticed; and the reference decodes the files to what the library reads.
  *
- * <p>A file holds one kv head's part of a page and is named after its shape. The rows in it come from {@link #rows},
+ * <p>A file holds one kv head's part of a page and is named after its shape; one of the same name that ends in {@code
+ * .table} holds the vectors that the page refers to, as float16. The rows in it come from {@link #rows},
  * integer arithmetic that any program can repeat. After a deliberate change of a format, write the files anew with
  *
  * <pre>    JAVA_TOOL_OPTIONS=-Dkvasir.golden.regenerate=true ./gradlew :kvasir:junit</pre>
@@ -35,6 +36,7 @@ import org.junit.jupiter.api.Test;
 class GoldenPageTest {
 
   private static final String SUFFIX = ".page";
+  private static final String TABLE_SUFFIX = ".table";
 
   @Test
   void pagesAreWhatTheyWere() throws IOException, URISyntaxException {
@@ -59,7 +61,7 @@ class GoldenPageTest {
         for (Side side : Side.values()) {
           for (Map<String, Double> options : width.reference().goldenVariants(side, headDim, width.bits())) {
             PageShape shape = new PageShape(side, headDim, width.bits(), options);
-            pages.put(nameOf(width.codec(), shape), write(width, shape));
+            write(width, shape, nameOf(width.codec(), shape), pages);
           }
         }
       }
@@ -67,7 +69,7 @@ class GoldenPageTest {
     return pages;
   }
 
-  private static byte[] write(Width width, PageShape shape) {
+  private static void write(Width width, PageShape shape, String name, Map<String, byte[]> pages) {
     CodecChoice choice = new CodecChoice(width.codec(), width.bits(), shape.options());
     KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(1).kvHeads(1).headDim(shape.headDim()).build();
     float[] rows = rows(shape.headDim());
@@ -75,11 +77,27 @@ class GoldenPageTest {
         KvSequence sequence = cache.newSequence()) {
       sequence.append(0, rows, rows, PageShape.TOKENS);
       byte[] page = sequence.readPage(0, 0, shape.side(), 0);
-      width.reference().check(shape, rows, page);
+      SideTable.View table = SideTable.of(sequence, 1, shape.headDim()).view(shape.side(), 0, 0);
+      width.reference().check(shape, rows, page, table);
       assertArrayEquals(
-          width.reference().decode(shape, page), sequence.read(0, shape.side(), 0, PageShape.TOKENS), shape.toString());
-      return page;
+          width.reference().decode(shape, page, table),
+          sequence.read(0, shape.side(), 0, PageShape.TOKENS),
+          shape.toString());
+      pages.put(name + SUFFIX, page);
+      if (table.vectors().length > 0) {
+        pages.put(name + TABLE_SUFFIX, halves(table.vectors()));
+      }
     }
+  }
+
+  private static byte[] halves(float[] vectors) {
+    byte[] bytes = new byte[2 * vectors.length];
+    for (int i = 0; i < vectors.length; i++) {
+      int half = Half.nearest(vectors[i]);
+      bytes[2 * i] = (byte) half;
+      bytes[2 * i + 1] = (byte) (half >> 8);
+    }
+    return bytes;
   }
 
   /**
@@ -102,14 +120,14 @@ class GoldenPageTest {
     StringBuilder name = new StringBuilder(codec + "-" + shape.bits() + "bit-");
     name.append(shape.side().name().toLowerCase()).append("-d").append(shape.headDim());
     new TreeMap<>(shape.options()).forEach((option, value) -> name.append("-" + option + value.intValue()));
-    return name + SUFFIX;
+    return name.toString();
   }
 
   private static TreeSet<String> namesIn(Path folder) throws IOException {
     try (Stream<Path> files = Files.list(folder)) {
       return files
           .map(file -> file.getFileName().toString())
-          .filter(name -> name.endsWith(SUFFIX))
+          .filter(name -> name.endsWith(SUFFIX) || name.endsWith(TABLE_SUFFIX))
           .collect(Collectors.toCollection(TreeSet::new));
     }
   }

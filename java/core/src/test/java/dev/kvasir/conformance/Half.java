@@ -28,6 +28,15 @@ final class Half {
     return bits(Math.ceil(value / spacing(value)) * spacing(value));
   }
 
+  /** Largest float16 that is at most this value, -65504 to 65504. */
+  static int down(double value) {
+    double magnitude = Math.abs(value);
+    double steps = magnitude / spacing(magnitude);
+    return value < 0
+        ? 0x8000 | bits(Math.ceil(steps) * spacing(magnitude))
+        : bits(Math.floor(steps) * spacing(magnitude));
+  }
+
   static float round(double value) {
     return (float) value(nearest(value));
   }

@@ -2,6 +2,7 @@ package dev.kvasir.conformance;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assertions.fail;
 
 import dev.kvasir.HalfFormat;
@@ -12,7 +13,9 @@ import dev.kvasir.Side;
 import dev.kvasir.conformance.Registry.Method;
 import dev.kvasir.conformance.Registry.Width;
 import java.nio.ShortBuffer;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.MethodSource;
 
@@ -24,8 +27,12 @@ import org.junit.jupiter.params.provider.MethodSource;
  * ReferenceCodec#check}), those of the others are identical, and the rows that each reads back are the reference
  * decoder's, without a tolerance.
  *
- * <p>{@link #cutsOfTheStreamDoNotMatter}: every option setting and backend at two head dims, with sinks and a window
- * and without.
+ * <p>{@link #cutsOfTheStreamDoNotMatter}: every option setting and backend at two head dims, with sinks and a window and
+ * without. Where pages do depend on the cuts ({@link ReferenceCodec#dependsOnCuts}), those of equal cuts are compared,
+ * and the rows that are in no page.
+ *
+ * <p>{@link #pagesOfAGrowingSequenceAreAsTheFormatSays}: the same data in the same pieces, each page against the rows
+ * it was made of.
  */
 class PageConformanceTest {
 
@@ -80,8 +87,9 @@ class PageConformanceTest {
     for (int head = 0; head < KV_HEADS; head++) {
       try {
         byte[] page = sequence.readPage(0, 0, shape.side(), head);
-        width.reference().check(shape, ofHead(rows, head, shape.headDim()), page);
-        float[] part = width.reference().decode(shape, page);
+        SideTable.View table = SideTable.of(sequence, KV_HEADS, shape.headDim()).view(shape.side(), head, 0);
+        width.reference().check(shape, ofHead(rows, head, shape.headDim()), page, table);
+        float[] part = width.reference().decode(shape, page, table);
         for (int token = 0; token < PageShape.TOKENS; token++) {
           int to = (token * KV_HEADS + head) * shape.headDim();
           System.arraycopy(part, token * shape.headDim(), decoded, to, shape.headDim());
@@ -132,15 +140,54 @@ class PageConformanceTest {
       float[] values = Data.NORMAL.rows(6, tokens, row);
       for (Method plain : width.methods(headDim)) {
         for (Method method : List.of(plain, new Method(plain.keys(), plain.values(), 30, 7))) {
-          Snapshot expected = null;
+          Map<Integer, Snapshot> expected = new HashMap<>();
           for (String backend : Registry.backends()) {
             try (KvCache cache = cache(headDim, method, backend)) {
               for (int cut : new int[] {tokens, 1, 100, 129}) {
+                String where = width + " on " + backend + ", d=" + headDim + ", cut by " + cut;
                 Snapshot snapshot = Snapshot.of(cache, keys, values, tokens, cut);
-                expected = expected == null ? snapshot : expected;
-                expected.assertSame(snapshot, width + " on " + backend + ", d=" + headDim + ", cut by " + cut);
+                Snapshot whole = expected.computeIfAbsent(tokens, any -> snapshot);
+                if (width.reference().dependsOnCuts()) {
+                  expected.computeIfAbsent(cut, any -> snapshot).assertSame(snapshot, where);
+                  whole.assertSameWindow(snapshot, where);
+                } else {
+                  whole.assertSame(snapshot, where);
+                }
               }
-              Snapshot.ofHalves(cache, keys, values, tokens).assertSame(expected, width + ", from float16");
+              Snapshot.ofHalves(cache, keys, values, tokens).assertSame(expected.get(tokens), width + ", from float16");
+            }
+          }
+        }
+      }
+    }
+  }
+
+  @ParameterizedTest
+  @MethodSource("widths")
+  void pagesOfAGrowingSequenceAreAsTheFormatSays(Width width) {
+    int tokens = 700;
+    int headDim = 48;
+    int row = KV_HEADS * headDim;
+    float[][] rows = {Data.OUTLIERS.rows(5, tokens, row), Data.NORMAL.rows(6, tokens, row)};
+    for (Method plain : width.methods(headDim)) {
+      for (Method method : List.of(plain, new Method(plain.keys(), plain.values(), 30, 7))) {
+        for (int cut : new int[] {tokens, 1, 100, 260}) {
+          try (KvCache cache = cache(headDim, method, Registry.backends().get(0));
+              KvSequence sequence = cache.newSequence()) {
+            SideTable table = Snapshot.fill(sequence, rows[0], rows[1], tokens, cut);
+            for (int i = 0; i < 2 * KV_HEADS * sequence.pageCount(0); i++) {
+              Side side = Side.values()[i % 2];
+              int head = i / 2 % KV_HEADS;
+              long page = i / (2 * KV_HEADS);
+              PageShape shape = PageShape.of(side, headDim, method.of(side));
+              int first = (method.sinks() + (int) page * PageShape.TOKENS) * row;
+              float[] part = ofHead(Snapshot.part(rows[side.ordinal()], first, PageShape.TOKENS * row), head, headDim);
+              byte[] bytes = sequence.readPage(0, page, side, head);
+              SideTable.View view = table.view(side, head, page);
+              width.reference().check(shape, part, bytes, view);
+              float[] read = sequence.read(0, side, method.sinks() + page * PageShape.TOKENS, PageShape.TOKENS);
+              String where = width + ", cut by " + cut + ", page " + page + " head " + head + " " + shape;
+              checkDecoding(width.reference().decode(shape, bytes, view), ofHead(read, head, headDim), where);
             }
           }
         }
@@ -155,32 +202,43 @@ class PageConformanceTest {
   }
 
   /** All that can be seen of a sequence. */
-  private record Snapshot(byte[][] pages, float[] keys, float[] values) {
+  private record Snapshot(byte[][] pages, float[] keys, float[] values, SideTable table) {
 
     static Snapshot of(KvCache cache, float[] keys, float[] values, int tokens, int cut) {
-      int row = keys.length / tokens;
       try (KvSequence sequence = cache.newSequence()) {
-        for (int done = 0; done < tokens; done += cut) {
-          int count = Math.min(cut, tokens - done);
-          sequence.append(0, part(keys, done * row, count * row), part(values, done * row, count * row), count);
-        }
-        return of(sequence, tokens);
+        return of(sequence, tokens, fill(sequence, keys, values, tokens, cut));
       }
+    }
+
+    /** Appends in pieces; returns the tables and how they grew. */
+    static SideTable fill(KvSequence sequence, float[] keys, float[] values, int tokens, int cut) {
+      int row = keys.length / tokens;
+      int headDim = row / KV_HEADS;
+      SideTable first = null; // when the first pages were there
+      for (int done = 0; done < tokens; done += cut) {
+        int count = Math.min(cut, tokens - done);
+        sequence.append(0, part(keys, done * row, count * row), part(values, done * row, count * row), count);
+        if (first == null && sequence.pageCount(0) > 0) {
+          first = SideTable.of(sequence, KV_HEADS, headDim);
+        }
+      }
+      return SideTable.of(sequence, KV_HEADS, headDim, first.fixed(), first.firstAddingPage());
     }
 
     /** The elements are float16 values, so their bits are the same stream. */
     static Snapshot ofHalves(KvCache cache, float[] keys, float[] values, int tokens) {
       try (KvSequence sequence = cache.newSequence()) {
         sequence.append(0, halves(keys), halves(values), tokens, HalfFormat.FLOAT16);
-        return of(sequence, tokens);
+        return of(sequence, tokens, SideTable.of(sequence, KV_HEADS, keys.length / tokens / KV_HEADS));
       }
     }
 
-    private static Snapshot of(KvSequence sequence, int tokens) {
+    private static Snapshot of(KvSequence sequence, int tokens, SideTable table) {
       return new Snapshot(
           pagesOf(sequence, (int) sequence.pageCount(0)),
           sequence.read(0, Side.KEYS, 0, tokens),
-          sequence.read(0, Side.VALUES, 0, tokens));
+          sequence.read(0, Side.VALUES, 0, tokens),
+          table);
     }
 
     private static float[] part(float[] rows, int first, int count) {
@@ -204,6 +262,16 @@ class PageConformanceTest {
       }
       assertArrayEquals(keys, other.keys, where);
       assertArrayEquals(values, other.values, where);
+      assertTrue(table.sameAs(other.table) || table.vectors()[0][0].length == 0, () -> where + ": side tables");
+    }
+
+    /** As many pages, and the newest tokens, which are in none of them, alike. */
+    void assertSameWindow(Snapshot other, String where) {
+      assertEquals(pages.length, other.pages.length, where);
+      int newest = keys.length / 10; // 30 of 300 tokens; pages hold 256 of them at most
+      int first = keys.length - newest;
+      assertArrayEquals(part(keys, first, newest), part(other.keys, first, newest), where);
+      assertArrayEquals(part(values, first, newest), part(other.values, first, newest), where);
     }
   }
 }

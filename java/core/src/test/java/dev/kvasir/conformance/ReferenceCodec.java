@@ -23,13 +23,21 @@ interface ReferenceCodec {
   }
 
   /** Token rows [128][headDim] of a page, to the last bit of float32. */
-  float[] decode(PageShape shape, byte[] page);
+  float[] decode(PageShape shape, byte[] page, SideTable.View table);
 
   /**
    * Asserts all that the format promises of the page of these rows, [128][headDim] of float16 values: its length, its
    * parameters, the distance of every decoded element.
    */
-  void check(PageShape shape, float[] rows, byte[] page);
+  void check(PageShape shape, float[] rows, byte[] page, SideTable.View table);
+
+  /**
+   * Whether pages depend on how a stream is cut into appends, because the codec learns from the tokens that are there
+   * when the first page is sealed. Sequences that were cut alike must still be alike.
+   */
+  default boolean dependsOnCuts() {
+    return false;
+  }
 
   /** Whether attention on this codec has kernels of its own on a backend, so that none of a lower one may run. */
   default boolean hasKernels(String backend) {

@@ -8,6 +8,7 @@ final class ReferenceCodecs {
   static final Map<String, ReferenceCodec> ALL =
       Map.of(
           "f16", new F16Reference(),
+          "pattern", new PatternReference(),
           "uniform", new UniformReference());
 
   private ReferenceCodecs() {}

@@ -60,12 +60,12 @@ final class UniformReference implements ReferenceCodec {
   }
 
   @Override
-  public float[] decode(PageShape shape, byte[] page) {
+  public float[] decode(PageShape shape, byte[] page, SideTable.View table) {
     return new Page(shape, page).decode();
   }
 
   @Override
-  public void check(PageShape shape, float[] rows, byte[] page) {
+  public void check(PageShape shape, float[] rows, byte[] page, SideTable.View table) {
     Page written = new Page(shape, page);
     assertEquals(written.size(), page.length, () -> "bytes of " + shape);
     checkDistances(written, rows);
@@ -170,11 +170,12 @@ final class UniformReference implements ReferenceCodec {
           highest = Math.max(highest, rows[token * d + channel]);
         }
       }
-      lowest += 0.0f; // a minimum of -0 is stored as +0
-      // Exact: both are multiples of 2^-24 below 2^15.
+      int lowBits = Half.down(lowest + 0.0f); // a minimum of -0 is stored as +0; a float16 value as itself
+      lowest = (float) Half.value(lowBits);
+      // Exact where elements are float16 values: both are multiples of 2^-24 below 2^15.
       int rangeBits = Half.up((double) highest - (double) lowest);
       float range = (float) Half.value(rangeBits);
-      store16(parameterOffset(firstToken, firstChannel), Half.nearest(lowest));
+      store16(parameterOffset(firstToken, firstChannel), lowBits);
       store16(parameterOffset(firstToken, firstChannel) + 2 * entries, rangeBits);
       float inverse = range > 0 ? (float) levels / range : 0;
       for (int token = firstToken; token < endToken; token++) {
