@@ -1,0 +1,116 @@
+// Shared-memory barriers, and copies from global memory that complete on them.
+//
+// On sm_90 one lane starts a bulk copy and the copy engine does the rest; on sm_80 a whole warp copies 16 bytes a lane.
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir::cuda {
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr bool kBulkCopies = false;
+#else
+constexpr bool kBulkCopies = true;
+#endif
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// After all inits, before the barrier that shows them to other threads.
+__device__ __forceinline__ void fence_barrier_inits() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// Programmatic dependent launch: lets the next grid of the stream start when blocks of this one leave, and waits until
+// the grids before this one are complete. Without the launch attribute both do nothing.
+__device__ __forceinline__ void let_next_grid_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_grids_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier) : "memory");
+}
+
+// Whether the phase of this parity has completed. Does not wait.
+__device__ __forceinline__ bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t done;
+  do {
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+  } while (done == 0);
+#else
+  while (!barrier_test(barrier, parity)) {
+  }
+#endif
+}
+
+// Arrives, and makes the phase wait for `bytes` more of bulk copies. 0 bytes: a plain arrival.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes)
+               : "memory");
+#endif
+}
+
+// How the L2 cache should treat what a bulk copy reads.
+using CachePolicy = uint64_t;
+
+// Pages are read once a step and together are larger than the cache: they should not drive out what is used again, such
+// as instructions, page tables and partial states.
+__device__ __forceinline__ CachePolicy evict_first() {
+  CachePolicy policy = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+  return policy;
+}
+
+// All of the first three are multiples of 16.
+__device__ __forceinline__ void bulk_copy(uint32_t to, const uint8_t* from, int bytes, uint32_t barrier,
+                                          CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+#endif
+}
+
+__device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
+// Arrives when all copy16 of this thread so far are complete.
+__device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+}  // namespace kvasir::cuda

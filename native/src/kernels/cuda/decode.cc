@@ -1,0 +1,121 @@
+#include "kernels/cuda/decode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/decode_instance.h"
+#include "kernels/cuda/tag.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kMaxSequences = 4096;
+constexpr int kMaxSlots = 3;
+constexpr int kShortBytes = 4 << 20;  // of one block, below which how it ends matters more than that all blocks work
+constexpr int kMaxCached = 64;        // sequences whose description a block keeps in shared memory
+
+const DecodeInstance* instance_for(int head_dim, int tiles) {
+  switch (head_dim) {
+    case 64:
+      return tiles == 1 ? &decode_64_4 : &decode_64_8;
+    case 96:
+      return tiles == 1 ? &decode_96_4 : nullptr;
+    case 128:
+      return tiles == 1 ? &decode_128_4 : &decode_128_8;
+    case 256:
+      return tiles == 1 ? &decode_256_4 : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+PageEntry entry_of(int head_dim, const PageKind& kind) {
+  const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits};
+  const uint32_t join = join_flags(layout.key().groups(), layout.value().groups(), layout.value_parts());
+  return {static_cast<uint32_t>(kind.key_bits | kind.value_bits << 8) | join,
+          layout.bytes(),
+          static_cast<int16_t>(layout.key().parameter_bytes()),
+          static_cast<int16_t>(layout.value().parameter_bytes()),
+          static_cast<int16_t>(layout.key().groups()),
+          static_cast<int16_t>(layout.value().groups())};
+}
+
+}  // namespace
+
+cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
+  if (!head_dim_supported(shape.head_dim) || shape.kv_heads < 1 || shape.group < 1) return cudaErrorInvalidValue;
+  if (shape.sequences < 1 || shape.sequences > kMaxSequences) return cudaErrorInvalidValue;
+  int device = 0, processors = 0, most_shared = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error != cudaSuccess) return error;
+
+  DecodePlan made = {};
+  made.shape = shape;
+  made.tiles = shape.group > 4 && instance_for(shape.head_dim, 2) != nullptr ? 2 : 1;
+  made.row_blocks = (shape.group + 4 * made.tiles - 1) / (4 * made.tiles);
+  made.blocks = processors;
+  const DecodeInstance& instance = *instance_for(shape.head_dim, made.tiles);
+  // Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
+  made.consumers = instance.max_consumers;
+  made.cached = std::min(shape.sequences, kMaxCached);
+  auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape.sequences); };
+  while (made.consumers > 1 && shared(2) > most_shared) --made.consumers;
+  made.slots = kMaxSlots;
+  while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
+  made.shared_bytes = shared(made.slots);
+  if (made.shared_bytes > most_shared) return cudaErrorInvalidValue;
+  error = instance.prepare(made.shared_bytes, &made.overlaps);
+  if (error != cudaSuccess) return error;
+
+  const size_t partial = sizeof(float) * instance.partial_floats;
+  const size_t segments = static_cast<size_t>(shape.sequences) * shape.kv_heads * made.row_blocks;
+  made.partials_offset = aligned(segments * sizeof(uint32_t));
+  made.workspace_bytes = made.partials_offset + aligned(partial * made.blocks * 2);
+  *plan = made;
+  return cudaSuccess;
+}
+
+cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream) {
+  return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
+}
+
+cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream) {
+  if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
+  if (request.format_count < 1 || request.format_count > kMaxPageFormats) return cudaErrorInvalidValue;
+  if (request.count == 0) return cudaSuccess;
+  DecodeParams params = {};
+  uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
+  params.sequences = request.sequences;
+  params.queries = request.queries;
+  params.outputs = request.outputs;
+  params.arrivals = reinterpret_cast<uint32_t*>(workspace);
+  params.block_partials = reinterpret_cast<float*>(workspace + plan.partials_offset);
+  params.count = request.count;
+  params.kv_heads = plan.shape.kv_heads;
+  params.group = plan.shape.group;
+  params.row_blocks = plan.row_blocks;
+  params.consumers = plan.consumers;
+  params.slots = plan.slots;
+  params.cached = plan.cached;
+  params.type = request.type;
+  params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  int largest = 1;
+  for (int i = 0; i < request.format_count; ++i) {
+    if (!bits_supported(request.formats[i].key_bits) || !bits_supported(request.formats[i].value_bits)) {
+      return cudaErrorInvalidValue;
+    }
+    params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
+    largest = std::max(largest, params.formats[i].head_bytes);
+  }
+  params.short_units = kShortBytes / largest;
+  return instance_for(plan.shape.head_dim, plan.tiles)
+      ->launch(params, plan.blocks, plan.shared_bytes, plan.overlaps, stream);
+}
+
+}  // namespace kvasir::cuda

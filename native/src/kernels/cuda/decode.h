@@ -1,0 +1,59 @@
+// Decode attention on the device: the launch API.
+//
+//   DecodePlan plan;
+//   plan_decode({128, 8, 4, 16}, &plan);                       // head dim, kv heads, query heads a kv head, sequences
+//   cudaMalloc(&workspace, plan.workspace_bytes);
+//   clear_workspace(plan, workspace, stream);                  // once; launches leave it as they found it
+//   launch_decode(plan, request, stream);                      // any number of times, one at a time per workspace
+//
+// Planning asks the device for its limits; launching asks nothing, allocates nothing and waits for nothing, so it can
+// be captured in a CUDA graph. What changes between steps (lengths, page tables) is read from device memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "kernels/cuda/decode_types.h"
+
+namespace kvasir::cuda {
+
+struct DecodeShape {
+  int head_dim;  // head_dim_supported
+  int kv_heads;
+  int group;      // query heads of a kv head: any number; more than 8 (4 at head dims 96 and 256) read the pages again
+  int sequences;  // most that a launch will have, 1..4096
+};
+
+struct DecodePlan {
+  DecodeShape shape;
+  int tiles;       // query heads of a segment / 4
+  int row_blocks;  // segments of a kv head
+  int blocks;
+  int consumers;
+  int slots;
+  int cached;
+  int shared_bytes;
+  bool overlaps;           // with the end of the grid before it
+  size_t partials_offset;  // into the workspace, which begins with the arrival counters
+  size_t workspace_bytes;
+};
+
+struct DecodeRequest {
+  const DecodeSequence* sequences;  // in device memory
+  int count;                        // at most shape.sequences
+  const void* queries;              // [count][kv_heads * group][head_dim], device memory, 16-byte aligned
+  void* outputs;                    // the same; zeros for sequences without tokens
+  NumberType type;                  // of queries and outputs
+  float softmax_scale;
+  const PageKind* formats;  // on the host: what page references name
+  int format_count;         // 1..kMaxPageFormats
+  void* workspace;          // 256-byte aligned
+};
+
+// For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
+cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan);
+cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream);
+cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,39 @@
+// Makes a DecodeInstance of the kernel template.
+#pragma once
+
+#include "kernels/cuda/decode_instance.h"
+#include "kernels/cuda/decode_kernel.cuh"
+
+namespace kvasir::cuda {
+
+template <int D, int kTiles>
+struct InstanceOf {
+  static int shared_bytes(int consumers, int slots, int cached, int sequences) {
+    return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, sequences);
+  }
+  static cudaError_t prepare(int shared_bytes, bool* overlaps) {
+    cudaFuncAttributes attributes;
+    const cudaError_t error = cudaFuncGetAttributes(&attributes, decode_kernel<D, kTiles>);
+    if (error != cudaSuccess) return error;
+    *overlaps = attributes.ptxVersion >= 90;
+    return cudaFuncSetAttribute(decode_kernel<D, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
+  static cudaError_t launch(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps,
+                            cudaStream_t stream) {
+    cudaLaunchAttribute overlap = {};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(32 * (params.consumers + 1));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &overlap;
+    config.numAttrs = overlaps ? 1 : 0;
+    return cudaLaunchKernelEx(&config, decode_kernel<D, kTiles>, params);
+  }
+  static constexpr DecodeInstance value = {kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare,
+                                           launch};
+};
+
+}  // namespace kvasir::cuda

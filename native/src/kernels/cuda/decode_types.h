@@ -1,0 +1,72 @@
+// Plain data that decode attention reads in device memory or takes as kernel parameters.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/layout.h"
+
+namespace kvasir::cuda {
+
+// Float16 rows of one sequence (sinks, or the window): row tiles of layout.h, `head_stride` bytes from one kv head's
+// tiles to the next one's. Rows begin .. end - 1 are visible; tile t holds rows 16t .. 16t + 15.
+struct RowSpan {
+  const uint8_t* tiles;
+  int64_t head_stride;
+  int32_t begin;
+  int32_t end;
+};
+
+// One sequence of a batch. An array of these in device memory is what changes from step to step.
+struct DecodeSequence {
+  const uint64_t* pages;  // in device memory: page_reference of each page
+  int32_t page_count;
+  int32_t hidden_tokens;  // of the first page that a sliding window has left behind, 0..127
+  RowSpan sinks;
+  RowSpan window;
+};
+static_assert(sizeof(DecodeSequence) == 64, "read as four vectors");
+
+// Pages are head blocks, one after the other, and start at multiples of 128 bytes: the low bits say which of the
+// launch's formats the page has.
+constexpr int kMaxPageFormats = 16;
+inline uint64_t page_reference(const void* page, int format) {
+  return reinterpret_cast<uint64_t>(page) | static_cast<uint64_t>(format);
+}
+
+// Widths of one kind of page: 1, 2, 3, 4, 8, or kFloat16Bits.
+struct PageKind {
+  int key_bits;
+  int value_bits;
+};
+
+// What the kernel must know of a PageKind.
+struct PageEntry {
+  uint32_t kind;  // as in Tag, with its kJoin flags
+  int32_t head_bytes;
+  int16_t key_parameters, value_parameters;  // bytes
+  int16_t key_groups, value_groups;          // of one part
+};
+
+enum class NumberType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// The launch's view of everything.
+struct DecodeParams {
+  const DecodeSequence* sequences;
+  const void* queries;    // [sequences][kv_heads * group][head_dim]
+  void* outputs;          // the same shape
+  float* block_partials;  // [blocks][2] partial states
+  uint32_t* arrivals;     // [segments], 0 between launches
+  int count;              // sequences
+  int kv_heads;
+  int group;        // query heads of a kv head
+  int row_blocks;   // a segment takes 4 or 8 of them
+  int consumers;    // warps that compute
+  int slots;        // of each ring
+  int cached;       // sequences that are kept in shared memory
+  int short_units;  // units of a block that count as little to do
+  NumberType type;  // of queries and outputs
+  float scale;      // of scores, times log2(e)
+  PageEntry formats[kMaxPageFormats];
+};
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,82 @@
+// The instructions that attention is made of, one function each.
+//
+// Fragments, with g = lane / 4 and k = lane % 4: of A a lane holds rows g and g + 8, of B column g, of C rows g and g +
+// 8 in columns 2k and 2k + 1.
+#pragma once
+
+#include <cstdint>
+
+namespace kvasir::cuda {
+
+// c += A (16 x 32, unsigned bytes) * B (32 x 8, signed or unsigned bytes).
+template <bool kSigned>
+__device__ __forceinline__ void mma_bytes(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kSigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+// c += A (16 x 16 float16) * B (16 x 8 float16), accumulated in float32.
+__device__ __forceinline__ void mma_halves(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
+}
+
+// Transposes an 8 x 8 matrix of 16-bit elements of which a lane holds row g, columns 2k and 2k + 1.
+__device__ __forceinline__ uint32_t transpose(uint32_t row) {
+  uint32_t column;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(column) : "r"(row));
+  return column;
+}
+
+__device__ __forceinline__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Over the eight lanes that share lane % 4.
+__device__ __forceinline__ float max_over_rows(float x) {
+  for (int mask = 4; mask < 32; mask *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+  return x;
+}
+
+__device__ __forceinline__ float sum_over_rows(float x) {
+  for (int mask = 4; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+__device__ __forceinline__ float max_over_warp(float x) {
+  for (int mask = 1; mask < 32; mask *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+  return x;
+}
+
+__device__ __forceinline__ float sum_over_warp(float x) {
+  for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
+// {low, high} as two floats.
+__device__ __forceinline__ float2 halves_to_floats(uint32_t pair) {
+  float2 floats;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high; }"
+      : "=f"(floats.x), "=f"(floats.y)
+      : "r"(pair));
+  return floats;
+}
+
+// {low, high}, rounded to float16.
+__device__ __forceinline__ uint32_t floats_to_halves(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+}  // namespace kvasir::cuda

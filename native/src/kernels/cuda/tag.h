@@ -1,0 +1,43 @@
+// What the producer warp tells a consumer warp about a unit of work: a page, or a row tile.
+#pragma once
+
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "kernels/cuda/layout.h"
+
+namespace kvasir::cuda {
+
+// What a consumer must know of a unit of work.
+struct Tag {
+  uint32_t kind;     // key bits | value bits << 8 | flags
+  int segment;       // whose queries: (sequence * kv heads + kv head) * row blocks + row block
+  uint32_t visible;  // first visible token | end of the visible tokens << 16
+  uint32_t unused;
+
+  static constexpr uint32_t kRows = 1 << 16;      // a row tile, else a page
+  static constexpr uint32_t kLast = 2 << 16;      // the warp's last unit of this segment
+  static constexpr uint32_t kComplete = 4 << 16;  // the warp has all units of this segment
+  static constexpr uint32_t kFinal = 8 << 16;     // the warp's last unit
+  static constexpr uint32_t kJoin = 16 << 16;     // << p: value part p joins the chunk of the part before it
+  KVASIR_HOST_DEVICE int key_bits() const { return kind & 255; }
+  KVASIR_HOST_DEVICE int value_bits() const { return kind >> 8 & 255; }
+  KVASIR_HOST_DEVICE bool has(uint32_t flag) const { return (kind & flag) != 0; }
+  KVASIR_HOST_DEVICE int begin() const { return visible & 0xffff; }
+  KVASIR_HOST_DEVICE int end() const { return visible >> 16; }
+};
+static_assert(sizeof(Tag) == 16, "one vector load");
+
+// The kJoin flags of a unit: greedy, part after part.
+KVASIR_HOST_DEVICE constexpr uint32_t join_flags(int key_groups, int value_groups, int value_parts) {
+  uint32_t flags = 0;
+  int used = (key_groups - 1) % kChunkGroups + 1;
+  for (int p = 0; p < value_parts; ++p) {
+    const bool joins = used + value_groups <= kChunkGroups;
+    if (joins) flags |= Tag::kJoin << p;
+    used = joins ? used + value_groups : (value_groups - 1) % kChunkGroups + 1;
+  }
+  return flags;
+}
+
+}  // namespace kvasir::cuda

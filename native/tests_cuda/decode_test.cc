@@ -1,0 +1,151 @@
+// Decode attention against the definition in double over what the pages decode to.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "decode_case.h"
+
+namespace {
+
+using namespace decode_case;
+using kvasir::cuda::kFloat16Bits;
+using kvasir::cuda::NumberType;
+using kvasir::cuda::PageKind;
+
+constexpr double kExact = 1e-6;
+constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits};
+
+std::string describe(const Setting& s) {
+  std::ostringstream text;
+  text << "d=" << s.shape.head_dim << " kv=" << s.shape.kv_heads << " group=" << s.shape.group << " formats";
+  for (const PageKind& f : s.formats) text << " " << f.key_bits << "/" << f.value_bits;
+  text << " data " << static_cast<int>(s.data) << " type " << static_cast<int>(s.type);
+  return text.str();
+}
+
+// Returns the error and complains where it is above the bound.
+double compare(const Setting& setting, double bound = kExact) {
+  Batch batch(setting);
+  const double error = nmse(batch.attend(), batch.expected());
+  CHECK(error <= bound, describe(setting) << ": nmse " << error);
+  CHECK(batch.workspace_is_clear(), describe(setting));
+  return error;
+}
+
+// Lengths that cut in every way: nothing, rows only, pages only, all of it.
+std::vector<Length> ragged() {
+  return {{0, 3, 0},    {5, 2, 37},      {0, 0, 1},         {0, 0, 0},
+          {64, 7, 128}, {0, 1, 16, 100}, {16, 4, 20, 0, 7}, {0, 9, 3, 127, 33}};
+}
+
+DEVICE_CASE("decode: every width and head dim") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int bits : kWidths) {
+      const double error = compare({{d, 2, 4, 8}, {{bits, bits}}, ragged()});
+      std::printf("  d=%d bits=%d nmse %.2e\n", d, bits, error);
+    }
+  }
+}
+
+DEVICE_CASE("decode: every number of query heads") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
+      for (const int bits : {2, kFloat16Bits}) compare({{d, 2, group, 8}, {{bits, bits}}, {{3, 4, 5}, {0, 2, 130}}});
+    }
+  }
+}
+
+DEVICE_CASE("decode: keys and values of different widths") {
+  for (const int key_bits : kWidths) {
+    for (const int value_bits : kWidths) {
+      compare({{128, 1, 4, 2}, {{key_bits, value_bits}}, {{0, 5, 3}, {2, 1, 0}}});
+      compare({{256, 1, 4, 2}, {{key_bits, value_bits}}, {{0, 5, 3}, {2, 1, 0}}});
+    }
+  }
+}
+
+DEVICE_CASE("decode: pages of all widths in one call") {
+  std::vector<PageKind> formats;
+  for (const int bits : kWidths) formats.push_back({bits, bits});
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int group : {4, 8})
+      compare({{d, 3, group, 4}, formats, {{1, 13, 17}, {0, 7, 0}, {0, 29, 100}, {40, 6, 1}}});
+  }
+}
+
+DEVICE_CASE("decode: long and short sequences in one batch") {
+  compare({{128, 8, 4, 3}, {{2, 2}}, {{0, 300, 60}, {0, 1, 0}, {4, 40, 127}}});
+  std::vector<Length> many;
+  for (int i = 0; i < 200; ++i) many.push_back({i % 3, i * 7 % 4, i % 40});
+  compare({{64, 2, 4, 200}, {{4, 2}}, many});
+  compare({{128, 1, 8, 1}, {{2, 2}}, {{0, 1000, 1}}});
+}
+
+DEVICE_CASE("decode: hard numbers") {
+  for (const Data data : {Data::kOutliers, Data::kConstant, Data::kPeaked}) {
+    for (const int bits : kWidths) {
+      const double error = compare({{128, 2, 4, 8}, {{bits, bits}}, ragged(), data});
+      std::printf("  data %d bits=%d nmse %.2e\n", static_cast<int>(data), bits, error);
+    }
+  }
+}
+
+DEVICE_CASE("decode: queries and outputs in 16 bits") {
+  // Outputs are rounded to 11 or 8 significant bits.
+  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, NumberType::kFloat16}, 1e-6);
+  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, NumberType::kBFloat16}, 1e-5);
+}
+
+DEVICE_CASE("decode: equal input gives equal bits") {
+  Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 200, 77}, {3, 90, 9}}});
+  const std::vector<float> first = batch.attend();
+  for (int i = 0; i < 20; ++i) {
+    const std::vector<float> again = batch.attend();
+    CHECK(std::memcmp(first.data(), again.data(), 4 * first.size()) == 0, "run " << i);
+  }
+}
+
+DEVICE_CASE("decode: captured in a graph") {
+  Batch batch({{128, 8, 4, 2}, {{4, 4}}, {{0, 50, 77}, {3, 9, 9}}});
+  const std::vector<float> expected = batch.attend();
+  const kvasir::cuda::DecodeRequest request = batch.request();
+  cudaStream_t stream;
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
+  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
+  cudaGraph_t graph;
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t exec;
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int i = 0; i < 5; ++i) {
+    CUDA(cudaMemsetAsync(request.outputs, 0xff, 4 * expected.size(), stream));
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    std::vector<float> got(expected.size());
+    CUDA(cudaMemcpy(got.data(), request.outputs, 4 * got.size(), cudaMemcpyDeviceToHost));
+    CHECK(std::memcmp(got.data(), expected.data(), 4 * got.size()) == 0, "replay " << i);
+  }
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+}
+
+DEVICE_CASE("decode: requests that cannot be are refused") {
+  kvasir::cuda::DecodePlan plan;
+  CHECK(kvasir::cuda::plan_decode({80, 2, 4, 1}, &plan) == cudaErrorInvalidValue, "head dim");
+  CHECK(kvasir::cuda::plan_decode({128, 0, 4, 1}, &plan) == cudaErrorInvalidValue, "kv heads");
+  CHECK(kvasir::cuda::plan_decode({128, 2, 4, 0}, &plan) == cudaErrorInvalidValue, "sequences");
+  Batch batch({{128, 2, 4, 1}, {{2, 2}}, {{0, 1, 0}}});
+  kvasir::cuda::DecodeRequest request = batch.request();
+  request.count = 2;
+  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "too many sequences");
+  request = batch.request();
+  const PageKind strange = {5, 2};
+  request.formats = &strange;
+  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "5 bits");
+}
+
+}  // namespace
