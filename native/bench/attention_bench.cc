@@ -35,6 +35,10 @@ using kvasir::CacheStats;
 
 constexpr int kMaxLayers = 512;
 constexpr int kMinedTokens = 1024;
+// Matching takes longer than all that is measured: codecs that do it get fewer layers, and two widths unless more are
+// named.
+constexpr int kMaxPatternTokens = 4 * 32768;
+constexpr int kPatternWidths[] = {2, 4};
 constexpr int kClusters = 32;
 constexpr int kHeadStride =
     9;  // of the 32 query heads, 0, 9, 18 and 27 are checked: four kv heads, four places in a group
@@ -48,6 +52,10 @@ int codec_named(const std::string& name) {
   int codec = 0;
   while (kvasir::codec_name(codec) != name) ++codec;
   return codec;
+}
+
+bool is_default(int codec, int bits) {
+  return !has_patterns(codec) || std::count(std::begin(kPatternWidths), std::end(kPatternWidths), bits) > 0;
 }
 
 // f16 first, as the yardstick, then the registry in its order, widest first; narrowed by --codecs.
@@ -65,7 +73,7 @@ std::vector<Width> chosen_widths(const Options& options) {
       unknown.erase(exact);
       if (name == "f16") {
         widths.insert(widths.begin(), {codec, bits});
-      } else if (options.codecs.empty() || by_name || by_width) {
+      } else if (by_name || by_width || (options.codecs.empty() && is_default(codec, bits))) {
         widths.push_back({codec, bits});
       }
     }
@@ -123,7 +131,7 @@ Filled fill(const Options& options, const Width& width, int context, const Rows&
   append(filled, 0);
   filled.step_bytes = layer_bytes(filled);
   filled.layers = static_cast<int>(std::ceil(static_cast<double>(options.rotate_mb) * 1e6 / filled.step_bytes));
-  filled.layers = std::min(std::max(filled.layers, 2), kMaxLayers);
+  filled.layers = std::min(std::max(filled.layers, 2), patterns ? kMaxPatternTokens / context : kMaxLayers);
   filled.cache.reset(create(filled.layers));
   filled.sequence = filled.cache->new_sequence();
   double seconds = 0.0;
