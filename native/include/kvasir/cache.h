@@ -102,6 +102,20 @@ class CacheStats {
   // Bits per element over everything held, windows included; elements counted once per sequence that sees them.
   double bits_per_element(int layer) const;
 
+  // Mean width of the codes in the sealed pages; 0 where there are none.
+  double code_bits(int layer, Side side) const;
+
+  // For codecs that shrink, since the cache was built: how often a page dropped to half its bits, the bytes that this
+  // freed, and the time that it took, waiting for readers included.
+  int64_t shrinks(int layer) const;
+  int64_t shrunk_bytes(int layer) const;
+  int64_t shrink_nanoseconds(int layer) const;
+  // The widths of one layer over time: step i says that, when step_pages pages had been sealed in it, step_bits became
+  // the most that all of the next ones had room for.
+  int steps(int layer) const;
+  int step_bits(int layer, int step) const;
+  int64_t step_pages(int layer, int step) const;
+
   // For codecs with a side table: the share of a side's sealed tokens, over all kv heads, that use one of its vectors,
   // and the share of page parts in which none does. 0 where there are no pages or no table.
   double table_use(int layer, Side side) const;

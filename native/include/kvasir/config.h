@@ -24,6 +24,13 @@ enum class Precision : int {
   kFast = 1,   // 8-bit weights for values where they suffice: <= 1e-4, fewer instructions
 };
 
+// Which pages give up bits first where a budget runs out and the codec can shrink ("progressive").
+enum class ShrinkPolicy : int {
+  kOldest = 0,  // the oldest of those with the most bits, only as many as needed: an append never waits for more than
+                // three pages for each one that it seals
+  kLayer = 1,   // all pages of the layer that needs the room, as in PM-KVQ
+};
+
 // In place of a layer number: every layer.
 constexpr int kAllLayers = -1;
 
@@ -60,10 +67,16 @@ class CacheConfig {
   // First tokens of a sequence, kept in 16 bits for ever. 0..4096.
   void set_sinks(int tokens);
 
+  // Keys are stored divided by these factors, and queries multiplied by them: [kv_heads][head_dim], positive, one value
+  // for both channels of a RoPE pair (calibrate.h finds them). `read` gives keys as they were appended. A count of 0
+  // removes them.
+  void set_key_scaling(int layer, const float* factors, int64_t count);
+
   // Memory ---------------------------------------------------------------------------------------------------
   // Hard limits in bytes over everything that a sequence owns: codes, scales, windows, sinks. 0: no limit.
   void set_budget(int64_t bytes);
   void set_layer_budget(int layer, int64_t bytes);
+  void set_shrink_policy(ShrinkPolicy policy);
 
   // Execution ------------------------------------------------------------------------------------------------
   // "auto", or a backend of backend.h by name. Create fails where the machine does not have it.

@@ -18,8 +18,8 @@ constexpr int64_t kMinTilesPerTask = 8;
 constexpr int64_t kTasksPerThread = 4;
 // Up to kPageTokens consecutive tokens that are stored alike.
 struct Tile {
-  const uint8_t* page;  // null: float16 rows
-  int row;              // first of `halves` where page is null
+  const PageView* page;  // null: float16 rows
+  int row;               // first of `halves` where page is null
   int tokens;
   int64_t position;
   int64_t page_number = 0;
@@ -143,6 +143,9 @@ class Attention {
     for (int r = 0; r < task.rows; ++r) {
       const float* query = request_.queries + row_offset(task, task.first_row + r);
       for (int c = 0; c < d; ++c) queries[r * d + c] = query[c] * layer_.softmax_scale;
+      if (!layer_.key_scaling) continue;
+      const float* scaling = layer_.key_scaling + static_cast<size_t>(task.kv_head) * d;
+      for (int c = 0; c < d; ++c) queries[r * d + c] *= scaling[c];
     }
     TaskSides sides;
     begin_sides(task, queries, sides);
@@ -212,7 +215,7 @@ class Attention {
     }
 
     if (tile.page) {
-      layer_.codecs[0].key_scores(layer_.formats[0], tile.page + layer_.part_offset(Side::kKeys, task.kv_head), input,
+      layer_.codecs[0].key_scores(tile.page->format(Side::kKeys), tile.page->part(Side::kKeys, task.kv_head), input,
                                   scores);
     } else {
       layer_.rows->key_scores(sequence.halves[0] + half_row, tile.tokens, d, input, scores);
@@ -230,7 +233,7 @@ class Attention {
     }
 
     if (tile.page) {
-      layer_.codecs[1].value_sum(layer_.formats[1], tile.page + layer_.part_offset(Side::kValues, task.kv_head),
+      layer_.codecs[1].value_sum(tile.page->format(Side::kValues), tile.page->part(Side::kValues, task.kv_head),
                                  weights, state.output);
     } else {
       layer_.rows->value_sum(sequence.halves[1] + half_row, tile.tokens, d, weights, state.output);

@@ -11,6 +11,29 @@
 
 namespace kvasir {
 
+// How a page is stored: first the parts of all kv heads for the keys, then those for the values.
+struct PageShape {
+  PageFormat formats[2];  // by Side
+  int kv_heads = 0;
+  int width = 0;  // the widest bits that a shrink can still halve; 0 where none can
+
+  size_t part_offset(Side side, int kv_head) const {
+    const size_t keys = formats[0].page_bytes * (side == Side::kValues ? kv_heads : 0);
+    return keys + formats[static_cast<int>(side)].page_bytes * kv_head;
+  }
+  size_t bytes() const { return (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
+};
+
+// A sealed page as readers see it. Pages of one layer may have different shapes.
+struct PageView {
+  const uint8_t* data = nullptr;
+  const PageShape* shape = nullptr;
+
+  const PageFormat& format(Side side) const { return shape->formats[static_cast<int>(side)]; }
+  const uint8_t* part(Side side, int kv_head) const { return data + shape->part_offset(side, kv_head); }
+  size_t part_bytes(Side side) const { return format(side).page_bytes; }
+};
+
 // What is the same for all sequences of a layer.
 struct AttentionLayer {
   int query_heads;
@@ -19,17 +42,12 @@ struct AttentionLayer {
   int64_t sliding_window;  // 0: none
   float softmax_scale;
   bool fast;
-  PageFormat formats[2];  // by Side
+  PageFormat formats[2];  // by Side: what is the same in all shapes of the layer's pages
   CodecKernels codecs[2];
   const RowKernels* rows;
+  const float* key_scaling;  // [kv_heads][head_dim], multiplies queries; null: none
 
   int group() const { return query_heads / kv_heads; }
-  // Where a kv head's part of a side starts in a page.
-  size_t part_offset(Side side, int kv_head) const {
-    const size_t keys = formats[0].page_bytes * (side == Side::kValues ? kv_heads : 0);
-    return keys + formats[static_cast<int>(side)].page_bytes * kv_head;
-  }
-  size_t page_bytes() const { return (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
 };
 
 // One layer of one sequence: sinks, then pages, then the window. Positions count tokens from 0.
@@ -37,10 +55,10 @@ struct SequenceView {
   int64_t length;
   const uint16_t* halves[2];  // sinks and window by side: [kv_heads][half_rows][head_dim]
   int half_rows;
-  int sinks;                    // rows 0 .. sinks - 1 of `halves`, positions 0 .. sinks - 1
-  int window_row;               // first row of the window in `halves`
-  int window;                   // rows of the window, positions length - window .. length - 1
-  const uint8_t* const* pages;  // held pages, oldest first; they end where the window begins
+  int sinks;                     // rows 0 .. sinks - 1 of `halves`, positions 0 .. sinks - 1
+  int window_row;                // first row of the window in `halves`
+  int window;                    // rows of the window, positions length - window .. length - 1
+  const PageView* const* pages;  // held pages, oldest first; they end where the window begins
   int64_t page_count;
   int64_t first_page;          // number of the oldest held page, counted from the sinks on
   const SideTable* tables[2];  // by side; empty where the codec has none

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -15,11 +14,13 @@
 #include "attention/attention.h"
 #include "base/checked.h"
 #include "base/fair_shared_mutex.h"
+#include "base/half.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "cache/config.h"
 #include "cache/layer.h"
-#include "cache/pool.h"
+#include "cache/memory.h"
+#include "cache/plan.h"
 #include "cache/stats.h"
 #include "kvasir/error.h"
 
@@ -38,48 +39,14 @@ struct Sequence {
   std::vector<SequenceLayer> layers;
 };
 
-LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
-  const LayerConfig& layer = config.layers[index];
-  if (layer.query_heads == 0) refuse("layer " + std::to_string(index) + " has no heads: call set_heads");
-  LayerPlan plan = {};
-  plan.index = index;
-  plan.sinks = config.sinks;
-  plan.window = config.window;
-  AttentionLayer& attention = plan.attention;
-  attention.query_heads = layer.query_heads;
-  attention.kv_heads = layer.kv_heads;
-  attention.head_dim = layer.head_dim;
-  attention.sliding_window = layer.sliding_window;
-  attention.softmax_scale =
-      layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim));
-  attention.fast = config.precision == Precision::kFast;
-  attention.rows = backend_at(backend).rows;
-  plan.match = &resolve_match(backend);
-  for (Side side : {Side::kKeys, Side::kValues}) {
-    const SideConfig& wanted = layer.sides[static_cast<int>(side)];
-    const int codec = codec_index(wanted.codec);
-    const ResolvedCodec resolved = resolve_codec(backend, codec);
-    attention.formats[static_cast<int>(side)] =
-        configure_codec(codec, side, wanted.bits, layer.head_dim, wanted.options);
-    attention.codecs[static_cast<int>(side)] = resolved.kernels;
-    plan.codecs[static_cast<int>(side)] = &codec_at(codec);
-    plan.fallback |= resolved.fallback;
-  }
-  return plan;
-}
-
 }  // namespace
 
 class Cache::Impl {
  public:
-  explicit Impl(const CacheConfig::Impl& config) : backend_(backend_index(config.backend.c_str())) {
-    std::vector<int64_t> budgets;
-    for (int i = 0; i < static_cast<int>(config.layers.size()); ++i) {
-      plans_.push_back(plan_layer(config, i, backend_));
-      budgets.push_back(config.layers[i].budget);
-    }
-    pool_ = std::make_shared<Pool>(config.budget, std::move(budgets));
-  }
+  explicit Impl(const CacheConfig::Impl& config)
+      : backend_(backend_index(config.backend.c_str())),
+        plans_(plan_layers(config, backend_)),
+        memory_(plans_, config.budget, layer_budgets(config), config.shrink_policy) {}
 
   int64_t new_sequence() { return add(std::make_shared<Sequence>(static_cast<int>(plans_.size()))); }
 
@@ -88,7 +55,10 @@ class Cache::Impl {
     const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
     {
       std::shared_lock<FairSharedMutex> lock(original->mutex);
-      for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, *pool_);
+      std::vector<int64_t> bytes;
+      for (const SequenceLayer& layer : original->layers) bytes.push_back(layer.bytes_to_fork());
+      memory_.check_room(bytes);
+      for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_);
     }
     return add(copy);
   }
@@ -99,7 +69,7 @@ class Cache::Impl {
     float* scratch = page_scratch();
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
     for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
-    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].truncate(plan, length, scratch);
+    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].truncate(plan, memory_, length, scratch);
   }
 
   void release(int64_t id) {
@@ -127,9 +97,17 @@ class Cache::Impl {
     checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of keys");
     const auto sequence = find(id);
     check_elements(plan, rows, elements);
+    TokenRows stored = rows;
+    std::vector<float> scaled;
+    if (!plan.key_scaling.empty()) {
+      scaled = scaled_keys(plan, rows, elements);
+      stored.sides[0] = scaled.data();
+      stored.types[0] = ElementType::kFloat32;
+      check_elements(plan, stored, elements);
+    }
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
     checked_add(sequence->layers[layer].length(), rows.tokens, "length plus tokens");
-    sequence->layers[layer].append(plan, *pool_, rows, ThreadPool::shared());
+    sequence->layers[layer].append(plan, memory_, stored, ThreadPool::shared());
   }
 
   void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs) {
@@ -143,6 +121,7 @@ class Cache::Impl {
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
     const auto locks = lock_shared(sequences);
+    const auto pages = memory_.read(layer);
     std::vector<SequenceView> views;
     for (int i = 0; i < count; ++i) {
       const SequenceLayer& each = sequences[i]->layers[layer];
@@ -171,7 +150,12 @@ class Cache::Impl {
       refuse("the sliding window of layer " + std::to_string(layer) + " left the rows before " +
              std::to_string(each.first_held(plan)) + " behind, asked for " + std::to_string(first));
     }
+    const auto pages = memory_.read(layer);
     each.read(plan, side, first, tokens, out, scratch);
+    if (side == Side::kKeys && !plan.key_scaling.empty()) {
+      const size_t row = plan.key_scaling.size();
+      for (size_t i = 0; i < static_cast<size_t>(tokens) * row; ++i) out[i] *= plan.key_scaling[i % row];
+    }
   }
 
   int64_t page_count(int64_t id, int layer) {
@@ -191,10 +175,11 @@ class Cache::Impl {
     if (page < 0 || page >= each.page_count()) {
       refuse("page " + std::to_string(page) + " of " + std::to_string(each.page_count()));
     }
-    const auto bytes = static_cast<int64_t>(plan.attention.formats[static_cast<int>(side)].page_bytes);
+    const auto pages = memory_.read(layer);
+    const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side));
     if (capacity < bytes) return bytes;
     check_pointer("out", out);
-    const uint8_t* part = each.page(page) + plan.attention.part_offset(side, kv_head);
+    const uint8_t* part = each.page(page).part(side, kv_head);
     std::copy(part, part + bytes, out);
     return bytes;
   }
@@ -230,28 +215,32 @@ class Cache::Impl {
       std::lock_guard<std::mutex> lock(mutex_);
       for (const auto& [id, sequence] : sequences_) sequences.push_back(sequence);
     }
-    std::set<const uint8_t*> counted;
+    std::set<const PageView*> counted;
+    Pool& pool = memory_.pool();
     for (const auto& sequence : sequences) {
       std::shared_lock<FairSharedMutex> lock(sequence->mutex);
       for (const LayerPlan& plan : plans_) {
         const SequenceLayer& layer = sequence->layers[plan.index];
         stats->layers[plan.index].elements += (layer.length() - layer.first_held(plan)) * plan.elements_per_token();
-        count_labels(plan, layer, counted, stats->layers[plan.index]);
+        const auto pages = memory_.read(plan.index);
+        count_parts(plan, layer, counted, stats->layers[plan.index]);
       }
     }
     for (const LayerPlan& plan : plans_) {
       LayerStats& layer = stats->layers[plan.index];
-      const Pool::Usage pages = pool_->usage(plan.index, BlockKind::kPage);
+      const Pool::Usage pages = pool.usage(plan.index, BlockKind::kPage);
       layer.pages = pages.blocks;
       layer.page_bytes = pages.bytes;
       layer.page_elements = pages.blocks * kPageTokens * plan.elements_per_token();
-      layer.window_bytes = pool_->usage(plan.index, BlockKind::kWindow).bytes;
-      layer.table_bytes = pool_->usage(plan.index, BlockKind::kSideTable).bytes;
+      layer.window_bytes = pool.usage(plan.index, BlockKind::kWindow).bytes;
+      layer.table_bytes = pool.usage(plan.index, BlockKind::kSideTable).bytes;
+      layer.shrinks = memory_.shrinks(plan.index);
+      layer.steps = memory_.steps(plan.index);
     }
     stats->sequences = static_cast<int64_t>(sequences.size());
-    stats->budget = pool_->budget();
-    stats->bytes = pool_->bytes();
-    stats->peak_bytes = pool_->peak_bytes();
+    stats->budget = pool.budget();
+    stats->bytes = pool.bytes();
+    stats->peak_bytes = pool.peak_bytes();
     stats->backend = backend_at(backend_).name;
     stats->tiles = tiles_;
     stats->fallback_tiles = fallback_tiles_;
@@ -273,24 +262,49 @@ class Cache::Impl {
     }
   }
 
-  // How far pages use their side tables; pages that were counted already, for another sequence, are left out.
-  static void count_labels(const LayerPlan& plan, const SequenceLayer& layer, std::set<const uint8_t*>& counted,
-                           LayerStats& stats) {
-    if (!plan.codecs[0]->labelled && !plan.codecs[1]->labelled) return;
+  // What the parts of pages are like; pages that were counted already, for another sequence, are left out.
+  static void count_parts(const LayerPlan& plan, const SequenceLayer& layer, std::set<const PageView*>& counted,
+                          LayerStats& stats) {
     for (int64_t i = 0; i < layer.page_count(); ++i) {
-      if (!counted.insert(layer.page(i)).second) continue;
+      const PageView& page = layer.page(i);
+      if (!counted.insert(&page).second) continue;
       for (Side side : {Side::kKeys, Side::kValues}) {
         const int index = static_cast<int>(side);
+        stats.parts[index] += plan.attention.kv_heads;
+        stats.part_bits[index] += int64_t{plan.attention.kv_heads} * page.format(side).bits;
         if (!plan.codecs[index]->labelled) continue;
         for (int head = 0; head < plan.attention.kv_heads; ++head) {
-          const uint8_t* part = layer.page(i) + plan.attention.part_offset(side, head);
-          const int tokens = plan.codecs[index]->labelled(plan.attention.formats[index], part);
-          stats.parts[index] += 1;
+          const int tokens = plan.codecs[index]->labelled(page.format(side), page.part(side, head));
           stats.parts_without_table[index] += tokens == 0;
           stats.labelled_tokens[index] += tokens;
         }
       }
     }
+  }
+
+  static std::vector<int64_t> layer_budgets(const CacheConfig::Impl& config) {
+    std::vector<int64_t> budgets;
+    for (const LayerConfig& layer : config.layers) budgets.push_back(layer.budget);
+    return budgets;
+  }
+
+  // Keys as they are stored under key scaling.
+  static std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows, int64_t elements) {
+    std::vector<float> keys(static_cast<size_t>(elements));
+    const size_t row = plan.key_scaling.size();
+    const auto* floats = static_cast<const float*>(rows.sides[0]);
+    const auto* halves = static_cast<const uint16_t*>(rows.sides[0]);
+    for (size_t i = 0; i < keys.size(); i += row) {
+      if (rows.types[0] == ElementType::kFloat32) {
+        std::copy(floats + i, floats + i + row, keys.begin() + static_cast<std::ptrdiff_t>(i));
+      } else if (rows.types[0] == ElementType::kFloat16) {
+        plan.attention.rows->from_half(halves + i, row, keys.data() + i);
+      } else {
+        for (size_t c = 0; c < row; ++c) keys[i + c] = bfloat_to_float(halves[i + c]);
+      }
+      for (size_t c = 0; c < row; ++c) keys[i + c] /= plan.key_scaling[c];
+    }
+    return keys;
   }
 
   // Room for one decoded page of one head.
@@ -337,14 +351,14 @@ class Cache::Impl {
   static void check_elements(const LayerPlan& plan, const TokenRows& rows, int64_t elements) {
     constexpr int64_t kPerTask = 1 << 18;
     const int tasks = static_cast<int>((elements + kPerTask - 1) / kPerTask);
-    const size_t size = rows.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
     for (int side = 0; side < 2; ++side) {
+      const size_t size = rows.types[side] == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
       std::atomic<bool> good{true};
       ThreadPool::shared().run(tasks, [&](int task) {
         const int64_t first = task * kPerTask;
         const auto count = static_cast<size_t>(std::min(kPerTask, elements - first));
         const char* begin = static_cast<const char*>(rows.sides[side]) + static_cast<size_t>(first) * size;
-        if (!plan.attention.rows->check(begin, rows.type, count)) good = false;
+        if (!plan.attention.rows->check(begin, rows.types[side], count)) good = false;
       });
       if (!good) {
         throw Error(ErrorCode::kNotFinite, std::string(side == 0 ? "keys" : "values") +
@@ -367,8 +381,8 @@ class Cache::Impl {
   }
 
   const int backend_;
-  std::vector<LayerPlan> plans_;
-  std::shared_ptr<Pool> pool_;
+  const std::vector<LayerPlan> plans_;
+  Memory memory_;
   std::mutex mutex_;  // guards the map, not the sequences
   std::map<int64_t, std::shared_ptr<Sequence>> sequences_;
   int64_t next_id_ = 1;
@@ -388,15 +402,15 @@ void Cache::release(int64_t sequence) { impl_->release(sequence); }
 int64_t Cache::length(int64_t sequence, int layer) { return impl_->length(sequence, layer); }
 
 void Cache::append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, ElementType::kFloat32, tokens});
+  impl_->append(sequence, layer, {{keys, values}, {ElementType::kFloat32, ElementType::kFloat32}, tokens});
 }
 
 void Cache::append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, ElementType::kFloat16, tokens});
+  impl_->append(sequence, layer, {{keys, values}, {ElementType::kFloat16, ElementType::kFloat16}, tokens});
 }
 
 void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, ElementType::kBFloat16, tokens});
+  impl_->append(sequence, layer, {{keys, values}, {ElementType::kBFloat16, ElementType::kBFloat16}, tokens});
 }
 
 void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs) {

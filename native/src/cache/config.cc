@@ -104,6 +104,17 @@ void CacheConfig::set_sinks(int tokens) {
   impl_->sinks = tokens;
 }
 
+void CacheConfig::set_key_scaling(int layer, const float* factors, int64_t count) {
+  check_range("factors", count, 0, int64_t{kMaxHeads} * kMaxHeadDim);
+  if (count > 0 && !factors) refuse("factors are null");
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(factors[i]) || factors[i] <= 0.0f) {
+      refuse("factor " + std::to_string(i) + " of key scaling must be positive, not " + std::to_string(factors[i]));
+    }
+  }
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.key_scaling.assign(factors, factors + count); });
+}
+
 void CacheConfig::set_budget(int64_t bytes) {
   check_range("budget", bytes, 0, INT64_MAX);
   impl_->budget = bytes;
@@ -112,6 +123,11 @@ void CacheConfig::set_budget(int64_t bytes) {
 void CacheConfig::set_layer_budget(int layer, int64_t bytes) {
   check_range("layer budget", bytes, 0, INT64_MAX);
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.budget = bytes; });
+}
+
+void CacheConfig::set_shrink_policy(ShrinkPolicy policy) {
+  check_range("shrink policy", static_cast<int>(policy), 0, 1);
+  impl_->shrink_policy = policy;
 }
 
 void CacheConfig::set_backend(const char* name) { impl_->backend = check_text("backend", name); }

@@ -24,6 +24,7 @@ struct LayerConfig {
   float softmax_scale = 0.0f;  // 0: 1/sqrt(head_dim)
   int64_t budget = 0;
   SideConfig sides[2];
+  std::vector<float> key_scaling;  // empty: none
 };
 
 struct CacheConfig::Impl {
@@ -33,6 +34,7 @@ struct CacheConfig::Impl {
   int64_t budget = 0;
   std::string backend = "auto";
   Precision precision = Precision::kExact;
+  ShrinkPolicy shrink_policy = ShrinkPolicy::kOldest;
 };
 
 }  // namespace kvasir

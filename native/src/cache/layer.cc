@@ -13,7 +13,7 @@ namespace {
 
 // Row of `token` and `kv_head` in appended data.
 const void* input_row(const LayerPlan& plan, const TokenRows& rows, Side side, int64_t token, int kv_head) {
-  const size_t element = rows.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+  const size_t element = rows.types[static_cast<int>(side)] == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
   const size_t row = static_cast<size_t>(token) * plan.attention.kv_heads + kv_head;
   return static_cast<const char*>(rows.sides[static_cast<int>(side)]) + row * plan.attention.head_dim * element;
 }
@@ -35,7 +35,7 @@ SequenceView SequenceLayer::view(const LayerPlan& plan) const {
   view.halves[1] = half_row(plan, Side::kValues, 0, 0);
   view.window_row = plan.sinks;
   view.window = static_cast<int>(body(plan) - sealed_pages() * kPageTokens);
-  view.pages = page_data_.data();
+  view.pages = page_views_.data();
   view.page_count = page_count();
   view.first_page = dropped_pages_;
   view.tables[0] = &tables_[0];
@@ -47,7 +47,7 @@ SequenceView SequenceLayer::view(const LayerPlan& plan) const {
 class SequenceLayer::Seal : public SealInput {
  public:
   Seal(const SequenceLayer& layer, const LayerPlan& plan, const TokenRows& rows, Side side, int64_t page_count,
-       int64_t body, Pool& memory, ThreadPool& threads)
+       int64_t body, Memory& memory, ThreadPool& threads)
       : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, threads),
         layer_(layer),
         plan_(plan),
@@ -70,29 +70,28 @@ class SequenceLayer::Seal : public SealInput {
   const LayerPlan& plan_;
   const TokenRows& rows_;
   const Side side_;
-  Pool& memory_;
+  Memory& memory_;
 };
 
-void SequenceLayer::append(const LayerPlan& plan, Pool& memory, const TokenRows& rows, ThreadPool& threads) {
+void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRows& rows, ThreadPool& threads) {
   const int64_t new_length = length_ + rows.tokens;
   const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
   const int64_t sealed = sealed_pages();
   const int64_t to_seal = std::max<int64_t>(0, (new_body - plan.window) / kPageTokens - sealed);
 
   // Everything that can fail, first.
-  const auto page_bytes = static_cast<int64_t>(plan.attention.page_bytes());
-  const int64_t all_pages = checked_multiply(to_seal, page_bytes, "bytes of the pages to seal");
-  Pool::Reservation reserved =
-      memory.reserve(plan.index, checked_add(all_pages, halves_ ? 0 : plan.half_bytes(), "bytes to append"));
   Block halves;
-  if (!halves_) halves = reserved.take(BlockKind::kWindow, plan.half_bytes());
-  std::vector<std::shared_ptr<const Block>> new_pages;
-  new_pages.reserve(static_cast<size_t>(to_seal));
-  for (int64_t i = 0; i < to_seal; ++i) {
-    new_pages.push_back(std::make_shared<const Block>(reserved.take(BlockKind::kPage, page_bytes)));
+  std::vector<std::shared_ptr<Page>> new_pages;
+  if (!halves_ || to_seal > 0) {
+    Memory::Room room = memory.make_room(plan.index, halves_ ? 0 : plan.half_bytes(), to_seal);
+    if (!halves_) halves = room.bytes.take(BlockKind::kWindow, plan.half_bytes());
+    for (const PageShape* shape : room.shapes) {
+      Block block = room.bytes.take(BlockKind::kPage, static_cast<int64_t>(shape->bytes()), plan.can_shrink());
+      new_pages.push_back(std::make_shared<Page>(memory, plan.index, std::move(block), *shape));
+    }
+    pages_.reserve(pages_.size() + new_pages.size());
+    page_views_.reserve(pages_.size() + new_pages.size());
   }
-  pages_.reserve(pages_.size() + new_pages.size());
-  page_data_.reserve(pages_.size() + new_pages.size());
 
   SideTable tables[2] = {tables_[0], tables_[1]};
   for (Side side : {Side::kKeys, Side::kValues}) {
@@ -106,8 +105,7 @@ void SequenceLayer::append(const LayerPlan& plan, Pool& memory, const TokenRows&
     const int64_t page = task / parts;
     const Side side = task % parts < plan.attention.kv_heads ? Side::kKeys : Side::kValues;
     const int kv_head = task % plan.attention.kv_heads;
-    uint8_t* part = new_pages[page]->data() + plan.attention.part_offset(side, kv_head);
-    encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, part);
+    encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, *new_pages[page]);
   });
 
   // From here on nothing throws.
@@ -116,7 +114,8 @@ void SequenceLayer::append(const LayerPlan& plan, Pool& memory, const TokenRows&
     for (int head = 0; head < plan.attention.kv_heads; ++head) fill_halves(plan, rows, to_seal, side, head);
   }
   for (auto& page : new_pages) {
-    page_data_.push_back(page->data());
+    page_views_.push_back(&page->view());
+    memory.enlist(*page);
     pages_.push_back(std::move(page));
   }
   for (int side = 0; side < 2; ++side) tables_[side] = std::move(tables[side]);
@@ -137,16 +136,17 @@ void SequenceLayer::gather(const LayerPlan& plan, const TokenRows& rows, Side si
       source = half_row(plan, side, kv_head, plan.sinks + token - window_begin);
     } else {
       const void* input = input_row(plan, rows, side, plan.sinks + token - length_, kv_head);
-      plan.attention.rows->to_half(input, rows.type, d, half);
+      plan.attention.rows->to_half(input, rows.types[static_cast<int>(side)], d, half);
     }
     plan.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * d);
   }
 }
 
 void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page,
-                                Side side, int kv_head, uint8_t* part) const {
+                                Side side, int kv_head, Page& out) const {
   const int index = static_cast<int>(side);
-  const PageFormat& format = plan.attention.formats[index];
+  const PageFormat& format = out.view().format(side);
+  uint8_t* part = out.part(side, kv_head);
   struct PageRows;
   float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * format.head_dim);
   gather(plan, rows, side, kv_head, page * kPageTokens, kPageTokens, gathered);
@@ -159,8 +159,9 @@ void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, co
 
 void SequenceLayer::decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const {
   const int index = static_cast<int>(side);
-  const PageFormat& format = plan.attention.formats[index];
-  const uint8_t* part = page_data_[page - dropped_pages_] + plan.attention.part_offset(side, kv_head);
+  const PageView& view = *page_views_[page - dropped_pages_];
+  const PageFormat& format = view.format(side);
+  const uint8_t* part = view.part(side, kv_head);
   plan.attention.codecs[index].decode(format, part, rows);
   if (plan.codecs[index]->restore) {
     const auto vectors = side_vectors(tables_[index], kv_head, format.head_dim);
@@ -188,7 +189,7 @@ void SequenceLayer::fill_halves(const LayerPlan& plan, const TokenRows& rows, in
       continue;
     }
     const int64_t row = sink ? position : position - new_begin;
-    plan.attention.rows->to_half(input_row(plan, rows, side, token, kv_head), rows.type, d,
+    plan.attention.rows->to_half(input_row(plan, rows, side, token, kv_head), rows.types[static_cast<int>(side)], d,
                                  half_row(plan, side, kv_head, row));
   }
 }
@@ -200,7 +201,7 @@ void SequenceLayer::drop_old_pages(const LayerPlan& plan, int64_t length) {
   const int64_t drop = std::min(unseen / kPageTokens - dropped_pages_, page_count());
   if (drop <= 0) return;
   pages_.erase(pages_.begin(), pages_.begin() + drop);
-  page_data_.erase(page_data_.begin(), page_data_.begin() + drop);
+  page_views_.erase(page_views_.begin(), page_views_.begin() + drop);
   dropped_pages_ += drop;
 }
 
@@ -215,7 +216,7 @@ void SequenceLayer::check_truncate(const LayerPlan& plan, int64_t length) const 
   }
 }
 
-void SequenceLayer::truncate(const LayerPlan& plan, int64_t length, float* scratch) {
+void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, int64_t length, float* scratch) {
   if (length >= length_) return;
   const int64_t new_body = std::max<int64_t>(0, length - plan.sinks);
   const int64_t kept_pages = std::min(new_body / kPageTokens, sealed_pages());
@@ -226,7 +227,10 @@ void SequenceLayer::truncate(const LayerPlan& plan, int64_t length, float* scrat
     for (Side side : {Side::kKeys, Side::kValues}) {
       if (reopened == 0) break;
       for (int head = 0; head < plan.attention.kv_heads; ++head) {
-        decode_part(plan, kept_pages, side, head, scratch);
+        {
+          const auto pages = memory.read(plan.index);
+          decode_part(plan, kept_pages, side, head, scratch);
+        }
         // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
         for (int64_t i = 0; i < reopened * plan.attention.head_dim; ++i) {
           scratch[i] = std::clamp(scratch[i], -kMaxMagnitude, kMaxMagnitude);
@@ -237,14 +241,14 @@ void SequenceLayer::truncate(const LayerPlan& plan, int64_t length, float* scrat
     }
     const int64_t held = std::max<int64_t>(0, kept_pages - dropped_pages_);
     pages_.resize(static_cast<size_t>(held));
-    page_data_.resize(static_cast<size_t>(held));
+    page_views_.resize(static_cast<size_t>(held));
     dropped_pages_ = std::min(dropped_pages_, kept_pages);
     for (SideTable& table : tables_) table.truncate(kept_pages);
   }
   length_ = length;
 }
 
-SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Pool& memory) const {
+SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory) const {
   SequenceLayer copy;
   if (halves_) {
     copy.halves_ = memory.take(plan.index, BlockKind::kWindow, halves_.bytes());
@@ -253,7 +257,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Pool& memory) const {
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;
   copy.pages_ = pages_;
-  copy.page_data_ = page_data_;
+  copy.page_views_ = page_views_;
   copy.tables_[0] = tables_[0];
   copy.tables_[1] = tables_[1];
   return copy;

@@ -10,33 +10,15 @@
 #include <vector>
 
 #include "attention/attention.h"
-#include "cache/pool.h"
-#include "codecs/codec.h"
+#include "cache/memory.h"
+#include "cache/plan.h"
 
 namespace kvasir {
-
-// What is fixed for one layer when the cache is built.
-struct LayerPlan {
-  int index;
-  int sinks;
-  int window;  // least tokens that stay in 16 bits
-  AttentionLayer attention;
-  const Codec* codecs[2];  // by side
-  const MatchKernels* match;
-  bool fallback;  // whether a tile verb comes from a lower backend
-
-  // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
-  int half_rows() const { return sinks + window + kPageTokens; }
-  int64_t half_bytes() const {
-    return int64_t{2} * attention.kv_heads * half_rows() * attention.head_dim * static_cast<int64_t>(sizeof(uint16_t));
-  }
-  int64_t elements_per_token() const { return int64_t{2} * attention.kv_heads * attention.head_dim; }
-};
 
 // Token rows as they come in: [tokens][kv_heads][head_dim].
 struct TokenRows {
   const void* sides[2];
-  ElementType type;
+  ElementType types[2];
   int64_t tokens;
 };
 
@@ -48,19 +30,20 @@ class SequenceLayer {
     return dropped_pages_ == 0 ? 0 : plan.sinks + dropped_pages_ * kPageTokens;
   }
   int64_t page_count() const { return static_cast<int64_t>(pages_.size()); }
-  const uint8_t* page(int64_t index) const { return page_data_[index]; }
+  const PageView& page(int64_t index) const { return *page_views_[index]; }
   const SideTable& table(Side side) const { return tables_[static_cast<int>(side)]; }
 
   // All or nothing: throws before anything changes. `rows` has been checked.
-  void append(const LayerPlan& plan, Pool& memory, const TokenRows& rows, ThreadPool& threads);
+  void append(const LayerPlan& plan, Memory& memory, const TokenRows& rows, ThreadPool& threads);
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
   // Cannot fail once checked. `scratch`: kPageTokens * head_dim floats.
-  void truncate(const LayerPlan& plan, int64_t length, float* scratch);
+  void truncate(const LayerPlan& plan, Memory& memory, int64_t length, float* scratch);
 
   // A copy that shares the pages.
-  SequenceLayer fork(const LayerPlan& plan, Pool& memory) const;
+  SequenceLayer fork(const LayerPlan& plan, Memory& memory) const;
+  int64_t bytes_to_fork() const { return halves_.bytes(); }
 
   SequenceView view(const LayerPlan& plan) const;
 
@@ -78,7 +61,7 @@ class SequenceLayer {
   void gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first, int64_t count,
               float* out) const;
   void encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page, Side side,
-                   int kv_head, uint8_t* part) const;
+                   int kv_head, Page& out) const;
   // One head's side of a sealed page, counted from the sinks on.
   void decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const;
   void fill_halves(const LayerPlan& plan, const TokenRows& rows, int64_t new_pages, Side side, int kv_head);
@@ -86,10 +69,10 @@ class SequenceLayer {
 
   int64_t length_ = 0;
   int64_t dropped_pages_ = 0;
-  std::vector<std::shared_ptr<const Block>> pages_;  // held, oldest first
-  std::vector<const uint8_t*> page_data_;            // the same, for attention
-  SideTable tables_[2];                              // by side; empty where the codec has none
-  Block halves_;                                     // [side][kv_heads][half_rows][head_dim], from the first append on
+  std::vector<std::shared_ptr<Page>> pages_;  // held, oldest first
+  std::vector<const PageView*> page_views_;   // theirs, for attention
+  SideTable tables_[2];                       // by side; empty where the codec has none
+  Block halves_;                              // [side][kv_heads][half_rows][head_dim], from the first append on
 };
 
 }  // namespace kvasir

@@ -9,6 +9,8 @@
 namespace kvasir {
 namespace {
 
+int64_t room_under(int64_t budget, int64_t held) { return budget == 0 ? INT64_MAX : budget - held; }
+
 void check_budget(const std::string& whose, int64_t budget, int64_t held, int64_t needed) {
   if (budget != 0 && needed > budget - held) {
     throw Error(ErrorCode::kBudgetExceeded, whose + " budget is " + std::to_string(budget) + " bytes, " +
@@ -24,6 +26,7 @@ Block& Block::operator=(Block&& other) noexcept {
     reset();
     pool_ = std::move(other.pool_);
     memory_ = std::move(other.memory_);
+    mapping_ = std::move(other.mapping_);
     bytes_ = std::exchange(other.bytes_, 0);
     layer_ = other.layer_;
     kind_ = other.kind_;
@@ -34,6 +37,7 @@ Block& Block::operator=(Block&& other) noexcept {
 void Block::reset() {
   if (!pool_) return;
   memory_.reset();
+  mapping_ = Mapping();
   {
     std::lock_guard<std::mutex> lock(pool_->mutex_);
     Pool::Usage& usage = pool_->layers_[layer_].usage[static_cast<int>(kind_)];
@@ -45,6 +49,14 @@ void Block::reset() {
   bytes_ = 0;
 }
 
+void Block::shrink(int64_t bytes) {
+  mapping_.shrink(static_cast<size_t>(bytes));
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  pool_->layers_[layer_].usage[static_cast<int>(kind_)].bytes -= bytes_ - bytes;
+  pool_->give_back(layer_, bytes_ - bytes);
+  bytes_ = bytes;
+}
+
 Pool::Pool(int64_t budget, std::vector<int64_t> layer_budgets) : budget_(budget), layers_(layer_budgets.size()) {
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].budget = layer_budgets[i];
 }
@@ -54,10 +66,33 @@ Pool::Reservation Pool::reserve(int layer, int64_t bytes) {
   Layer& owner = layers_[layer];
   check_budget("the cache's", budget_, bytes_, bytes);
   check_budget("layer " + std::to_string(layer) + "'s", owner.budget, owner.bytes, bytes);
-  owner.bytes += bytes;
+  return grant(layer, bytes);
+}
+
+std::optional<Pool::Reservation> Pool::try_reserve(int layer, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes > room_under(budget_, bytes_) || bytes > room_of(layers_[layer])) return std::nullopt;
+  return grant(layer, bytes);
+}
+
+// With the mutex held and the budgets checked.
+Pool::Reservation Pool::grant(int layer, int64_t bytes) {
+  layers_[layer].bytes += bytes;
   bytes_ += bytes;
   peak_bytes_ = std::max(peak_bytes_, bytes_);
   return {shared_from_this(), layer, bytes};
+}
+
+int64_t Pool::room_of(const Layer& layer) const { return room_under(layer.budget, layer.bytes); }
+
+int64_t Pool::room() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return room_under(budget_, bytes_);
+}
+
+int64_t Pool::room(int layer) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return room_of(layers_[layer]);
 }
 
 Block Pool::take(int layer, BlockKind kind, int64_t bytes) { return reserve(layer, bytes).take(kind, bytes); }
@@ -68,10 +103,13 @@ Pool::Reservation::~Reservation() {
   pool_->give_back(layer_, left_);
 }
 
-Block Pool::Reservation::take(BlockKind kind, int64_t bytes) {
-  AlignedArray<uint8_t> memory = make_aligned<uint8_t>(static_cast<size_t>(bytes));
+Block Pool::Reservation::take(BlockKind kind, int64_t bytes, bool shrinkable) {
   Block block;
-  block.memory_ = std::move(memory);
+  if (shrinkable) {
+    block.mapping_ = Mapping(static_cast<size_t>(bytes));
+  } else {
+    block.memory_ = make_aligned<uint8_t>(static_cast<size_t>(bytes));
+  }
   block.pool_ = pool_;
   block.layer_ = layer_;
   block.kind_ = kind;

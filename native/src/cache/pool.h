@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/aligned.h"
+#include "base/mapping.h"
 
 namespace kvasir {
 
@@ -26,15 +28,18 @@ class Block {
   Block& operator=(Block&& other) noexcept;
   ~Block() { reset(); }
 
-  uint8_t* data() const { return memory_.get(); }
+  uint8_t* data() const { return memory_ ? memory_.get() : mapping_.data(); }
   int64_t bytes() const { return bytes_; }
-  explicit operator bool() const { return memory_ != nullptr; }
+  explicit operator bool() const { return data() != nullptr; }
   void reset();
+  // Keeps the first `bytes` where they are and gives the rest back, for good. For blocks taken as shrinkable.
+  void shrink(int64_t bytes);
 
  private:
   friend class Pool;
   std::shared_ptr<Pool> pool_;
-  AlignedArray<uint8_t> memory_;
+  AlignedArray<uint8_t> memory_;  // this,
+  Mapping mapping_;               // or this
   int64_t bytes_ = 0;
   int layer_ = 0;
   BlockKind kind_ = BlockKind::kPage;
@@ -56,7 +61,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Reservation(Reservation&& other) noexcept = default;
     ~Reservation();
     // At most as many bytes, in all, as were reserved. Throws kOutOfMemory.
-    Block take(BlockKind kind, int64_t bytes);
+    Block take(BlockKind kind, int64_t bytes, bool shrinkable = false);
 
    private:
     friend class Pool;
@@ -69,8 +74,14 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   // Throws kBudgetExceeded.
   Reservation reserve(int layer, int64_t bytes);
+  // Nothing where the bytes do not fit.
+  std::optional<Reservation> try_reserve(int layer, int64_t bytes);
   // One block. Throws kBudgetExceeded or kOutOfMemory.
   Block take(int layer, BlockKind kind, int64_t bytes);
+
+  // What is left under a budget; INT64_MAX where there is none.
+  int64_t room() const;
+  int64_t room(int layer) const;
 
   int64_t budget() const { return budget_; }
   int64_t bytes() const;
@@ -85,6 +96,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Usage usage[3];     // by kind
   };
   void give_back(int layer, int64_t bytes);
+  Reservation grant(int layer, int64_t bytes);
+  int64_t room_of(const Layer& layer) const;
 
   const int64_t budget_;
   mutable std::mutex mutex_;

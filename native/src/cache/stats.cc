@@ -29,9 +29,13 @@ void LayerStats::add(const LayerStats& other) {
   elements += other.elements;
   for (int side = 0; side < 2; ++side) {
     parts[side] += other.parts[side];
+    part_bits[side] += other.part_bits[side];
     parts_without_table[side] += other.parts_without_table[side];
     labelled_tokens[side] += other.labelled_tokens[side];
   }
+  shrinks.count += other.shrinks.count;
+  shrinks.freed_bytes += other.shrinks.freed_bytes;
+  shrinks.nanoseconds += other.shrinks.nanoseconds;
 }
 
 LayerStats CacheStats::Impl::at(int layer) const {
@@ -69,6 +73,32 @@ double CacheStats::bits_per_element(int layer) const {
   const LayerStats stats = impl_->at(layer);
   return 8 * share(bytes_of(stats), stats.elements);
 }
+
+double CacheStats::code_bits(int layer, Side side) const {
+  const LayerStats stats = impl_->at(layer);
+  const int index = side_index(side);
+  return share(stats.part_bits[index], stats.parts[index]);
+}
+
+int64_t CacheStats::shrinks(int layer) const { return impl_->at(layer).shrinks.count; }
+int64_t CacheStats::shrunk_bytes(int layer) const { return impl_->at(layer).shrinks.freed_bytes; }
+int64_t CacheStats::shrink_nanoseconds(int layer) const { return impl_->at(layer).shrinks.nanoseconds; }
+
+namespace {
+
+Memory::Step step_at(const LayerStats& layer, int step) {
+  if (step < 0 || step >= static_cast<int>(layer.steps.size())) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "step " + std::to_string(step) + " of " + std::to_string(layer.steps.size()));
+  }
+  return layer.steps[step];
+}
+
+}  // namespace
+
+int CacheStats::steps(int layer) const { return static_cast<int>(impl_->at(layer).steps.size()); }
+int CacheStats::step_bits(int layer, int step) const { return step_at(impl_->at(layer), step).bits; }
+int64_t CacheStats::step_pages(int layer, int step) const { return step_at(impl_->at(layer), step).pages; }
 
 double CacheStats::table_use(int layer, Side side) const {
   const LayerStats stats = impl_->at(layer);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/memory.h"
 #include "kvasir/cache.h"
 
 namespace kvasir {
@@ -16,10 +17,13 @@ struct LayerStats {
   int64_t table_bytes = 0;
   int64_t page_elements = 0;  // in the sealed pages, shared ones once
   int64_t elements = 0;       // over all sequences, held ones
-  // By side, for codecs with a side table.
+  // By side; what follows the bits is for codecs with a side table.
   int64_t parts[2] = {};
+  int64_t part_bits[2] = {};  // of a code, over the parts
   int64_t parts_without_table[2] = {};
   int64_t labelled_tokens[2] = {};
+  Memory::Shrinks shrinks;
+  std::vector<Memory::Step> steps;  // of one layer; a sum has none
 
   void add(const LayerStats& other);
 };

@@ -46,6 +46,10 @@ struct Codec {
   void (*restore)(const PageFormat& format, const SideView& side, const uint8_t* page, float* rows) = nullptr;
   // Tokens of the page that use a vector of the table.
   int (*labelled)(const PageFormat& format, const uint8_t* page) = nullptr;
+
+  // For codecs whose pages can drop to half the bits in place (CodecKernels::shrink); null for the others. The next
+  // narrower format, or false at the floor.
+  bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
 };
 
 // The registry, in the order of codecs.def.

@@ -92,6 +92,7 @@ ResolvedCodec resolve_codec(int backend, int codec) {
     if (!known.value_sum) known.value_sum = kernels->value_sum;
     if (!known.begin_keys) known.begin_keys = kernels->begin_keys;
     if (!known.end_values) known.end_values = kernels->end_values;
+    if (!known.shrink) known.shrink = kernels->shrink;
   }
   return resolved;
 }

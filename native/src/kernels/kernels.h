@@ -54,6 +54,10 @@ struct CodecKernels {
   void (*begin_keys)(const PageFormat& format, const SideView& side, const TileInput& queries, float* terms) = nullptr;
   void (*end_values)(const PageFormat& format, const SideView& side, int count, const float* sums, int entries,
                      float* outputs) = nullptr;
+
+  // For codecs that can shrink: the same part in the next narrower format (Codec::narrower). `out` lies at or before
+  // `page`, and may overlap it.
+  void (*shrink)(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) = nullptr;
 };
 
 // What appended elements look like in memory.

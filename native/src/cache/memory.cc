@@ -1,0 +1,256 @@
+#include "cache/memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/checked.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+void require(const std::string& whose, int64_t room, int64_t freeable, int64_t needed) {
+  if (room >= needed || freeable >= needed - room) return;
+  throw Error(ErrorCode::kBudgetExceeded, whose + " budget has room for " + std::to_string(room) +
+                                              " bytes, and pages shrunk to their floor would free " +
+                                              std::to_string(freeable) + "; " + std::to_string(needed) + " are needed");
+}
+
+// Shapes of pages to seal: the oldest `narrow` one level below the others.
+struct NewPages {
+  const std::vector<PageShape>& shapes;
+  int64_t count;
+  size_t level;
+  int64_t narrow = 0;
+
+  bool at_floor() const { return level + 1 == shapes.size(); }
+  int width() const { return count == 0 ? 0 : shapes[level].width; }
+  int64_t bytes() const {
+    const auto wide = static_cast<int64_t>(shapes[level].bytes());
+    const int64_t all = checked_multiply(count, wide, "bytes of the pages to seal");
+    return narrow == 0 ? all : all - narrow * (wide - static_cast<int64_t>(shapes[level + 1].bytes()));
+  }
+  // Narrows the next `pages` of them.
+  void give_up(int64_t pages) {
+    narrow += pages;
+    if (narrow < count) return;
+    ++level;
+    narrow = 0;
+  }
+  std::vector<const PageShape*> list() const {
+    std::vector<const PageShape*> list(static_cast<size_t>(count), &shapes[level]);
+    std::fill(list.begin(), list.begin() + narrow, &shapes[level + (narrow > 0)]);
+    return list;
+  }
+};
+
+}  // namespace
+
+Page::Page(Memory& memory, int layer, Block block, const PageShape& shape)
+    : memory_(memory), layer_(layer), block_(std::move(block)), age_(memory.next_age_++) {
+  view_.data = block_.data();
+  view_.shape = &shape;
+  if (!memory.plans_[layer].can_shrink()) return;
+  Ranks one;
+  one.emplace(age_, this);
+  node_ = one.extract(age_);
+}
+
+Page::~Page() { memory_.forget(*this); }
+
+Memory::Memory(const std::vector<LayerPlan>& plans, int64_t budget, std::vector<int64_t> layer_budgets,
+               ShrinkPolicy policy)
+    : plans_(plans), pool_(std::make_shared<Pool>(budget, std::move(layer_budgets))), policy_(policy) {
+  for (const LayerPlan& plan : plans) {
+    layers_.push_back(std::make_unique<Layer>());
+    layers_.back()->ranks.resize(plan.shapes.size());
+    can_shrink_ |= plan.can_shrink();
+  }
+}
+
+void Memory::enlist(Page& page) {
+  const LayerPlan& plan = plans_[page.layer_];
+  if (!plan.can_shrink()) return;
+  const auto level = static_cast<size_t>(page.view_.shape - plan.shapes.data());
+  std::lock_guard<std::mutex> lock(mutex_);
+  Layer& layer = *layers_[page.layer_];
+  layer.ranks[level].insert(std::move(page.node_));
+  layer.sealed += 1;
+  page.enlisted_ = true;
+}
+
+void Memory::forget(Page& page) {
+  if (!page.enlisted_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto level = static_cast<size_t>(page.view_.shape - plans_[page.layer_].shapes.data());
+  layers_[page.layer_]->ranks[level].erase(page.age_);
+}
+
+std::shared_lock<FairSharedMutex> Memory::read(int layer) {
+  if (!plans_[layer].can_shrink()) return {};
+  return std::shared_lock<FairSharedMutex>(layers_[layer]->pages);
+}
+
+Block Memory::take(int layer, BlockKind kind, int64_t bytes) {
+  return make_room(layer, bytes, 0).bytes.take(kind, bytes);
+}
+
+Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
+  const LayerPlan& plan = plans_[layer];
+  NewPages fresh = {plan.shapes, pages, 0};
+  if (!can_shrink_) {
+    return {pool_->reserve(layer, checked_add(bytes, fresh.bytes(), "bytes to append")), fresh.list()};
+  }
+
+  std::lock_guard<std::mutex> lock(mutex_);
+  NewPages floor = {plan.shapes, pages, plan.shapes.size() - 1};
+  const int64_t least = checked_add(bytes, floor.bytes(), "bytes to append");
+  require_layer_floor(layer, least);
+  require_cache_floor(least);
+  if (policy_ == ShrinkPolicy::kLayer) {
+    // Pages of a layer have one width.
+    for (size_t level = 0; level < plan.shapes.size(); ++level) {
+      if (!layers_[layer]->ranks[level].empty()) fresh.level = level;
+    }
+  }
+  for (;;) {
+    const int64_t needed = checked_add(bytes, fresh.bytes(), "bytes to append");
+    if (auto reserved = pool_->try_reserve(layer, needed)) return {std::move(*reserved), fresh.list()};
+    const Candidates oldest = most_bits(layer, needed <= pool_->room(layer));
+    if (oldest.layer >= 0 && oldest.width >= fresh.width()) {
+      shrink_some(oldest);
+      if (policy_ == ShrinkPolicy::kLayer && oldest.layer == layer) {
+        fresh.level = std::max(fresh.level, static_cast<size_t>(oldest.level) + 1);
+      }
+    } else if (pages > 0 && !fresh.at_floor()) {
+      fresh.give_up(policy_ == ShrinkPolicy::kLayer ? pages : 1);
+    } else {
+      // Someone else took what was there when the floor was checked.
+      return {pool_->reserve(layer, needed), fresh.list()};
+    }
+    std::vector<Step>& steps = layers_[layer]->steps;
+    const int bits = std::max(plan.shapes[fresh.level].formats[0].bits, plan.shapes[fresh.level].formats[1].bits);
+    if (pages > 0 && fresh.level > 0 && (steps.empty() || bits < steps.back().bits)) {
+      steps.push_back({bits, layers_[layer]->sealed});
+    }
+  }
+}
+
+void Memory::check_room(const std::vector<int64_t>& bytes) {
+  if (!can_shrink_) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  int64_t total = 0;
+  for (size_t layer = 0; layer < bytes.size(); ++layer) {
+    total = checked_add(total, bytes[layer], "bytes of the fork");
+    require_layer_floor(static_cast<int>(layer), bytes[layer]);
+  }
+  require_cache_floor(total);
+}
+
+// Bytes that the layer's pages would give up down to the floor.
+int64_t Memory::freeable(int layer) const {
+  const std::vector<PageShape>& shapes = plans_[layer].shapes;
+  int64_t bytes = 0;
+  for (size_t level = 0; level < shapes.size(); ++level) {
+    const auto each = static_cast<int64_t>(shapes[level].bytes() - shapes.back().bytes());
+    bytes += each * static_cast<int64_t>(layers_[layer]->ranks[level].size());
+  }
+  return bytes;
+}
+
+void Memory::require_layer_floor(int layer, int64_t bytes) const {
+  require("layer " + std::to_string(layer) + "'s", pool_->room(layer), freeable(layer), bytes);
+}
+
+void Memory::require_cache_floor(int64_t bytes) const {
+  int64_t all = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) all += freeable(static_cast<int>(i));
+  require("the cache's", pool_->room(), all, bytes);
+}
+
+Memory::Candidates Memory::most_bits(int layer, bool whole_cache) const {
+  Candidates best;
+  int64_t age = 0;
+  const auto consider = [&](int index) {
+    for (size_t level = 0; level + 1 < layers_[index]->ranks.size(); ++level) {
+      const Page::Ranks& pages = layers_[index]->ranks[level];
+      if (pages.empty()) continue;
+      const int width = plans_[index].shapes[level].width;
+      if (width < best.width || (width == best.width && pages.begin()->first > age)) continue;
+      best = {index, static_cast<int>(level), width};
+      age = pages.begin()->first;
+    }
+  };
+  if (!whole_cache) {
+    consider(layer);
+    return best;
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) consider(static_cast<int>(i));
+  if (policy_ == ShrinkPolicy::kLayer && best.layer != layer) {
+    // The layer that asks goes first, among equals.
+    const Candidates all = best;
+    best = {};
+    consider(layer);
+    if (best.width < all.width) best = all;
+  }
+  return best;
+}
+
+void Memory::shrink_some(const Candidates& at) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  Layer& layer = *layers_[at.layer];
+  const std::vector<PageShape>& shapes = plans_[at.layer].shapes;
+  const auto level = static_cast<size_t>(at.level);
+  Page::Ranks& from = layer.ranks[level];
+  std::vector<Page*> pages;
+  for (const auto& [age, page] : from) {
+    pages.push_back(page);
+    if (policy_ == ShrinkPolicy::kOldest) break;
+  }
+  {
+    const std::unique_lock<FairSharedMutex> lock(layer.pages);
+    ThreadPool::shared().run(static_cast<int>(pages.size()), [&](int i) { shrink(*pages[i]); });
+  }
+  for (const Page* page : pages) layer.ranks[level + 1].insert(from.extract(page->age_));
+  layer.shrinks.count += static_cast<int64_t>(pages.size());
+  layer.shrinks.freed_bytes += static_cast<int64_t>((shapes[level].bytes() - shapes[level + 1].bytes()) * pages.size());
+  layer.shrinks.nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+// Part by part, from the front: each lands at or before where it was.
+void Memory::shrink(Page& page) {
+  const LayerPlan& plan = plans_[page.layer_];
+  const PageShape& from = *page.view_.shape;
+  const PageShape& to = *(page.view_.shape + 1);
+  uint8_t* data = page.block_.data();
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const int index = static_cast<int>(side);
+    for (int head = 0; head < plan.attention.kv_heads; ++head) {
+      const uint8_t* part = data + from.part_offset(side, head);
+      uint8_t* out = data + to.part_offset(side, head);
+      if (from.formats[index].bits == to.formats[index].bits) {
+        std::memmove(out, part, to.formats[index].page_bytes);
+      } else {
+        plan.attention.codecs[index].shrink(from.formats[index], to.formats[index], part, out);
+      }
+    }
+  }
+  page.block_.shrink(static_cast<int64_t>(to.bytes()));
+  page.view_.shape = &to;
+}
+
+Memory::Shrinks Memory::shrinks(int layer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return layers_[layer]->shrinks;
+}
+
+std::vector<Memory::Step> Memory::steps(int layer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return layers_[layer]->steps;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,127 @@
+// The memory of a cache: a pool under budgets, and pages that give up precision where those run out.
+//
+// Whoever needs bytes asks make_room. Where a budget does not hold them, pages that can shrink drop to half their bits,
+// one step at a time, until it does: first those with the most bits, among these the oldest (ShrinkPolicy::kOldest), or
+// all such pages of a layer at once (kLayer). Pages about to be sealed count as the youngest. If even the floor of
+// every page would not do, nothing changes and kBudgetExceeded says what is missing.
+//
+// Under kOldest, sealing n pages shrinks at most 3 n others where layers are alike: a page of b bits has at most three
+// times the bytes that a shrink from b bits frees.
+//
+// A shrink happens in place, under a lock per layer that excludes the readers of its pages: see `read`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <vector>
+
+#include "base/fair_shared_mutex.h"
+#include "base/thread_pool.h"
+#include "cache/plan.h"
+#include "cache/pool.h"
+
+namespace kvasir {
+
+class Memory;
+
+// A sealed page; forks share it.
+class Page {
+ public:
+  Page(Memory& memory, int layer, Block block, const PageShape& shape);
+  ~Page();
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+
+  const PageView& view() const { return view_; }
+  uint8_t* part(Side side, int kv_head) { return block_.data() + view_.shape->part_offset(side, kv_head); }
+
+ private:
+  friend class Memory;
+  using Ranks = std::map<int64_t, Page*>;  // by age
+
+  Memory& memory_;
+  const int layer_;
+  Block block_;
+  PageView view_;
+  bool enlisted_ = false;
+  int64_t age_ = 0;
+  Ranks::node_type node_;  // while not enlisted: so that enlisting cannot fail
+};
+
+class Memory {
+ public:
+  // What happened to the pages of a layer.
+  struct Shrinks {
+    int64_t count = 0;
+    int64_t freed_bytes = 0;
+    int64_t nanoseconds = 0;
+  };
+  // Sealed pages of a layer when `bits` first became the most that it still had room for.
+  struct Step {
+    int bits;
+    int64_t pages;
+  };
+
+  // The plans must outlive the memory.
+  Memory(const std::vector<LayerPlan>& plans, int64_t budget, std::vector<int64_t> layer_budgets, ShrinkPolicy policy);
+
+  struct Room {
+    Pool::Reservation bytes;
+    std::vector<const PageShape*> shapes;  // of the pages, oldest first
+  };
+  // Room for `bytes`, and for `pages` new pages beside them. Throws kBudgetExceeded.
+  Room make_room(int layer, int64_t bytes, int64_t pages);
+  // One block, with room made for it. Throws kBudgetExceeded or kOutOfMemory.
+  Block take(int layer, BlockKind kind, int64_t bytes);
+  // Throws kBudgetExceeded where make_room would for bytes[layer] in each layer, one after the other.
+  void check_room(const std::vector<int64_t>& bytes);
+
+  // From now on the page may shrink. Cannot fail.
+  void enlist(Page& page);
+
+  // While it is held, pages of the layer stay as they are. Take it after the locks of sequences; let no page die under
+  // it.
+  std::shared_lock<FairSharedMutex> read(int layer);
+
+  Pool& pool() { return *pool_; }
+  Shrinks shrinks(int layer);
+  std::vector<Step> steps(int layer);
+
+ private:
+  friend class Page;
+  struct Layer {
+    FairSharedMutex pages;
+    std::vector<Page::Ranks> ranks;  // by shape
+    int64_t sealed = 0;
+    Shrinks shrinks;
+    std::vector<Step> steps;
+  };
+  // Where the next shrink would happen.
+  struct Candidates {
+    int layer = -1;
+    int level = 0;
+    int width = 0;
+  };
+
+  void forget(Page& page);
+  int64_t freeable(int layer) const;
+  void require_layer_floor(int layer, int64_t bytes) const;
+  void require_cache_floor(int64_t bytes) const;
+  Candidates most_bits(int layer, bool whole_cache) const;
+  void shrink_some(const Candidates& at);
+  void shrink(Page& page);
+
+  const std::vector<LayerPlan>& plans_;
+  const std::shared_ptr<Pool> pool_;
+  const ShrinkPolicy policy_;
+  bool can_shrink_ = false;
+  std::mutex mutex_;  // guards what follows; held while room is made
+  std::vector<std::unique_ptr<Layer>> layers_;
+  std::atomic<int64_t> next_age_{0};
+};
+
+}  // namespace kvasir

@@ -1,0 +1,98 @@
+#include "cache/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+// The next shape down: of the sides that can still be narrowed, the wider one is, or both where they are alike.
+bool narrower_shape(const Codec* const (&codecs)[2], const PageShape& shape, PageShape& next) {
+  next = shape;
+  bool any = false;
+  for (int side = 0; side < 2; ++side) {
+    PageFormat format;
+    if (shape.width == 0 || shape.formats[side].bits != shape.width || !codecs[side]->narrower) continue;
+    if (!codecs[side]->narrower(shape.formats[side], format)) continue;
+    next.formats[side] = format;
+    any = true;
+  }
+  return any;
+}
+
+int widest_that_shrinks(const Codec* const (&codecs)[2], const PageShape& shape) {
+  int width = 0;
+  for (int side = 0; side < 2; ++side) {
+    PageFormat format;
+    if (codecs[side]->narrower && codecs[side]->narrower(shape.formats[side], format)) {
+      width = std::max(width, shape.formats[side].bits);
+    }
+  }
+  return width;
+}
+
+LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
+  const LayerConfig& layer = config.layers[index];
+  const auto refuse = [&](const std::string& text) {
+    throw Error(ErrorCode::kInvalidArgument, "layer " + std::to_string(index) + " " + text);
+  };
+  if (layer.query_heads == 0) refuse("has no heads: call set_heads");
+  LayerPlan plan = {};
+  plan.index = index;
+  plan.sinks = config.sinks;
+  plan.window = config.window;
+  AttentionLayer& attention = plan.attention;
+  attention.query_heads = layer.query_heads;
+  attention.kv_heads = layer.kv_heads;
+  attention.head_dim = layer.head_dim;
+  attention.sliding_window = layer.sliding_window;
+  attention.softmax_scale =
+      layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim));
+  attention.fast = config.precision == Precision::kFast;
+  attention.rows = backend_at(backend).rows;
+  plan.match = &resolve_match(backend);
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const SideConfig& wanted = layer.sides[static_cast<int>(side)];
+    const int codec = codec_index(wanted.codec);
+    const ResolvedCodec resolved = resolve_codec(backend, codec);
+    attention.formats[static_cast<int>(side)] =
+        configure_codec(codec, side, wanted.bits, layer.head_dim, wanted.options);
+    attention.codecs[static_cast<int>(side)] = resolved.kernels;
+    plan.codecs[static_cast<int>(side)] = &codec_at(codec);
+    plan.fallback |= resolved.fallback;
+  }
+
+  PageShape shape;
+  shape.formats[0] = attention.formats[0];
+  shape.formats[1] = attention.formats[1];
+  shape.kv_heads = layer.kv_heads;
+  do {
+    shape.width = widest_that_shrinks(plan.codecs, shape);
+    plan.shapes.push_back(shape);
+  } while (narrower_shape(plan.codecs, plan.shapes.back(), shape));
+
+  plan.key_scaling = layer.key_scaling;
+  const size_t factors = static_cast<size_t>(layer.kv_heads) * layer.head_dim;
+  if (!plan.key_scaling.empty() && plan.key_scaling.size() != factors) {
+    refuse("has " + std::to_string(factors) + " key channels, but " + std::to_string(plan.key_scaling.size()) +
+           " factors for key scaling");
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<LayerPlan> plan_layers(const CacheConfig::Impl& config, int backend) {
+  std::vector<LayerPlan> plans;
+  for (int i = 0; i < static_cast<int>(config.layers.size()); ++i) plans.push_back(plan_layer(config, i, backend));
+  // Only now: moving a plan moves its vectors.
+  for (LayerPlan& plan : plans) {
+    plan.attention.key_scaling = plan.key_scaling.empty() ? nullptr : plan.key_scaling.data();
+  }
+  return plans;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,36 @@
+// What is fixed for one layer when the cache is built.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attention.h"
+#include "cache/config.h"
+#include "codecs/codec.h"
+
+namespace kvasir {
+
+struct LayerPlan {
+  int index;
+  int sinks;
+  int window;  // least tokens that stay in 16 bits
+  AttentionLayer attention;
+  const Codec* codecs[2];          // by side
+  std::vector<PageShape> shapes;   // what a page may be, widest first: new ones begin there, shrinks walk down
+  std::vector<float> key_scaling;  // [kv_heads][head_dim], or empty
+  const MatchKernels* match;
+  bool fallback;  // whether a tile verb comes from a lower backend
+
+  bool can_shrink() const { return shapes.size() > 1; }
+  // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
+  int half_rows() const { return sinks + window + kPageTokens; }
+  int64_t half_bytes() const {
+    return int64_t{2} * attention.kv_heads * half_rows() * attention.head_dim * static_cast<int64_t>(sizeof(uint16_t));
+  }
+  int64_t elements_per_token() const { return int64_t{2} * attention.kv_heads * attention.head_dim; }
+};
+
+// Throws kInvalidArgument where the configuration makes no sense.
+std::vector<LayerPlan> plan_layers(const CacheConfig::Impl& config, int backend);
+
+}  // namespace kvasir
