@@ -25,6 +25,7 @@
 #include "options.h"
 #include "prompt_bench.h"
 #include "report.h"
+#include "shrink_bench.h"
 
 namespace bench {
 namespace {
@@ -53,6 +54,9 @@ int codec_named(const std::string& name) {
   while (kvasir::codec_name(codec) != name) ++codec;
   return codec;
 }
+
+// Codecs that are measured at every context; the others, which share their kernels, at the longest alone.
+bool is_baseline(int codec) { return codec == codec_named("f16") || codec == codec_named("uniform"); }
 
 bool is_default(int codec, int bits) {
   return !has_patterns(codec) || std::count(std::begin(kPatternWidths), std::end(kPatternWidths), bits) > 0;
@@ -202,6 +206,7 @@ void run(const Options& options) {
   print_header();
   for (const Width& width : widths) {
     for (const int context : options.contexts) {
+      if (context != longest && !is_baseline(width.codec)) continue;
       kvasir::set_threads(all_threads);
       const Filled filled = fill(options, width, context, has_patterns(width.codec) ? clusters : data);
       const Shape shape{kQueryHeads, kKvHeads, kHeadDim, context};
@@ -253,6 +258,12 @@ void run(const Options& options) {
     kvasir::set_threads(all_threads);
     time_kmeans(options);
     for (const char* codec : {"pattern", "uniform"}) time_prompt(options, codec, 2, clusters);
+  }
+  const bool progressive =
+      std::any_of(widths.begin(), widths.end(), [](const Width& w) { return w.codec == codec_named("progressive"); });
+  if (progressive) {
+    kvasir::set_threads(all_threads);
+    time_progressive(options, data, longest);
   }
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -4,6 +4,7 @@
 
 #include "reference/f16_page.h"
 #include "reference/pattern_page.h"
+#include "reference/progressive_page.h"
 #include "reference/uniform_page.h"
 
 namespace reference {
@@ -12,6 +13,7 @@ const std::map<std::string, ReferenceCodec>& reference_codecs() {
   static const std::map<std::string, ReferenceCodec> table = {
       {"f16", f16_reference()},
       {"pattern", pattern_reference()},
+      {"progressive", progressive_reference()},
       {"uniform", uniform_reference()},
   };
   return table;

@@ -25,6 +25,7 @@ struct LayerChoice {
   int64_t sliding_window = 0;
   int64_t budget = 0;
   float softmax_scale = 0.0f;
+  std::vector<float> key_scaling;
 
   int row_size() const { return kv_heads * head_dim; }
   int query_size() const { return query_heads * head_dim; }
@@ -38,6 +39,7 @@ struct CacheChoice {
   int64_t budget = 0;
   std::string backend = "auto";
   kvasir::Precision precision = kvasir::Precision::kExact;
+  kvasir::ShrinkPolicy shrink_policy = kvasir::ShrinkPolicy::kOldest;
 };
 
 struct CacheDeleter {
@@ -64,12 +66,14 @@ inline CachePointer make_cache(const CacheChoice& choice) {
     if (layer.sliding_window != 0) config->set_sliding_window(i, layer.sliding_window);
     if (layer.softmax_scale != 0.0f) config->set_softmax_scale(i, layer.softmax_scale);
     config->set_layer_budget(i, layer.budget);
+    config->set_key_scaling(i, layer.key_scaling.data(), static_cast<int64_t>(layer.key_scaling.size()));
   }
   config->set_window(choice.window);
   config->set_sinks(choice.sinks);
   config->set_budget(choice.budget);
   config->set_backend(choice.backend.c_str());
   config->set_precision(choice.precision);
+  config->set_shrink_policy(choice.shrink_policy);
   return CachePointer(kvasir::Cache::create(*config));
 }
 

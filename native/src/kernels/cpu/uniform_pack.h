@@ -126,16 +126,13 @@ struct ByteCodes {
   alignas(64) uint8_t at[kMaxSize + 32];
 };
 
-inline void encode_keys(const PageFormat& format, const uniform::Layout& layout, const PageScales& scales,
-                        const float* rows, uint8_t* page) {
+// codes_at(token, channel) gives the codes of kLanes channels.
+template <class CodesAt>
+void pack_keys(const PageFormat& format, const uniform::Layout& layout, const CodesAt& codes_at, uint8_t* page) {
   const int d = format.head_dim;
-  const I32 levels = splat(uniform::levels_of(format.bits));
   for (int t = 0; t < kPageTokens; ++t) {
     alignas(64) int32_t codes[kMaxSize];
-    for (int c = 0; c < d; c += kLanes) {
-      const F32 x = load(rows + static_cast<size_t>(t) * d + c);
-      store(codes + c, encode_lanes(x, scales_at(format, scales, t, c), levels));
-    }
+    for (int c = 0; c < d; c += kLanes) store(codes + c, codes_at(t, c));
     for (int p = 0; p < layout.plane_count; ++p) {
       const CodePlane& plane = layout.planes[p];
       const int mask = (1 << plane.bits) - 1;
@@ -182,10 +179,9 @@ inline void decode_keys(const PageFormat& format, const uniform::Layout& layout,
 // Tokens that a plane's vector holds, in the order of their bits in a word: byte t % 4, bits t / 4.
 inline int bit_of_token(const CodePlane& plane, int token) { return token % 4 * 8 + plane.bit_of(token); }
 
-inline void encode_values(const PageFormat& format, const uniform::Layout& layout, const PageScales& scales,
-                          const float* rows, uint8_t* page) {
+template <class CodesAt>
+void pack_values(const PageFormat& format, const uniform::Layout& layout, const CodesAt& codes_at, uint8_t* page) {
   const int d = format.head_dim;
-  const I32 levels = splat(uniform::levels_of(format.bits));
   for (int p = 0; p < layout.plane_count; ++p) {
     const CodePlane& plane = layout.planes[p];
     const I32 mask = splat((1 << plane.bits) - 1);
@@ -193,9 +189,7 @@ inline void encode_values(const PageFormat& format, const uniform::Layout& layou
       for (int c = 0; c < d; c += kLanes) {
         U32 words = {};
         for (int t = first; t < first + plane.x_per_vector(); ++t) {
-          const F32 x = load(rows + static_cast<size_t>(t) * d + c);
-          const I32 codes = encode_lanes(x, scales_at(format, scales, t, c), levels);
-          words |= (U32)((codes >> plane.shift) & mask) << bit_of_token(plane, t);
+          words |= (U32)((codes_at(t, c) >> plane.shift) & mask) << bit_of_token(plane, t);
         }
         store_words(page + layout.plane_offset[p] + word_offset(plane, first, c), words);
       }
@@ -219,15 +213,25 @@ inline void decode_values(const PageFormat& format, const uniform::Layout& layou
   }
 }
 
+template <class CodesAt>
+void pack_codes(const PageFormat& format, const uniform::Layout& layout, const CodesAt& codes_at, uint8_t* page) {
+  if (format.side == Side::kKeys) {
+    pack_keys(format, layout, codes_at, page);
+  } else {
+    pack_values(format, layout, codes_at, page);
+  }
+}
+
 inline void uniform_encode(const PageFormat& format, const float* rows, uint8_t* page) {
   const uniform::Layout layout = uniform::layout_of(format);
   PageScales scales;
   write_parameters(format, layout, rows, page, scales);
-  if (format.side == Side::kKeys) {
-    encode_keys(format, layout, scales, rows, page);
-  } else {
-    encode_values(format, layout, scales, rows, page);
-  }
+  const I32 levels = splat(uniform::levels_of(format.bits));
+  const auto codes_at = [&](int token, int channel) {
+    const F32 x = load(rows + static_cast<size_t>(token) * format.head_dim + channel);
+    return encode_lanes(x, scales_at(format, scales, token, channel), levels);
+  };
+  pack_codes(format, layout, codes_at, page);
 }
 
 inline void uniform_decode(const PageFormat& format, const uint8_t* page, float* rows) {

@@ -4,8 +4,8 @@ package dev.kvasir;
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
  *
- * <p>{@link HalfPrecision}, {@link Uniform} and {@link PatternKv} are ready-made; an implementation of one's own may
- * mix codecs and widths by layer. Instances should be immutable; a cache asks once, when it is built.
+ * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv} and {@link PmKvq} are ready-made; an implementation of
+ * one's own may mix codecs and widths by layer. Instances should be immutable; a cache asks once, when it is built.
  */
 public interface KvMethod {
 
@@ -50,5 +50,26 @@ public interface KvMethod {
    */
   default int sinks() {
     return 0;
+  }
+
+  /**
+   * Which pages give up bits first where a budget runs out. Matters to codecs whose pages can shrink.
+   *
+   * @return the policy
+   */
+  default ShrinkPolicy shrinkPolicy() {
+    return ShrinkPolicy.OLDEST;
+  }
+
+  /**
+   * Factors that keys are divided by when they are stored, and queries multiplied by, so that scores stay what they are
+   * while large channels no longer spoil the others' precision. Both channels of a RoPE pair have one factor. {@code
+   * KeyScaling} finds them from sample tensors.
+   *
+   * @param layer 0 .. layers-1
+   * @return {@code [kvHeads][headDim]}, positive numbers; or an empty array, the default, for none
+   */
+  default float[] keyScaling(int layer) {
+    return new float[0];
   }
 }

@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import java.time.Duration;
 import java.util.List;
 
 /**
@@ -44,6 +45,9 @@ public record KvStats(
    * @param keyPagesWithoutTable share of the sealed pages, each kv head for itself, in which no key uses the table; 0
    *     for codecs without one
    * @param valuePagesWithoutTable the same for values
+   * @param keyBits mean width of the key codes in sealed pages; 0 where there are none
+   * @param valueBits the same for values
+   * @param shrinks what became of pages that gave up bits
    */
   public record Layer(
       long bytes,
@@ -56,5 +60,39 @@ public record KvStats(
       double keyTableUse,
       double valueTableUse,
       double keyPagesWithoutTable,
-      double valuePagesWithoutTable) {}
+      double valuePagesWithoutTable,
+      double keyBits,
+      double valueBits,
+      Shrinks shrinks) {}
+
+  /**
+   * How pages gave up bits since the cache was built, for methods that let them.
+   *
+   * @param count how often a page dropped to half its bits
+   * @param freedBytes the bytes that this freed
+   * @param time the time that it took, waiting for attention under way included
+   * @param steps the widths of the layer over time; empty for all layers together
+   */
+  public record Shrinks(long count, long freedBytes, Duration time, List<Step> steps) {
+
+    /**
+     * Copies the steps.
+     *
+     * @param count how often a page dropped to half its bits
+     * @param freedBytes the bytes that this freed
+     * @param time the time that it took
+     * @param steps the widths of the layer over time
+     */
+    public Shrinks {
+      steps = List.copyOf(steps);
+    }
+  }
+
+  /**
+   * From some point on, new pages of a layer had room for fewer bits.
+   *
+   * @param bits the most bits of a side
+   * @param sealedPages pages that the layer had sealed by then, over all sequences
+   */
+  public record Step(int bits, long sealedPages) {}
 }

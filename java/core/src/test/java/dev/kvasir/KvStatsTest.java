@@ -3,6 +3,8 @@ package dev.kvasir;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.time.Duration;
+import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 
@@ -17,7 +19,8 @@ class KvStatsTest {
       assertEquals(0, stats.sequences());
       assertEquals(0, stats.bytes());
       assertEquals(0, stats.budgetBytes());
-      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), stats.total());
+      KvStats.Shrinks none = new KvStats.Shrinks(0, 0, Duration.ZERO, List.of());
+      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, none), stats.total());
       assertEquals(2, stats.layers().size());
       assertEquals(0, stats.tiles());
     }

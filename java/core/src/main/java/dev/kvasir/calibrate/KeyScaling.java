@@ -1,6 +1,7 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.KvMethod;
 import dev.kvasir.NotFiniteException;
 import dev.kvasir.internal.Calibration;
 import java.io.IOException;
@@ -290,6 +291,17 @@ public final class KeyScaling {
    */
   public double[] errors(int layer) {
     return at(layer).errors.clone();
+  }
+
+  /**
+   * A method that compresses as the given one does, with keys scaled: the cache divides keys when they are stored and
+   * multiplies queries when they attend.
+   *
+   * @param method the method
+   * @return a method for models with as many layers, kv heads and channels
+   */
+  public KvMethod applyTo(KvMethod method) {
+    return new ScaledKeys(method, this);
   }
 
   /**

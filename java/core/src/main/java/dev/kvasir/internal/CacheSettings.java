@@ -4,6 +4,7 @@ import dev.kvasir.CodecChoice;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.Precision;
+import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.Native;
 import java.util.Map;
@@ -38,10 +39,13 @@ public record CacheSettings(
       config.set_softmax_scale(layer, geometry.softmaxScale(layer));
       applySide(config, layer, Native.kKeys, method.keys(layer));
       applySide(config, layer, Native.kValues, method.values(layer));
+      float[] scaling = method.keyScaling(layer);
+      config.set_key_scaling(layer, scaling, scaling.length);
     }
     config.set_window(method.window());
     config.set_sinks(method.sinks());
     config.set_budget(budget);
+    config.set_shrink_policy(method.shrinkPolicy() == ShrinkPolicy.OLDEST ? Native.kOldest : Native.kLayer);
     layerBudgets.forEach(config::set_layer_budget);
     config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
     config.set_precision(precision == Precision.EXACT ? Native.kExact : Native.kFast);

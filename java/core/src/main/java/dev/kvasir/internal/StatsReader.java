@@ -3,6 +3,7 @@ package dev.kvasir.internal;
 import dev.kvasir.KvStats;
 import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
+import java.time.Duration;
 import java.util.List;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -39,6 +40,18 @@ final class StatsReader {
         stats.table_use(layer, Native.kKeys),
         stats.table_use(layer, Native.kValues),
         stats.parts_without_table(layer, Native.kKeys),
-        stats.parts_without_table(layer, Native.kValues));
+        stats.parts_without_table(layer, Native.kValues),
+        stats.code_bits(layer, Native.kKeys),
+        stats.code_bits(layer, Native.kValues),
+        shrinks(stats, layer));
+  }
+
+  private static KvStats.Shrinks shrinks(CacheStats stats, int layer) {
+    List<KvStats.Step> steps =
+        IntStream.range(0, stats.steps(layer))
+            .mapToObj(step -> new KvStats.Step(stats.step_bits(layer, step), stats.step_pages(layer, step)))
+            .collect(Collectors.toUnmodifiableList());
+    return new KvStats.Shrinks(
+        stats.shrinks(layer), stats.shrunk_bytes(layer), Duration.ofNanos(stats.shrink_nanoseconds(layer)), steps);
   }
 }

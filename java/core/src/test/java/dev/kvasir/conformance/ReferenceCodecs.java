@@ -9,6 +9,7 @@ final class ReferenceCodecs {
       Map.of(
           "f16", new F16Reference(),
           "pattern", new PatternReference(),
+          "progressive", new ProgressiveReference(),
           "uniform", new UniformReference());
 
   private ReferenceCodecs() {}

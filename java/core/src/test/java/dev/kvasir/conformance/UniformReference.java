@@ -23,9 +23,33 @@ import java.util.Set;
  */
 final class UniformReference implements ReferenceCodec {
 
+  /** How an element becomes a code: what codecs with this page layout may differ in. */
+  interface Coder {
+    int code(float x, float lo, float range, int levels);
+  }
+
   private static final double U = 0x1p-24;
   private static final int CHANNEL = 0;
   private static final int TOKEN = 1;
+
+  private final int keyAxis;
+  private final Coder coder;
+
+  UniformReference() {
+    this(CHANNEL, UniformReference::code);
+  }
+
+  /** A codec with the same layout, another default axis of keys and other codes. */
+  UniformReference(int keyAxis, Coder coder) {
+    this.keyAxis = keyAxis;
+    this.coder = coder;
+  }
+
+  private static int code(float x, float lo, float range, int levels) {
+    float inverse = range > 0 ? (float) levels / range : 0;
+    float scaled = (x - lo) * inverse;
+    return Math.min(levels, (int) Math.rint(scaled));
+  }
 
   @Override
   public Set<String> options() {
@@ -71,7 +95,7 @@ final class UniformReference implements ReferenceCodec {
     checkDistances(written, rows);
     // The format leaves no choice: minimum, range rounded up, code, unused bits are all prescribed.
     Page prescribed = new Page(shape, new byte[page.length]);
-    prescribed.encode(rows);
+    prescribed.encode(rows, coder);
     assertArrayEquals(prescribed.bytes, page, () -> "page bytes of " + shape);
   }
 
@@ -92,7 +116,7 @@ final class UniformReference implements ReferenceCodec {
   }
 
   /** The bytes of a page, by place. */
-  private static final class Page {
+  private final class Page {
     final PageShape shape;
     final byte[] bytes;
     final int d;
@@ -110,7 +134,7 @@ final class UniformReference implements ReferenceCodec {
       d = shape.headDim();
       levels = (1 << shape.bits()) - 1;
       keys = shape.side() == Side.KEYS;
-      axis = shape.option("axis", keys ? CHANNEL : TOKEN);
+      axis = shape.option("axis", keys ? keyAxis : TOKEN);
       group = shape.option("group", axis == CHANNEL ? 128 : Math.min(d, 128));
       entries = axis == CHANNEL ? d : PageShape.TOKENS;
       int along = axis == CHANNEL ? PageShape.TOKENS : d;
@@ -151,17 +175,18 @@ final class UniformReference implements ReferenceCodec {
       return rows;
     }
 
-    void encode(float[] rows) {
+    void encode(float[] rows, Coder coder) {
       int tokenStep = axis == CHANNEL ? group : 1;
       int channelStep = axis == CHANNEL ? 1 : group;
       for (int token = 0; token < PageShape.TOKENS; token += tokenStep) {
         for (int channel = 0; channel < d; channel += channelStep) {
-          encodeGroup(rows, token, token + tokenStep, channel, Math.min(channel + channelStep, d));
+          encodeGroup(rows, coder, token, token + tokenStep, channel, Math.min(channel + channelStep, d));
         }
       }
     }
 
-    private void encodeGroup(float[] rows, int firstToken, int endToken, int firstChannel, int endChannel) {
+    private void encodeGroup(
+        float[] rows, Coder coder, int firstToken, int endToken, int firstChannel, int endChannel) {
       float lowest = Float.POSITIVE_INFINITY;
       float highest = Float.NEGATIVE_INFINITY;
       for (int token = firstToken; token < endToken; token++) {
@@ -177,11 +202,9 @@ final class UniformReference implements ReferenceCodec {
       float range = (float) Half.value(rangeBits);
       store16(parameterOffset(firstToken, firstChannel), lowBits);
       store16(parameterOffset(firstToken, firstChannel) + 2 * entries, rangeBits);
-      float inverse = range > 0 ? (float) levels / range : 0;
       for (int token = firstToken; token < endToken; token++) {
         for (int channel = firstChannel; channel < endChannel; channel++) {
-          float scaled = (rows[token * d + channel] - lowest) * inverse;
-          storeCode(token, channel, Math.min(levels, (int) Math.rint(scaled)));
+          storeCode(token, channel, coder.code(rows[token * d + channel], lowest, range, levels));
         }
       }
     }

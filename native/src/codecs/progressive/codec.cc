@@ -1,0 +1,72 @@
+#include "codecs/codec.h"
+
+#include <string>
+
+#include "codecs/progressive/formula.h"
+#include "codecs/uniform/format.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr CodecOption kOptions[] = {
+    {"axis", "0: parameters per channel over tokens; 1: per token over channels (default)"},
+    {"group", "elements that share parameters: 32, 64, 128 or all channels; default the longest"},
+    {"floor", "least bits that a page may shrink to: 2 (default), 4, 8 or 16"},
+    {"shift", "how codes shrink: 0 equivalent (default), 1 direct, 2 modified; 1 and 2 are for comparison"},
+    {nullptr, nullptr},
+};
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, "codec progressive: " + text);
+}
+
+PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
+  CodecOptions layout = {{"axis", 1.0}};
+  double floor = 2;
+  double shift = 0;
+  for (const auto& [name, value] : options) {
+    if (name == "floor") {
+      floor = value;
+    } else if (name == "shift") {
+      shift = value;
+    } else {
+      layout[name] = value;
+    }
+  }
+  if ((floor != 2 && floor != 4 && floor != 8 && floor != 16) || floor > bits) {
+    refuse("floor must be 2, 4, 8 or 16 and at most the " + std::to_string(bits) + " bits of new pages, not " +
+           std::to_string(floor));
+  }
+  if (shift != 0 && shift != 1 && shift != 2) refuse("shift must be 0, 1 or 2, not " + std::to_string(shift));
+  PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, layout);
+  format.numbers[progressive::kFloor] = static_cast<float>(floor);
+  format.numbers[progressive::kShift] = static_cast<float>(shift);
+  return format;
+}
+
+bool narrower(const PageFormat& format, PageFormat& next) {
+  if (static_cast<float>(format.bits) <= format.numbers[progressive::kFloor]) return false;
+  next = format;
+  next.bits = format.bits / 2;
+  next.page_bytes = uniform::layout_of(next).bytes;
+  return true;
+}
+
+}  // namespace
+
+extern const Codec progressive_codec;
+const Codec progressive_codec = {
+    "progressive",
+    "PM-KVQ: min-max codes that drop from 16 bits to 8, 4 and 2 in place, as memory runs out",
+    1u << 2 | 1u << 4 | 1u << 8 | 1u << 16,
+    kOptions,
+    configure,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    narrower,
+};
+
+}  // namespace kvasir

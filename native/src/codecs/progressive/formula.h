@@ -1,0 +1,56 @@
+// The arithmetic of the progressive codec: 16-bit codes, and the step from 2b bits to b.
+//
+// A code is (x - lo) / range * (2^16 - 1), rounded to nearest, ties to even, and computed so that no other rounding
+// decides it. Narrowing it to 8, 4 and 2 bits then gives what quantising x at that width would have given, ties
+// included: 2^2b - 1 is 2^b + 1 times 2^b - 1, and 2^b + 1 is odd, so that codes fall on the same side of the same
+// boundaries, and a tie of one width is a tie of the other, with the even neighbour on the same side.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "base/half.h"
+#include "base/host_device.h"
+
+namespace kvasir::progressive {
+
+// How a 2b-bit code becomes one of b bits. PM-KVQ compares three ways; the two others are there to be compared with.
+enum class Shift : int {
+  kEquivalent = 0,  // what quantising at b bits would have given
+  kDirect = 1,      // the upper half of the bits; parameters stay
+  kModified = 2,    // the same, with parameters such that a code stands for the mean of those that it replaces
+};
+
+// The numbers of a PageFormat.
+enum Number : int { kFloor = 0, kShift = 1 };
+
+constexpr double kLevels = 65535.0;
+
+// Of float16 values the difference is exact in double, and its product with 65535 as good as always: the one rounding
+// of the quotient cannot move it over a half.
+KVASIR_HOST_DEVICE static inline int code_of(float x, float lo, float range) {
+  return range > 0.0f ? static_cast<int>(rint((static_cast<double>(x) - lo) * kLevels / range)) : 0;
+}
+
+// 2b -> b bits, b = `bits`; PM-KVQ's equivalent right shift. The product stays below 2^32.
+KVASIR_HOST_DEVICE static inline uint32_t narrow(uint32_t code, int bits) {
+  const uint32_t factor = (1u << 2 * bits) - (1u << bits) + 1;
+  return factor * (code + (1u << (bits - 1))) >> 3 * bits;
+}
+
+// From 16 bits down to `bits`.
+KVASIR_HOST_DEVICE static inline uint32_t narrow_to(uint32_t code, int bits) {
+  for (int b = 8; b >= bits; b /= 2) code = narrow(code, b);
+  return code;
+}
+
+// The parameters of a group after a kModified step to `bits`: step' = 2^b step, lo' = lo + (step' - step) / 2.
+KVASIR_HOST_DEVICE static inline void modify_parameters(int bits, uint16_t* lo, uint16_t* range) {
+  const double wide = half_to_float(*range);
+  const double levels = (1 << bits) - 1;
+  const double step = wide / ((1 << bits) + 1) / levels;
+  *lo = float_to_half(static_cast<float>(half_to_float(*lo) + 0.5 * levels * step));
+  *range = float_to_half(static_cast<float>(wide * (1 << bits) / ((1 << bits) + 1)));
+}
+
+}  // namespace kvasir::progressive
