@@ -6,6 +6,7 @@
 // backend.h    where kernels run; threads
 // calibrate.h  sensitivities and key scaling, from recorded tensors
 // kmeans.h     k-means on its own, for analysis
+// matrix.h     dense products, for models that run beside a cache
 // error.h      the one exception type
 #pragma once
 
@@ -16,3 +17,4 @@
 #include "kvasir/config.h"
 #include "kvasir/error.h"
 #include "kvasir/kmeans.h"
+#include "kvasir/matrix.h"

@@ -102,6 +102,11 @@ const MatchKernels& resolve_match(int backend) {
   return *kBackends[backend]->match;
 }
 
+const MatrixKernels& resolve_matrix(int backend) {
+  while (!kBackends[backend]->matrix || !kBackends[backend]->available()) ++backend;
+  return *kBackends[backend]->matrix;
+}
+
 int backend_count() { return kBackendCount; }
 const char* backend_name(int backend) { return backend_at(backend).name; }
 const char* backend_summary(int backend) { return backend_at(backend).summary; }

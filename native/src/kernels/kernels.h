@@ -8,6 +8,7 @@
 
 #include "base/match.h"
 #include "codecs/page_format.h"
+#include "kernels/matrix.h"
 
 namespace kvasir {
 
@@ -86,6 +87,7 @@ struct Backend {
   const RowKernels* rows;
   const CodecKernels* const* codecs;  // in the order of codecs.def; entries and their verbs may be null
   const MatchKernels* match = nullptr;
+  const MatrixKernels* matrix = nullptr;
 };
 
 // Best first; the last is "scalar", which has every verb.
@@ -101,5 +103,6 @@ struct ResolvedCodec {
 };
 ResolvedCodec resolve_codec(int backend, int codec);
 const MatchKernels& resolve_match(int backend);
+const MatrixKernels& resolve_matrix(int backend);
 
 }  // namespace kvasir

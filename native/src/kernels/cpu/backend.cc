@@ -38,6 +38,6 @@ bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 
 }  // namespace
 
-const Backend backend = {kName, kSummary, available, &row_kernels, kCodecs, &match_kernels};
+const Backend backend = {kName, kSummary, available, &row_kernels, kCodecs, &match_kernels, &matrix_kernels};
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -14,6 +14,7 @@ bool available() { return true; }
 
 }  // namespace
 
-const Backend backend = {"scalar", "plain C++, on every CPU", available, &row_kernels, kCodecs, &kMatchKernels};
+const Backend backend = {"scalar",       "plain C++, on every CPU", available, &row_kernels, kCodecs, &kMatchKernels,
+                         &matrix_kernels};
 
 }  // namespace kvasir::scalar

@@ -6,6 +6,7 @@
 namespace kvasir::scalar {
 
 extern const RowKernels row_kernels;
+extern const MatrixKernels matrix_kernels;
 extern const Backend backend;
 
 #define CODEC(name) extern const CodecKernels name##_kernels;

@@ -25,7 +25,8 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/calibrate.h",
               "kvasir/codec.h",
               "kvasir/backend.h",
-              "kvasir/kmeans.h"
+              "kvasir/kmeans.h",
+              "kvasir/matrix.h"
             }))
 public class kvasir implements InfoMapper {
   @Override

@@ -1,0 +1,103 @@
+// Cuts products into blocks for the threads. The cuts follow from the sizes alone, and no sum is ever cut.
+#include "kernels/matrix.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/checked.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "kvasir/error.h"
+#include "kvasir/matrix.h"
+
+namespace kvasir {
+namespace {
+
+// Rows that a block takes at once: at depth 1024, what half of a second-level cache holds.
+constexpr int64_t kBlockRows = 64;
+// Products worth handing to another thread: some tens of microseconds.
+constexpr int64_t kBlockProducts = 1 << 20;
+// A multiple of every backend's column tile.
+constexpr int64_t kColumnStep = 24;
+
+void check_size(const char* what, int64_t value) {
+  if (value < 1) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " must be 1 or more, not " + std::to_string(value));
+  }
+}
+
+void check_pointer(const char* what, const void* pointer) {
+  if (!pointer) throw Error(ErrorCode::kInvalidArgument, std::string(what) + " is null");
+}
+
+int64_t blocks_of(int64_t size, int64_t block) { return (size - 1) / block + 1; }
+
+void product(const float* a, const void* b, bool bfloats, const float* bias, int64_t rows, int64_t columns,
+             int64_t depth, float* out) {
+  check_size("rows", rows);
+  check_size("columns", columns);
+  check_size("depth", depth);
+  checked_multiply(checked_multiply(rows, columns, "rows times columns"), 2, "rows times columns");
+  checked_multiply(checked_multiply(std::max(rows, columns), depth, "elements"), 2, "elements");
+  check_pointer("a", a);
+  check_pointer("b", b);
+  check_pointer("out", out);
+
+  const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
+  const int64_t block_rows = std::min(rows, kBlockRows);
+  // Not block_rows * depth: depth may be anything up to 2^61.
+  const int64_t fitting = kBlockProducts / std::min(kBlockProducts, depth) / block_rows;
+  const int64_t block_columns =
+      std::max<int64_t>(1, blocks_of(std::max<int64_t>(1, fitting), kColumnStep)) * kColumnStep;
+  const int64_t column_blocks = blocks_of(columns, block_columns);
+  const int64_t tasks = checked_multiply(blocks_of(rows, block_rows), column_blocks, "blocks");
+  if (tasks > INT32_MAX) throw Error(ErrorCode::kInvalidArgument, "a product of " + std::to_string(tasks) + " blocks");
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    const int64_t row = task / column_blocks * block_rows;
+    const int64_t column = task % column_blocks * block_columns;
+    MatrixBlock block = {};
+    block.a = a + row * depth;
+    block.rows = std::min(block_rows, rows - row);
+    block.b = static_cast<const char*>(b) + column * depth * (bfloats ? sizeof(uint16_t) : sizeof(float));
+    block.bfloats = bfloats;
+    block.columns = std::min(block_columns, columns - column);
+    block.depth = depth;
+    block.bias = bias ? bias + column : nullptr;
+    block.out = out + row * columns + column;
+    block.stride = columns;
+    kernels.product(block);
+  });
+}
+
+}  // namespace
+
+void matrix_product(const float* a, const float* b, const float* bias, int64_t rows, int64_t columns, int64_t depth,
+                    float* out) {
+  product(a, b, false, bias, rows, columns, depth, out);
+}
+
+void matrix_product_bf16(const float* a, const uint16_t* b, const float* bias, int64_t rows, int64_t columns,
+                         int64_t depth, float* out) {
+  product(a, b, true, bias, rows, columns, depth, out);
+}
+
+void silu_product(const float* gates, int64_t rows, int64_t columns, float* out) {
+  check_size("rows", rows);
+  check_size("columns", columns);
+  checked_multiply(checked_multiply(rows, columns, "rows times columns"), 4, "elements");
+  check_pointer("gates", gates);
+  check_pointer("out", out);
+  const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
+  // An element costs about as much as sixteen products.
+  const int64_t block_rows = std::max<int64_t>(1, kBlockProducts / 16 / columns);
+  const int64_t tasks = blocks_of(rows, block_rows);
+  if (tasks > INT32_MAX) throw Error(ErrorCode::kInvalidArgument, "a product of " + std::to_string(tasks) + " blocks");
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    for (int64_t r = task * block_rows; r < std::min(rows, (task + 1) * block_rows); ++r) {
+      kernels.silu_product(gates + 2 * r * columns, gates + (2 * r + 1) * columns, static_cast<size_t>(columns),
+                           out + r * columns);
+    }
+  });
+}
+
+}  // namespace kvasir
