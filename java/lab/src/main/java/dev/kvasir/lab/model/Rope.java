@@ -1,0 +1,104 @@
+package dev.kvasir.lab.model;
+
+import dev.kvasir.lab.Json;
+import java.nio.file.Path;
+import java.util.Arrays;
+
+/**
+ * The rotary embedding in the "rotate half" style: channels {@code j} and {@code j + headDim / 2} turn together by
+ * {@code position * frequency[j]}.
+ */
+public final class Rope {
+
+  private final double[] frequencies;
+  /** cos and sin of each position so far: {@code [positions][2][headDim / 2]}. */
+  private volatile float[] table = new float[0];
+
+  private Rope(double[] frequencies) {
+    this.frequencies = frequencies;
+  }
+
+  /** The embedding that a config.json describes: plain, linear or llama3 scaling. */
+  static Rope of(Json config, int headDim, Path file) throws ModelException {
+    // Newer files gather everything in rope_parameters.
+    Json scaling = config.find("rope_parameters").or(() -> config.find("rope_scaling")).orElse(null);
+    double base = config.find("rope_theta").map(Json::number).orElse(10000.0);
+    if (scaling != null) {
+      base = scaling.find("rope_theta").map(Json::number).orElse(base);
+    }
+    double[] frequencies = new double[headDim / 2];
+    for (int j = 0; j < frequencies.length; j++) {
+      frequencies[j] = Math.pow(base, -2.0 * j / headDim);
+    }
+    String type =
+        scaling == null
+            ? "default"
+            : scaling.find("rope_type").or(() -> scaling.find("type")).map(Json::text).orElse("default");
+    switch (type) {
+      case "default":
+        break;
+      case "linear":
+        double factor = scaling.get("factor").number();
+        Arrays.setAll(frequencies, j -> frequencies[j] / factor);
+        break;
+      case "llama3":
+        Arrays.setAll(frequencies, j -> llama3(frequencies[j], scaling));
+        break;
+      default:
+        throw new ModelException(file + ": rope scaling is \"" + type + "\"; default, linear and llama3 can be run");
+    }
+    return new Rope(frequencies);
+  }
+
+  /** Slow turns are stretched by a factor, fast ones stay, those between are blended. */
+  private static double llama3(double frequency, Json scaling) {
+    double factor = scaling.get("factor").number();
+    double low = scaling.get("low_freq_factor").number();
+    double high = scaling.get("high_freq_factor").number();
+    double turns = scaling.get("original_max_position_embeddings").number() * frequency / (2 * Math.PI);
+    double share = Math.max(0, Math.min(1, (turns - low) / (high - low)));
+    return frequency * (share + (1 - share) / factor);
+  }
+
+  /** Radians per position of each pair of channels. */
+  double[] frequencies() {
+    return frequencies.clone();
+  }
+
+  /** Makes positions up to {@code last} ready. */
+  synchronized void prepare(int last) {
+    int half = frequencies.length;
+    int known = table.length / (2 * half);
+    if (last < known) {
+      return;
+    }
+    int wanted = Math.max(last + 1, 2 * known);
+    float[] longer = Arrays.copyOf(table, wanted * 2 * half);
+    for (int position = known; position < wanted; position++) {
+      for (int j = 0; j < half; j++) {
+        double angle = position * frequencies[j];
+        longer[position * 2 * half + j] = (float) Math.cos(angle);
+        longer[position * 2 * half + half + j] = (float) Math.sin(angle);
+      }
+    }
+    table = longer;
+  }
+
+  /** Turns {@code heads} heads of one token, at {@code from} in the array, to a position that was prepared. */
+  void turn(float[] rows, int from, int heads, int position) {
+    float[] known = table;
+    int half = frequencies.length;
+    int cos = position * 2 * half;
+    int sin = cos + half;
+    for (int head = 0; head < heads; head++) {
+      int a = from + head * 2 * half;
+      int b = a + half;
+      for (int j = 0; j < half; j++) {
+        float x = rows[a + j];
+        float y = rows[b + j];
+        rows[a + j] = x * known[cos + j] - y * known[sin + j];
+        rows[b + j] = y * known[cos + j] + x * known[sin + j];
+      }
+    }
+  }
+}
