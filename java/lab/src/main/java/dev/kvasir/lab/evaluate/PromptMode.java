@@ -1,0 +1,12 @@
+package dev.kvasir.lab.evaluate;
+
+/** How the prompts of tasks get into a cache. Texts are always streamed. */
+public enum PromptMode {
+  /** Token by token, every token seeing what the compressed cache holds then: the hardest way. */
+  STREAM,
+  /**
+   * The prompt attends in 16 bits and is appended in one piece, as engines do that compress after the prefill; from its
+   * last token on, decoding goes on with the compressed cache.
+   */
+  EXACT
+}

@@ -1,0 +1,120 @@
+package dev.kvasir.lab.evaluate;
+
+import dev.kvasir.lab.Json;
+import dev.kvasir.lab.model.ModelException;
+import dev.kvasir.lab.model.Tokenizer;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.TreeSet;
+import java.util.stream.IntStream;
+
+/**
+ * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt} and
+ * {@code answer}. The texts that end in {@code _val.bin} are for tuning and stay untouched.
+ */
+public final class SampleSets {
+
+  /** Bytes of a window of text. */
+  public static final int WINDOW_BYTES = 4096;
+
+  private static final String TEXT_ENDING = "_test.bin";
+  private static final String TASK_ENDING = ".jsonl";
+
+  private SampleSets() {}
+
+  /**
+   * The samples of a folder, by set: texts first, then tasks.
+   *
+   * @param windows most windows of each text
+   * @param samples most instances of each task
+   * @throws ModelException if there are none
+   */
+  public static Map<String, List<Sample>> read(Path folder, Tokenizer tokenizer, int windows, int samples)
+      throws IOException {
+    Map<String, List<Sample>> sets = new LinkedHashMap<>();
+    if (Files.isDirectory(folder)) {
+      for (Path file : files(folder, "*" + TEXT_ENDING)) {
+        put(sets, name(file, TEXT_ENDING), windows(file, tokenizer, windows));
+      }
+      for (Path file : files(folder, "*" + TASK_ENDING)) {
+        put(sets, name(file, TASK_ENDING), tasks(file, tokenizer, samples));
+      }
+    }
+    if (sets.isEmpty()) {
+      throw new ModelException(folder + " holds neither texts (*" + TEXT_ENDING + ") nor tasks (*" + TASK_ENDING + ")");
+    }
+    return sets;
+  }
+
+  /** The sample of a text that begins with what the model expects. */
+  public static Sample text(String set, byte[] bytes, Tokenizer tokenizer) {
+    int[] prefix = tokenizer.prefix();
+    // Without a prefix nothing predicts the first token.
+    return new Sample(set, false, joined(prefix, tokenizer.encode(bytes)), Math.max(0, prefix.length - 1));
+  }
+
+  /** The sample of a prompt and the answer that it should get. */
+  public static Sample task(String set, String prompt, String answer, Tokenizer tokenizer) {
+    int[] asked = joined(tokenizer.prefix(), tokenizer.encode(prompt));
+    return new Sample(set, true, joined(asked, tokenizer.encode(answer)), asked.length - 1);
+  }
+
+  private static List<Sample> windows(Path file, Tokenizer tokenizer, int most) throws IOException {
+    byte[] all = Files.readAllBytes(file);
+    List<Sample> samples = new ArrayList<>();
+    for (int at = 0; samples.size() < most && at + WINDOW_BYTES <= all.length; at += WINDOW_BYTES) {
+      samples.add(text(name(file, TEXT_ENDING), Arrays.copyOfRange(all, at, at + WINDOW_BYTES), tokenizer));
+    }
+    return samples;
+  }
+
+  private static List<Sample> tasks(Path file, Tokenizer tokenizer, int most) throws IOException {
+    List<Sample> samples = new ArrayList<>();
+    try {
+      for (String line : Files.readAllLines(file, StandardCharsets.UTF_8)) {
+        if (samples.size() < most && !line.isBlank()) {
+          Json json = Json.parse(line, file + ", instance " + samples.size());
+          String answer = json.get("answer").text();
+          if (answer.isEmpty() || json.get("prompt").text().isEmpty()) {
+            throw new ModelException(file + ", instance " + samples.size() + " has an empty prompt or answer");
+          }
+          samples.add(task(name(file, TASK_ENDING), json.get("prompt").text(), answer, tokenizer));
+        }
+      }
+    } catch (Json.JsonException e) {
+      throw new ModelException(e.getMessage(), e);
+    }
+    return samples;
+  }
+
+  private static void put(Map<String, List<Sample>> sets, String name, List<Sample> samples) {
+    if (!samples.isEmpty()) {
+      sets.put(name, samples);
+    }
+  }
+
+  private static Iterable<Path> files(Path folder, String glob) throws IOException {
+    TreeSet<Path> found = new TreeSet<>();
+    try (DirectoryStream<Path> stream = Files.newDirectoryStream(folder, glob)) {
+      stream.forEach(found::add);
+    }
+    return found;
+  }
+
+  private static String name(Path file, String ending) {
+    String name = file.getFileName().toString();
+    return name.substring(0, name.length() - ending.length());
+  }
+
+  private static int[] joined(int[] first, int[] second) {
+    return IntStream.concat(Arrays.stream(first), Arrays.stream(second)).toArray();
+  }
+}
