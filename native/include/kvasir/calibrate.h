@@ -1,7 +1,7 @@
 // Calibration: what is learned from sample tensors of a model before a cache is configured for it.
 //
 //   sensitivities        how much the loss would suffer from storing a layer's keys or values at some width
-//   rotate ... errors    factors per channel that make keys easier to quantise (key scaling)
+//   raise ... errors     factors per channel that make keys easier to quantise (key scaling); see rope.h for RoPE
 //
 // Plain functions on arrays: callers walk layers and samples, and add up. Arrays are dense and row-major; tensors are
 // [tokens][heads][head_dim], the last index is the channel, and pointers are borrowed for the call alone. Work runs on
@@ -11,13 +11,9 @@
 
 #include <cstdint>
 
-namespace kvasir {
+#include "kvasir/rope.h"
 
-// Which two channels of a head RoPE rotates together.
-enum class RopePairs : int {
-  kHalves = 0,      // j and j + head_dim / 2 ("rotate half")
-  kNeighbours = 1,  // 2 j and 2 j + 1 ("interleaved")
-};
+namespace kvasir {
 
 // Sensitivities ----------------------------------------------------------------------------------------------
 
@@ -36,15 +32,6 @@ void sensitivities(const float* rows, const float* gradients, int64_t tokens, in
 // Keys are stored as K / lambda and queries are multiplied by lambda, so scores stay what they are while large channels
 // lose their weight in the quantiser. lambda has one value for both channels of a RoPE pair, so it may be applied
 // before or after RoPE, or folded into the projections.
-
-// frequencies[j] = base^(-2 j / head_dim), j < head_dim / 2: radians per position of plain RoPE.
-void rope_frequencies(double base, int head_dim, double* frequencies);
-
-// Turns row t of `rows` ([tokens][heads][head_dim], in place) by the RoPE of position scale * (first + t).
-// From keys before RoPE, scale s gives keys at interpolated positions (s = 4: those of a text four times as long); rows
-// that RoPE has already turned at positions first + t need scale s - 1.
-void rotate(float* rows, int64_t tokens, int heads, int head_dim, const double* frequencies, RopePairs pairs,
-            int64_t first, double scale);
 
 // maxima ([kv_heads][head_dim], in and out): raised to the largest |key| of the channel or its RoPE partner.
 void raise_key_maxima(const float* keys, int64_t tokens, int kv_heads, int head_dim, RopePairs pairs, float* maxima);

@@ -7,6 +7,7 @@
 // calibrate.h  sensitivities and key scaling, from recorded tensors
 // kmeans.h     k-means on its own, for analysis
 // matrix.h     dense products, for models that run beside a cache
+// rope.h       rotary position embedding: frequencies, scalings, rotation
 // error.h      the one exception type
 #pragma once
 
@@ -18,3 +19,4 @@
 #include "kvasir/error.h"
 #include "kvasir/kmeans.h"
 #include "kvasir/matrix.h"
+#include "kvasir/rope.h"

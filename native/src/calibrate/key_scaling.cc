@@ -1,4 +1,4 @@
-// Key scaling (PM-KVQ, equations 9-12): RoPE at interpolated positions, maxima, and the error of candidate factors.
+// Key scaling (PM-KVQ, equations 9-12): maxima at interpolated positions, and the error of candidate factors.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "base/aligned.h"
 #include "base/checked.h"
+#include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "calibrate/quantiser.h"
@@ -34,12 +35,6 @@ constexpr int kMaxDim = 256;
 constexpr double kLeastFactor = 1e-4;
 constexpr double kMostFactor = 1e4;
 
-void require_pairs(RopePairs pairs) {
-  if (pairs != RopePairs::kHalves && pairs != RopePairs::kNeighbours) {
-    refuse("RopePairs " + std::to_string(static_cast<int>(pairs)) + " is none");
-  }
-}
-
 void require_tensor(const char* name, const float* rows, int64_t tokens, int heads, int head_dim) {
   require_pointer(name, rows);
   require_positive("tokens", tokens);
@@ -47,13 +42,6 @@ void require_tensor(const char* name, const float* rows, int64_t tokens, int hea
   require_head_dim(head_dim);
   checked_multiply(checked_multiply(tokens, heads, name), head_dim * int64_t{8}, name);
 }
-
-// The two channels of pair j.
-struct Pair {
-  int a, b;
-  Pair(RopePairs pairs, int j, int head_dim)
-      : a(pairs == RopePairs::kHalves ? j : 2 * j), b(pairs == RopePairs::kHalves ? j + head_dim / 2 : 2 * j + 1) {}
-};
 
 // Sixteen sums side by side: vectors on every machine, and the same order of additions everywhere.
 float dot(const float* a, const float* b, int count) {
@@ -164,47 +152,10 @@ void require_finite(const char* name, const float* rows, size_t count) {
 
 }  // namespace
 
-void rope_frequencies(double base, int head_dim, double* frequencies) {
-  require_head_dim(head_dim);
-  require_pointer("frequencies", frequencies);
-  if (!(base > 1.0) || std::isinf(base)) refuse("RoPE base is " + std::to_string(base));
-  for (int j = 0; j < head_dim / 2; ++j) frequencies[j] = std::pow(base, -2.0 * j / head_dim);
-}
-
-void rotate(float* rows, int64_t tokens, int heads, int head_dim, const double* frequencies, RopePairs pairs,
-            int64_t first, double scale) {
-  require_tensor("rows", rows, tokens, heads, head_dim);
-  require_pointer("frequencies", frequencies);
-  require_pairs(pairs);
-  if (!std::isfinite(scale)) refuse("scale is " + std::to_string(scale));
-  checked_add(first, tokens, "positions");
-  const int half = head_dim / 2;
-  for (int j = 0; j < half; ++j) {
-    if (!std::isfinite(frequencies[j])) refuse("frequency " + std::to_string(j) + " is not finite");
-  }
-  for (int64_t t = 0; t < tokens; ++t) {
-    double cosine[kMaxDim / 2], sine[kMaxDim / 2];
-    for (int j = 0; j < half; ++j) {
-      const double angle = scale * static_cast<double>(first + t) * frequencies[j];
-      cosine[j] = std::cos(angle);
-      sine[j] = std::sin(angle);
-    }
-    for (int h = 0; h < heads; ++h) {
-      float* row = rows + (static_cast<size_t>(t) * heads + h) * head_dim;
-      for (int j = 0; j < half; ++j) {
-        const Pair pair(pairs, j, head_dim);
-        const double a = row[pair.a], b = row[pair.b];
-        row[pair.a] = static_cast<float>(a * cosine[j] - b * sine[j]);
-        row[pair.b] = static_cast<float>(a * sine[j] + b * cosine[j]);
-      }
-    }
-  }
-}
-
 void raise_key_maxima(const float* keys, int64_t tokens, int kv_heads, int head_dim, RopePairs pairs, float* maxima) {
   require_tensor("keys", keys, tokens, kv_heads, head_dim);
   require_pointer("maxima", maxima);
-  require_pairs(pairs);
+  require_rope_pairs(pairs);
   const size_t width = static_cast<size_t>(kv_heads) * head_dim;
   require_finite("keys", keys, static_cast<size_t>(tokens) * width);
   for (int64_t t = 0; t < tokens; ++t) {
@@ -214,7 +165,7 @@ void raise_key_maxima(const float* keys, int64_t tokens, int kv_heads, int head_
   for (int h = 0; h < kv_heads; ++h) {
     float* head = maxima + static_cast<size_t>(h) * head_dim;
     for (int j = 0; j < head_dim / 2; ++j) {
-      const Pair pair(pairs, j, head_dim);
+      const RopePair pair(pairs, j, head_dim);
       head[pair.a] = head[pair.b] = std::max(head[pair.a], head[pair.b]);
     }
   }

@@ -22,6 +22,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/error.h",
               "kvasir/config.h",
               "kvasir/cache.h",
+              "kvasir/rope.h",
               "kvasir/calibrate.h",
               "kvasir/codec.h",
               "kvasir/backend.h",
