@@ -1,0 +1,127 @@
+// CommVQ: keys as sums of complex vectors that commute with RoPE, values as sums of a codebook's rows.
+//
+// Keys are taken before RoPE. The two channels of RoPE pair j are one complex number, so a head is a complex vector of
+// head_dim / 2 numbers and RoPE a multiplication by e^(i position frequency). A stage has one table of vectors z; its
+// code for a head is a pair (a, b) and stands for z_a + i z_b; a key is the sum over its stages, each of which encodes
+// what those before it left over, times the token's norm. The codes of a token do not change when its position does.
+//
+// Values are taken for all kv heads at once: a value is s C times the token's gain, with one bit in s for each row of
+// C. Attention multiplies its weights by the bits first and by C once.
+//
+//   a token of keys     kv_heads * stages * 2 log2(entries) bits, and 16 for the norm
+//   a token of values   codes bits, and 16 for the gain
+//
+// Objects are made and freed by create and destroy. Codebooks and encoders are constant and may be used from any number
+// of threads; a trainer belongs to one thread at a time. Work runs on the library's threads. Results depend neither on
+// their number nor on the machine's instruction set: equal data and seeds give equal codebooks. Arrays are dense and
+// row-major; pointers are borrowed for the call alone. Every function throws kInvalidArgument for a size or a pointer
+// that makes no sense, and kNotFinite for data that no cache would accept.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kvasir/rope.h"
+
+namespace kvasir {
+
+// Keys -------------------------------------------------------------------------------------------------------
+
+// The tables of one layer.
+//
+// Tables are [kv_heads][stages][entries][head_dim], float16 values held as float32, in planar form: a vector's real
+// parts (the first channels of the RoPE pairs), then its imaginary parts. Decoding thus adds whole rows: entry a as it
+// stands, and entry b with its halves exchanged and the new first half negated.
+//
+// Codes are packed by pages of 128 tokens: [pages][kv_heads][stages], each 128 codes of 2 log2(entries) bits, the code
+// of token t in the bits from t * 2 log2(entries) on, lowest bit of the first byte first: a in the lower half of a
+// code, b in the upper. 192, 160 or 128 bytes for 64, 32 or 16 entries. Codes after the last token are 0.
+//
+// The norm of a token is the root mean square over all its kv heads, rounded to float16: codes describe the row divided
+// by it.
+class KeyCodebook {
+ public:
+  // kv_heads 1..1024, head_dim a multiple of 16 in 32..256, stages 1..64, entries 16, 32 or 64. Tables are rounded to
+  // float16; elements above 65504 in magnitude are refused.
+  static KeyCodebook* create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries, const float* tables);
+  static void destroy(KeyCodebook* codebook);
+  ~KeyCodebook();
+  KeyCodebook(const KeyCodebook&) = delete;
+  KeyCodebook& operator=(const KeyCodebook&) = delete;
+
+  int kv_heads() const;
+  int head_dim() const;
+  RopePairs pairs() const;
+  int stages() const;
+  int entries() const;
+  // Bytes of the codes of so many tokens, all kv heads.
+  int64_t code_bytes(int64_t tokens) const;
+  // out: [kv_heads][stages][entries][head_dim].
+  void read_tables(float* out) const;
+
+  // rows: [tokens][kv_heads][head_dim], keys before RoPE. codes: code_bytes(tokens). norms: [tokens] float16 bits.
+  // Greedy: each stage takes its nearest centre. Then every stage is revisited up to `refinements` times while codes
+  // change; the error never grows. 0..100.
+  void encode(const float* rows, int64_t tokens, int refinements, uint8_t* codes, uint16_t* norms) const;
+  // rows: [tokens][kv_heads][head_dim], before RoPE.
+  void decode(const uint8_t* codes, const uint16_t* norms, int64_t tokens, float* rows) const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  KeyCodebook();
+  std::unique_ptr<Impl> impl_;
+};
+
+// Trains the tables of one layer by expectation and maximisation, one step at a time, so that the caller owns the loop:
+//
+//   std::unique_ptr<KeyTrainer> trainer(KeyTrainer::create(8, 128, RopePairs::kHalves, 11, 64, 1));
+//   trainer->add(keys, tokens);
+//   while (trainer->step()) report(trainer->done());
+//   trainer->read_tables(tables);
+//
+// Each head trains its stages in turn. A step assigns every key to all centres with weights exp(-distance/temperature)
+// and then solves for the table that fits those weights best, all its vectors together; the temperature falls from step
+// to step. Of all tables of a stage the one with the least error under hard assignment is kept, and what it leaves over
+// is the next stage's data. A stage ends after its steps, or where a step neither gains nor loses anything.
+class KeyTrainer {
+ public:
+  static KeyTrainer* create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries, int64_t seed);
+  static void destroy(KeyTrainer* trainer);
+  ~KeyTrainer();
+  KeyTrainer(const KeyTrainer&) = delete;
+  KeyTrainer& operator=(const KeyTrainer&) = delete;
+
+  // Most steps of a stage, 1..10000. Default 100.
+  void set_steps(int steps);
+  // The temperature of a stage's first step, of its second and of its last, with an exponential fall between these two,
+  // in units of the norm of a whole token. Defaults 1, 1e-3 and 1e-5. Later stages scale the last two by what earlier
+  // ones have left of the norm.
+  void set_temperatures(double first, double second, double last);
+
+  // More keys before RoPE, [tokens][kv_heads][head_dim]. Before the first step. At least `entries` tokens in all.
+  void add(const float* rows, int64_t tokens);
+
+  // Advances every head by one step. False where nothing was left to do.
+  bool step();
+  // Share of the work that is done, 0..1: stages that end early count whole.
+  double done() const;
+  int64_t tokens() const;
+  // The stage that a head is in, 0..stages; `stages` when it is done.
+  int stage(int kv_head) const;
+  // Mean squared error of a head's normalised keys, per element: after its first `stage` stages, 0..stage(kv_head).
+  double error(int kv_head, int stage) const;
+  // The least error so far in the stage that a head is in; infinity before its second step.
+  double stage_error(int kv_head) const;
+  // out: [kv_heads][stages][entries][head_dim], as KeyCodebook takes it. Stages that are not done are all 0.
+  void read_tables(float* out) const;
+
+  struct Impl;
+
+ private:
+  KeyTrainer();
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvasir

@@ -1,0 +1,192 @@
+#include "commvq/key_codebook.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/checked.h"
+#include "base/half.h"
+#include "base/rope.h"
+#include "base/scratch.h"
+#include "base/thread_pool.h"
+#include "commvq/checks.h"
+
+namespace kvasir {
+
+using commvq::refuse;
+using commvq::require_pointer;
+using commvq::require_range;
+using commvq::require_rows;
+using commvq::Stage;
+
+void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements,
+                                    uint8_t* codes) const {
+  struct Products;
+  const int entries = shape.entries, bits = shape.index_bits();
+  float* const products = thread_scratch<Products, float>(static_cast<size_t>(kPageTokens) * 2 * entries);
+  float scores[kPageTokens];
+  // [stages][kPageTokens]
+  std::vector<int> found(static_cast<size_t>(shape.stages) * kPageTokens, 0);
+  const commvq::Kernels& kernels = commvq::kernels();
+  const auto row = [&](int t) { return rows + static_cast<size_t>(t) * row_stride; };
+  for (int r = 0; r < shape.stages; ++r) {
+    int* const mine = found.data() + static_cast<size_t>(r) * kPageTokens;
+    stage(kv_head, r).find(kernels, rows, row_stride, tokens, products, mine, scores);
+    for (int t = 0; t < tokens; ++t) stage(kv_head, r).add(mine[t], -1.0f, row(t));
+  }
+  bool changed = shape.stages > 1;
+  for (int pass = 0; pass < refinements && changed; ++pass) {
+    changed = false;
+    for (int r = 0; r < shape.stages; ++r) {
+      const Stage& table = stage(kv_head, r);
+      int* const mine = found.data() + static_cast<size_t>(r) * kPageTokens;
+      int better[kPageTokens];
+      for (int t = 0; t < tokens; ++t) table.add(mine[t], 1.0f, row(t));
+      table.find(kernels, rows, row_stride, tokens, products, better, scores);
+      for (int t = 0; t < tokens; ++t) {
+        const float* product = products + static_cast<size_t>(t) * 2 * entries;
+        const int a = mine[t] / entries, b = mine[t] % entries;
+        // The score of the code in force, rounded as the search rounds: only what is less counts as better.
+        const float old = (table.cross()[mine[t]] + product[entries + b]) + product[a];
+        if (scores[t] < old) {
+          mine[t] = better[t];
+          changed = true;
+        }
+        table.add(mine[t], -1.0f, row(t));
+      }
+    }
+  }
+  for (int r = 0; r < shape.stages; ++r) {
+    int packed[kPageTokens] = {};
+    for (int t = 0; t < tokens; ++t) {
+      const int code = found[static_cast<size_t>(r) * kPageTokens + t];
+      packed[t] = code / entries | (code % entries) << bits;
+    }
+    commvq::pack_codes(packed, 2 * bits, codes + r * shape.stage_bytes());
+  }
+}
+
+void KeyCodebook::Impl::decode_head(int kv_head, const uint8_t* codes, int tokens, float* rows) const {
+  const int bits = shape.index_bits();
+  std::fill(rows, rows + static_cast<size_t>(tokens) * shape.head_dim, 0.0f);
+  for (int r = 0; r < shape.stages; ++r) {
+    int packed[kPageTokens];
+    commvq::unpack_codes(codes + r * shape.stage_bytes(), 2 * bits, packed);
+    for (int t = 0; t < tokens; ++t) {
+      const int a = packed[t] & (shape.entries - 1), b = packed[t] >> bits;
+      stage(kv_head, r).add(a * shape.entries + b, 1.0f, rows + static_cast<size_t>(t) * shape.head_dim);
+    }
+  }
+}
+
+KeyCodebook::KeyCodebook() = default;
+KeyCodebook::~KeyCodebook() = default;
+void KeyCodebook::destroy(KeyCodebook* codebook) { delete codebook; }
+
+KeyCodebook* KeyCodebook::create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries,
+                                 const float* tables) {
+  const commvq::KeyShape shape = {kv_heads, head_dim, pairs, stages, entries};
+  shape.check();
+  require_pointer("tables", tables);
+  std::unique_ptr<KeyCodebook> codebook(new KeyCodebook());
+  codebook->impl_.reset(new Impl{shape, {}});
+  const size_t size = shape.table_floats();
+  std::vector<float> rounded(size);
+  for (int i = 0; i < kv_heads * stages; ++i, tables += size) {
+    for (size_t j = 0; j < size; ++j) {
+      if (!(std::fabs(tables[j]) <= 65504.0f)) {
+        throw Error(ErrorCode::kNotFinite, "tables: " + std::to_string(tables[j]) + " in kv head " +
+                                               std::to_string(i / stages) + ", stage " + std::to_string(i % stages));
+      }
+      rounded[j] = half_to_float(float_to_half(tables[j]));
+    }
+    codebook->impl_->stages.emplace_back(entries, head_dim, rounded.data());
+  }
+  return codebook.release();
+}
+
+int KeyCodebook::kv_heads() const { return impl_->shape.kv_heads; }
+int KeyCodebook::head_dim() const { return impl_->shape.head_dim; }
+RopePairs KeyCodebook::pairs() const { return impl_->shape.pairs; }
+int KeyCodebook::stages() const { return impl_->shape.stages; }
+int KeyCodebook::entries() const { return impl_->shape.entries; }
+
+int64_t KeyCodebook::code_bytes(int64_t tokens) const {
+  require_range("tokens", tokens, 0, std::numeric_limits<int64_t>::max() / (int64_t{1} << 32));
+  return (tokens + kPageTokens - 1) / kPageTokens * impl_->shape.kv_heads *
+         static_cast<int64_t>(impl_->shape.head_bytes());
+}
+
+void KeyCodebook::read_tables(float* out) const {
+  require_pointer("out", out);
+  for (const Stage& stage : impl_->stages) {
+    out = std::copy(stage.vector(0), stage.vector(0) + impl_->shape.table_floats(), out);
+  }
+}
+
+void KeyCodebook::encode(const float* rows, int64_t tokens, int refinements, uint8_t* codes, uint16_t* norms) const {
+  require_pointer("rows", rows);
+  require_pointer("codes", codes);
+  require_pointer("norms", norms);
+  require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
+  require_range("refinements", refinements, 0, 100);
+  const commvq::KeyShape& shape = impl_->shape;
+  const size_t width = shape.width();
+  require_rows(rows, tokens, static_cast<int64_t>(width));
+  const int pages = static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
+  std::vector<float> divisors(static_cast<size_t>(tokens));
+  ThreadPool::shared().run(pages, [&](int page) {
+    for (int64_t t = int64_t{page} * kPageTokens; t < std::min(tokens, (page + int64_t{1}) * kPageTokens); ++t) {
+      norms[t] = commvq::token_norm(rows + t * width, width, &divisors[static_cast<size_t>(t)]);
+    }
+  });
+  const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
+  require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    struct Rows;
+    const int page = task / shape.kv_heads, head = task % shape.kv_heads, d = shape.head_dim;
+    const int64_t first = int64_t{page} * kPageTokens;
+    const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
+    float* const normal = thread_scratch<Rows, float>(static_cast<size_t>(kPageTokens) * d);
+    for (int t = 0; t < count; ++t) {
+      float* const row = normal + static_cast<size_t>(t) * d;
+      to_planar(shape.pairs, d, rows + (first + t) * width + static_cast<size_t>(head) * d, row);
+      for (int c = 0; c < d; ++c) row[c] /= divisors[static_cast<size_t>(first + t)];
+    }
+    impl_->encode_head(head, normal, d, count, refinements, codes + static_cast<size_t>(task) * shape.head_bytes());
+  });
+}
+
+void KeyCodebook::decode(const uint8_t* codes, const uint16_t* norms, int64_t tokens, float* rows) const {
+  require_pointer("codes", codes);
+  require_pointer("norms", norms);
+  require_pointer("rows", rows);
+  require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
+  const commvq::KeyShape& shape = impl_->shape;
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (norms[t] >= 0x7C00u) {
+      throw Error(ErrorCode::kNotFinite, "the norm of token " + std::to_string(t) + " is negative or not finite");
+    }
+  }
+  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+  const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
+  require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    struct Rows;
+    const int page = task / shape.kv_heads, head = task % shape.kv_heads, d = shape.head_dim;
+    const int64_t first = int64_t{page} * kPageTokens;
+    const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
+    float* const normal = thread_scratch<Rows, float>(static_cast<size_t>(kPageTokens) * d);
+    impl_->decode_head(head, codes + static_cast<size_t>(task) * shape.head_bytes(), count, normal);
+    for (int t = 0; t < count; ++t) {
+      float* const row = normal + static_cast<size_t>(t) * d;
+      const float norm = half_to_float(norms[first + t]);
+      for (int c = 0; c < d; ++c) row[c] *= norm;
+      from_planar(shape.pairs, d, row, rows + (first + t) * shape.width() + static_cast<size_t>(head) * d);
+    }
+  });
+}
+
+}  // namespace kvasir

@@ -1,0 +1,23 @@
+// A key codebook inside the library, for the codec that stores its codes.
+#pragma once
+
+#include "commvq/key_tables.h"
+#include "kvasir/commvq.h"
+
+namespace kvasir {
+
+struct KeyCodebook::Impl {
+  commvq::KeyShape shape;
+  std::vector<commvq::Stage> stages;  // [kv_heads][stages]
+
+  const commvq::Stage& stage(int kv_head, int stage) const {
+    return stages[static_cast<size_t>(kv_head) * shape.stages + stage];
+  }
+  // Up to kPageTokens tokens of one head. rows: planar and normalised, [tokens][row_stride]; overwritten by what the
+  // codes leave over. codes: shape.head_bytes(); after the last token they are 0.
+  void encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements, uint8_t* codes) const;
+  // rows: [tokens][head_dim], planar and normalised.
+  void decode_head(int kv_head, const uint8_t* codes, int tokens, float* rows) const;
+};
+
+}  // namespace kvasir
