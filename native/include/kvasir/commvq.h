@@ -124,4 +124,86 @@ class KeyTrainer {
   std::unique_ptr<Impl> impl_;
 };
 
+// Values -----------------------------------------------------------------------------------------------------
+
+// The codebook of one layer: value = gain * (s C).
+//
+// C is [codes][width], float16 values held as float32; width is kv_heads * head_dim, and kv head h owns the columns
+// from h * head_dim on. Bits are [tokens][codes / 8] bytes, bit n of a token in byte n / 8 at 2^(n % 8): a row of masks
+// for the lanes that hold sums over tokens, by code. Gains are [tokens] float16 bits and carry all of a token's scale,
+// so that decoding needs no other number per token: attention forms the sums of weight * gain by code, then multiplies
+// by C.
+//
+// Thresholds serve encoding without an encoder. Bits are decided in order: bit n is set where what is left of the value
+// (divided by its root mean square), less the rows of the bits set so far, has more than thresholds[n] of row n in it.
+// 0.5 is nearest; rows that are followed by halves and quarters of themselves want more, and a constant wants -65504.
+class ValueCodebook {
+ public:
+  // width a multiple of 16 in 16..65536, codes a multiple of 16 in 16..16384. C is rounded to float16.
+  // thresholds: [codes], -65504..65504, or null for 0.5 everywhere.
+  static ValueCodebook* create(int width, int codes, const float* table, const float* thresholds);
+  static void destroy(ValueCodebook* codebook);
+  ~ValueCodebook();
+  ValueCodebook(const ValueCodebook&) = delete;
+  ValueCodebook& operator=(const ValueCodebook&) = delete;
+
+  int width() const;
+  int codes() const;
+  // Bytes of the bits of so many tokens.
+  int64_t bit_bytes(int64_t tokens) const;
+  // out: [codes][width].
+  void read_table(float* out) const;
+  // out: [codes].
+  void read_thresholds(float* out) const;
+
+  // Bits without an encoder: by the thresholds; then the bit whose flip lowers the error most is flipped until none
+  // does. Then the gain that leaves the least error. rows: [tokens][width]. bits: bit_bytes(tokens). gains: [tokens].
+  void encode(const float* rows, int64_t tokens, uint8_t* bits, uint16_t* gains) const;
+  // The same from the bits that are there (an encoder's), with at most `flips` flips a token; 0 only finds the gains.
+  // The error never grows.
+  void refine(const float* rows, int64_t tokens, int flips, uint8_t* bits, uint16_t* gains) const;
+  // rows: [tokens][width].
+  void decode(const uint8_t* bits, const uint16_t* gains, int64_t tokens, float* rows) const;
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  ValueCodebook();
+  std::unique_ptr<Impl> impl_;
+};
+
+// Fits a codebook without an encoder: bits by descent for the codebook in force, then the codebook by least squares for
+// those bits, in turn. The first one quantises the principal components of the values, with as many bits for each as it
+// is worth; what is kept never gets worse.
+class ValueFitter {
+ public:
+  static ValueFitter* create(int width, int codes);
+  static void destroy(ValueFitter* fitter);
+  ~ValueFitter();
+  ValueFitter(const ValueFitter&) = delete;
+  ValueFitter& operator=(const ValueFitter&) = delete;
+
+  // Most steps, 1..10000. Default 30. Ends before where a step gains less than 1e-4 of the error.
+  void set_steps(int steps);
+  // More values, [tokens][width]. Before the first step. At least 16 tokens in all.
+  void add(const float* rows, int64_t tokens);
+  // One step. False where nothing was left to do.
+  bool step();
+  double done() const;
+  int64_t tokens() const;
+  // Least mean squared error so far, per element of the values as they came; infinity before the first step.
+  double error() const;
+  // That of the least error, as ValueCodebook takes it. out: [codes][width].
+  void read_table(float* out) const;
+  // out: [codes].
+  void read_thresholds(float* out) const;
+
+  struct Impl;
+
+ private:
+  ValueFitter();
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace kvasir

@@ -29,6 +29,15 @@ inline void require_head_dim(int head_dim) {
   }
 }
 
+inline void require_value_shape(int width, int codes) {
+  if (width < 16 || width > 65536 || width % 16 != 0) {
+    refuse("width is " + std::to_string(width) + ", not a multiple of 16 in 16..65536");
+  }
+  if (codes < 16 || codes > 16384 || codes % 16 != 0) {
+    refuse("codes is " + std::to_string(codes) + ", not a multiple of 16 in 16..16384");
+  }
+}
+
 // rows: [tokens][width].
 inline void require_rows(const float* rows, int64_t tokens, int64_t width, float most = kMaxMagnitude) {
   for (int64_t i = 0; i < tokens * width; ++i) {

@@ -34,6 +34,12 @@ struct Kernels {
   void (*accumulate)(const float* weights, int count, int entries, const float* rows, int row_stride, int width,
                      float* sums);
 
+  // Bits in their order, each decided for good: bit n is set where what is left of the point has more than
+  // thresholds[n] of row n in it, -slopes[n] > thresholds[n] * diagonal[n]. Other arguments as below; no bit is set
+  // before.
+  void (*decide)(const float* gram, const float* diagonal, const float* thresholds, int count, float* slopes,
+                 float* signs);
+
   // Descent by single bits. For bits s (as 0.0 or 1.0) the objective is s K s - 2 h s; flips the bit that lowers it
   // most until none does or `limit` were flipped, and returns the flips. gram: [count][count], symmetric; slopes
   // ([count], in and out): K s - h; signs ([count], in and out): 1 where s is 0, -1 where it is 1.

@@ -282,6 +282,20 @@ void accumulate(const float* weights, int count, int entries, const float* rows,
   }
 }
 
+void decide(const float* gram, const float* diagonal, const float* thresholds, int count, float* slopes, float* signs) {
+  for (int bit = 0; bit < count; ++bit) {
+    signs[bit] = -slopes[bit] > thresholds[bit] * diagonal[bit] ? -1.0f : 1.0f;
+    if (signs[bit] > 0.0f) continue;
+    const float* row = gram + static_cast<size_t>(bit) * count;
+    for (int n = 0; n < count; n += kBlock) {
+      Block slope = load(slopes + n);
+      const Block step = load(row + n);
+      for (int i = 0; i < kParts; ++i) slope.p[i] += step.p[i];
+      store(slopes + n, slope);
+    }
+  }
+}
+
 int flip(const float* gram, const float* diagonal, int count, int limit, float* slopes, float* signs) {
   Least least;
   for (int n = 0; n < count; n += kBlock) {
@@ -315,7 +329,7 @@ int flip(const float* gram, const float* diagonal, int count, int limit, float* 
   return flips;
 }
 
-constexpr Kernels kKernels = {products, nearest, soften, accumulate, flip};
+constexpr Kernels kKernels = {products, nearest, soften, accumulate, decide, flip};
 
 #undef KVASIR_INLINE
 
