@@ -206,4 +206,78 @@ class ValueFitter {
   std::unique_ptr<Impl> impl_;
 };
 
+// The paper's encoder: bits of a value by two linear layers.
+//
+//   x = value / scale, divided by its Euclidean norm, then normalised to mean 0 and variance 1 (+ 1e-5), times
+//   norm_weight plus norm_bias
+//   logits = second_weight gelu(first_weight x + first_bias) + second_bias
+//
+// Of each four logits the largest, the first of equals, gives two bits: (1,0), (0,1), (1,1) or (0,0). Deterministic:
+// the noise belongs to training.
+class ValueEncoder {
+ public:
+  // scale, norm_weight, norm_bias: [width]; first_weight: [hidden][width], first_bias: [hidden]; second_weight:
+  // [2 * codes][hidden], second_bias: [2 * codes]. Scales are positive; all is finite. hidden 1..65536.
+  static ValueEncoder* create(int width, int hidden, int codes, const float* scale, const float* norm_weight,
+                              const float* norm_bias, const float* first_weight, const float* first_bias,
+                              const float* second_weight, const float* second_bias);
+  static void destroy(ValueEncoder* encoder);
+  ~ValueEncoder();
+  ValueEncoder(const ValueEncoder&) = delete;
+  ValueEncoder& operator=(const ValueEncoder&) = delete;
+
+  int width() const;
+  int hidden() const;
+  int codes() const;
+  // rows: [tokens][width]. bits: [tokens][codes / 8], as ValueCodebook::refine takes them.
+  void encode(const float* rows, int64_t tokens, uint8_t* bits) const;
+
+  struct Impl;
+
+ private:
+  ValueEncoder();
+  std::unique_ptr<Impl> impl_;
+};
+
+// Trains an encoder and a codebook together: straight-through Gumbel-softmax and AdamW on the mean squared error of the
+// values. One step is one batch. Results depend on data, seed and machine, not on the number of threads.
+class ValueTrainer {
+ public:
+  static ValueTrainer* create(int width, int hidden, int codes, int64_t seed);
+  static void destroy(ValueTrainer* trainer);
+  ~ValueTrainer();
+  ValueTrainer(const ValueTrainer&) = delete;
+  ValueTrainer& operator=(const ValueTrainer&) = delete;
+
+  // Before the first step. Steps in all, 1..10^8 (2000); tokens of a batch, 1..65536 (256).
+  void set_steps(int steps);
+  void set_batch(int tokens);
+  // The highest learning rate (1e-3): reached after a twentieth of the steps, then falling to 0 like a cosine.
+  void set_learning_rate(double rate);
+  // Weight decay of the linear layers (0.01), as AdamW applies it.
+  void set_weight_decay(double decay);
+  // Of the softmax (1).
+  void set_temperature(double temperature);
+  // Where the codebook begins, [codes][width], for example that of a ValueFitter; else it is random.
+  void set_table(const float* table);
+  // More values, [tokens][width]. At least 16 tokens in all.
+  void add(const float* rows, int64_t tokens);
+
+  // One batch. False where all steps are done.
+  bool step();
+  double done() const;
+  int64_t tokens() const;
+  // Mean squared error of the last batch, per element, with the noise of training; infinity before the first step.
+  double batch_error() const;
+  // What ValueEncoder::create takes, and the codebook: table is [codes][width].
+  void read(float* scale, float* norm_weight, float* norm_bias, float* first_weight, float* first_bias,
+            float* second_weight, float* second_bias, float* table) const;
+
+  struct Impl;
+
+ private:
+  ValueTrainer();
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace kvasir

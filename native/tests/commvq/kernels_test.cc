@@ -213,3 +213,29 @@ TEST_CASE("commvq kernels: flips lower the objective until none can") {
     CHECK(own == slopes);
   });
 }
+
+TEST_CASE("commvq kernels: bits by thresholds") {
+  // Rows 8, 4, 2 and 1 of one direction, behind a constant: the four bits of a uniform quantiser.
+  const int count = 16;
+  std::vector<float> rows(count, 0.0f), gram, diagonal, thresholds(count, 0.5f);
+  rows[0] = -7.5f, rows[1] = 8.0f, rows[2] = 4.0f, rows[3] = 2.0f, rows[4] = 1.0f;
+  thresholds[0] = -65504.0f;
+  for (int n = 1; n <= 4; ++n) thresholds[n] = 1.0f - 0.5f / rows[n];
+  for (const float a : rows) {
+    for (const float b : rows) gram.push_back(a * b);
+    diagonal.push_back(a * a);
+  }
+  for (float x = -9.25f; x < 9.5f; x += 0.5f) {
+    for_each_level([&](const Kernels& kernels) {
+      std::vector<float> slopes, signs(count, 1.0f);
+      for (const float a : rows) slopes.push_back(-a * x);
+      kernels.decide(gram.data(), diagonal.data(), thresholds.data(), count, slopes.data(), signs.data());
+      float value = 0.0f;
+      for (int n = 0; n < count; ++n) value += signs[n] < 0.0f ? rows[n] : 0.0f;
+      CHECK(signs[0] == -1.0f);
+      CHECK(std::fabs(value - std::min(std::max(x, -7.5f), 7.5f)) <= 0.5f);
+      // Slopes are those of what is left.
+      for (int n = 0; n < count; ++n) CHECK(slopes[n] == rows[n] * (value - x));
+    });
+  }
+}

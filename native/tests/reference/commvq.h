@@ -152,4 +152,43 @@ inline std::vector<ComplexRow> fit_table(const std::vector<ComplexRow>& points,
   return table;
 }
 
+// The value encoder, one number at a time.
+struct Encoder {
+  int width, hidden, codes;
+  std::vector<float> scale, norm_weight, norm_bias, first_weight, first_bias, second_weight, second_bias;
+
+  // [width]: mean 0 and variance 1, before norm_weight and norm_bias.
+  std::vector<double> standardised(const float* row) const {
+    std::vector<double> x;
+    double square = 0.0, mean = 0.0, variance = 0.0;
+    for (int c = 0; c < width; ++c) {
+      x.push_back(1.0 * row[c] / scale[c]);
+      square += x[c] * x[c];
+    }
+    for (double& e : x) e = square > 0.0 ? e / std::sqrt(square) : 0.0;
+    for (const double e : x) mean += e / width;
+    for (const double e : x) variance += (e - mean) * (e - mean) / width;
+    for (double& e : x) e = (e - mean) / std::sqrt(variance + 1e-5);
+    return x;
+  }
+  std::vector<double> logits(const float* row) const {
+    std::vector<double> x = standardised(row), middle, result;
+    for (int c = 0; c < width; ++c) x[c] = x[c] * norm_weight[c] + norm_bias[c];
+    for (int h = 0; h < hidden; ++h) {
+      double sum = first_bias[h];
+      for (int c = 0; c < width; ++c) sum += x[c] * first_weight[static_cast<size_t>(h) * width + c];
+      middle.push_back(sum * 0.5 * std::erfc(-sum / std::sqrt(2.0)));
+    }
+    for (int i = 0; i < 2 * codes; ++i) {
+      double sum = second_bias[i];
+      for (int h = 0; h < hidden; ++h) sum += middle[h] * second_weight[static_cast<size_t>(i) * hidden + h];
+      result.push_back(sum);
+    }
+    return result;
+  }
+};
+
+// The bits of the classes of four logits.
+constexpr int kClassBits[4][2] = {{1, 0}, {0, 1}, {1, 1}, {0, 0}};
+
 }  // namespace reference

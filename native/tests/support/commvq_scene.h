@@ -117,4 +117,44 @@ struct EncodedKeys {
   }
 };
 
+struct ValueFit {
+  int width, codes;
+  int steps = 30;
+  std::vector<float> table{}, thresholds{};
+  double error = 0.0;
+
+  void run(const std::vector<float>& rows) {
+    const Owned<kvasir::ValueFitter> fitter(kvasir::ValueFitter::create(width, codes));
+    fitter->set_steps(steps);
+    fitter->add(rows.data(), static_cast<int64_t>(rows.size()) / width);
+    while (fitter->step()) {
+    }
+    table.resize(static_cast<size_t>(codes) * width);
+    thresholds.resize(static_cast<size_t>(codes));
+    fitter->read_table(table.data());
+    fitter->read_thresholds(thresholds.data());
+    error = fitter->error();
+  }
+  Owned<kvasir::ValueCodebook> codebook() const {
+    return Owned<kvasir::ValueCodebook>(
+        kvasir::ValueCodebook::create(width, codes, table.data(), thresholds.empty() ? nullptr : thresholds.data()));
+  }
+};
+
+struct EncodedValues {
+  std::vector<uint8_t> bits;
+  std::vector<uint16_t> gains;
+
+  EncodedValues(const kvasir::ValueCodebook& codebook, const std::vector<float>& rows)
+      : gains(rows.size() / codebook.width()) {
+    bits.assign(static_cast<size_t>(codebook.bit_bytes(static_cast<int64_t>(gains.size()))), 0xAA);
+    codebook.encode(rows.data(), static_cast<int64_t>(gains.size()), bits.data(), gains.data());
+  }
+  std::vector<float> decode(const kvasir::ValueCodebook& codebook) const {
+    std::vector<float> rows(gains.size() * codebook.width());
+    codebook.decode(bits.data(), gains.data(), static_cast<int64_t>(gains.size()), rows.data());
+    return rows;
+  }
+};
+
 }  // namespace support
