@@ -47,7 +47,8 @@ class Cache {
   // Append ---------------------------------------------------------------------------------------------------
   // keys, values: [tokens][kv_heads][head_dim]. Any number of tokens; the result does not depend on how a stream of
   // tokens is cut into calls, but for codecs with a side table, which make it from the tokens that are there when the
-  // first page is sealed. Elements are rounded to float16 first. Throws kNotFinite or kBudgetExceeded.
+  // first page is sealed, and for codecs that go by the queries seen until then. Elements are rounded to float16
+  // first. Throws kNotFinite or kBudgetExceeded.
   void append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens);
   // The same from IEEE float16 and from bfloat16 bits.
   void append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
@@ -58,6 +59,11 @@ class Cache {
   // tokens: query i sees the keys up to position length - tokens + i. A sequence may be listed more than once.
   // Throws kInvalidArgument where a layer holds fewer tokens than `tokens`.
   void attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs);
+
+  // For codecs that go by queries ("tiered"): what attend sees, it observes; queries whose attention is computed
+  // elsewhere, those of a prompt, are shown to the sequences here, before their tokens are appended. Of the same shape.
+  // Throws kNotFinite. Layers whose codec does not care ignore them.
+  void observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries);
 
   // Inspection -----------------------------------------------------------------------------------------------
   // Decoded rows first..first+tokens-1 of one side, out: [tokens][kv_heads][head_dim].
@@ -104,6 +110,11 @@ class CacheStats {
 
   // Mean width of the codes in the sealed pages; 0 where there are none.
   double code_bits(int layer, Side side) const;
+  // Bits per element of one side of the sealed pages, with all that is stored beside codes: parameters, padding,
+  // permutations. 0 where there are none.
+  double side_bits_per_element(int layer, Side side) const;
+  // Channels whose codes have `bits` (1..16) bits, over all sealed pages and kv heads.
+  int64_t channels(int layer, Side side, int bits) const;
 
   // For codecs that shrink, since the cache was built: how often a page dropped to half its bits, the bytes that this
   // freed, and the time that it took, waiting for readers included.

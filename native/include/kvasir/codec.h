@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kvasir/config.h"
+
 namespace kvasir {
 
 // Number of codecs. Functions below take 0..codec_count()-1 and throw kInvalidArgument outside.
@@ -16,6 +18,8 @@ const char* codec_summary(int codec);  // one sentence
 
 // Whether the codec stores elements at this width.
 bool codec_has_bits(int codec, int bits);
+// Whether the codec stores this side; most store both.
+bool codec_has_side(int codec, Side side);
 
 // Options of the codec: 0..codec_option_count(codec)-1.
 int codec_option_count(int codec);

@@ -11,27 +11,44 @@
 
 namespace kvasir {
 
-// How a page is stored: first the parts of all kv heads for the keys, then those for the values.
+// How a page is stored: first the parts of all kv heads for the keys, then those for the values. Where a side's parts
+// vary in size, the page begins with a table of the offsets of all its parts and of its end.
 struct PageShape {
   PageFormat formats[2];  // by Side
   int kv_heads = 0;
   int width = 0;  // the widest bits that a shrink can still halve; 0 where none can
 
+  bool varies() const { return formats[0].varies() || formats[1].varies(); }
+  int parts() const { return 2 * kv_heads; }
+  size_t table_bytes() const { return varies() ? (sizeof(uint32_t) * (parts() + 1) + 63) / 64 * 64 : 0; }
+
+  // Where nothing varies.
   size_t part_offset(Side side, int kv_head) const {
     const size_t keys = formats[0].page_bytes * (side == Side::kValues ? kv_heads : 0);
     return keys + formats[static_cast<int>(side)].page_bytes * kv_head;
   }
-  size_t bytes() const { return (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
+  // Of a page, but for the parts that vary.
+  size_t bytes() const { return table_bytes() + (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
 };
 
 // A sealed page as readers see it. Pages of one layer may have different shapes.
 struct PageView {
   const uint8_t* data = nullptr;
   const PageShape* shape = nullptr;
+  const uint32_t* offsets = nullptr;  // of each part and of the end, from `data`; null where nothing varies
 
   const PageFormat& format(Side side) const { return shape->formats[static_cast<int>(side)]; }
-  const uint8_t* part(Side side, int kv_head) const { return data + shape->part_offset(side, kv_head); }
-  size_t part_bytes(Side side) const { return format(side).page_bytes; }
+  size_t part_offset(Side side, int kv_head) const {
+    return offsets ? offsets[part_index(side, kv_head)] : shape->part_offset(side, kv_head);
+  }
+  const uint8_t* part(Side side, int kv_head) const { return data + part_offset(side, kv_head); }
+  size_t part_bytes(Side side, int kv_head) const {
+    if (!offsets) return format(side).page_bytes;
+    return offsets[part_index(side, kv_head) + 1] - offsets[part_index(side, kv_head)];
+  }
+
+ private:
+  int part_index(Side side, int kv_head) const { return (side == Side::kValues ? shape->kv_heads : 0) + kv_head; }
 };
 
 // What is the same for all sequences of a layer.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ void check_pointer(const char* what, const void* pointer) {
 struct Sequence {
   explicit Sequence(int layers) : layers(layers) {}
   FairSharedMutex mutex;  // writers alone, readers together
+  std::mutex queries;     // what readers, too, write: the query means of its layers
   std::vector<SequenceLayer> layers;
 };
 
@@ -58,6 +60,7 @@ class Cache::Impl {
       std::vector<int64_t> bytes;
       for (const SequenceLayer& layer : original->layers) bytes.push_back(layer.bytes_to_fork());
       memory_.check_room(bytes);
+      std::lock_guard<std::mutex> queries(original->queries);
       for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_);
     }
     return add(copy);
@@ -121,7 +124,7 @@ class Cache::Impl {
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
     const auto locks = lock_shared(sequences);
-    const auto pages = memory_.read(layer);
+    auto pages = memory_.read(layer);
     std::vector<SequenceView> views;
     for (int i = 0; i < count; ++i) {
       const SequenceLayer& each = sequences[i]->layers[layer];
@@ -132,6 +135,36 @@ class Cache::Impl {
     const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
     tiles_ += tiles;
     if (plan.fallback) fallback_tiles_ += tiles;
+    if (!plan.wants_queries) return;
+    pages = {};  // a fork holds the lock below while it waits for pages to shrink
+    const size_t size = query_size(plan, tokens);
+    for (int i = 0; i < count; ++i) {
+      std::lock_guard<std::mutex> lock(sequences[i]->queries);
+      sequences[i]->layers[layer].observe(plan, queries + i * size, tokens);
+    }
+  }
+
+  void observe(int layer, const int64_t* ids, int count, int tokens, const float* queries) {
+    const LayerPlan& plan = plan_of(layer);
+    if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
+    if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
+    check_pointer("sequences", ids);
+    check_pointer("queries", queries);
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
+    const size_t size = query_size(plan, tokens);
+    for (size_t i = 0; i < size * count; ++i) {
+      if (!std::isfinite(queries[i])) throw Error(ErrorCode::kNotFinite, "queries hold NaN or infinity");
+    }
+    if (!plan.wants_queries) return;
+    for (const auto& sequence : sequences) {
+      std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+      sequence->layers[layer].prepare_queries(plan, memory_);
+    }
+    for (int i = 0; i < count; ++i) {
+      std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
+      sequences[i]->layers[layer].observe(plan, queries + i * size, tokens);
+    }
   }
 
   void read(int64_t id, int layer, Side side, int64_t first, int64_t tokens, float* out) {
@@ -176,7 +209,7 @@ class Cache::Impl {
       refuse("page " + std::to_string(page) + " of " + std::to_string(each.page_count()));
     }
     const auto pages = memory_.read(layer);
-    const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side));
+    const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side, kv_head));
     if (capacity < bytes) return bytes;
     check_pointer("out", out);
     const uint8_t* part = each.page(page).part(side, kv_head);
@@ -271,10 +304,16 @@ class Cache::Impl {
       for (Side side : {Side::kKeys, Side::kValues}) {
         const int index = static_cast<int>(side);
         stats.parts[index] += plan.attention.kv_heads;
-        stats.part_bits[index] += int64_t{plan.attention.kv_heads} * page.format(side).bits;
-        if (!plan.codecs[index]->labelled) continue;
+        const Codec& codec = *plan.codecs[index];
         for (int head = 0; head < plan.attention.kv_heads; ++head) {
-          const int tokens = plan.codecs[index]->labelled(page.format(side), page.part(side, head));
+          stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head));
+          if (codec.count_widths) {
+            codec.count_widths(page.format(side), page.part(side, head), stats.channels[index]);
+          } else {
+            stats.channels[index][page.format(side).bits] += plan.attention.head_dim;
+          }
+          if (!codec.labelled) continue;
+          const int tokens = codec.labelled(page.format(side), page.part(side, head));
           stats.parts_without_table[index] += tokens == 0;
           stats.labelled_tokens[index] += tokens;
         }
@@ -286,6 +325,12 @@ class Cache::Impl {
     std::vector<int64_t> budgets;
     for (const LayerConfig& layer : config.layers) budgets.push_back(layer.budget);
     return budgets;
+  }
+
+  // Elements of `tokens` queries of one sequence.
+  static size_t query_size(const LayerPlan& plan, int tokens) {
+    const int64_t row = int64_t{plan.attention.query_heads} * plan.attention.head_dim;
+    return static_cast<size_t>(checked_multiply(tokens, row, "tokens times query size"));
   }
 
   // Keys as they are stored under key scaling.
@@ -415,6 +460,10 @@ void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const
 
 void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs) {
   impl_->attend(layer, sequences, count, tokens, queries, outputs);
+}
+
+void Cache::observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries) {
+  impl_->observe(layer, sequences, count, tokens, queries);
 }
 
 void Cache::read(int64_t sequence, int layer, Side side, int64_t first, int64_t tokens, float* out) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <string>
 
 #include "base/checked.h"
@@ -73,6 +74,53 @@ class SequenceLayer::Seal : public SealInput {
   Memory& memory_;
 };
 
+struct SequenceLayer::PartHeads {
+  std::vector<uint32_t> sizes;    // [page][side][kv_head], of the whole part; 0 where it does not vary
+  std::vector<uint8_t> bytes[2];  // by side: [page][kv_head][head_bytes]
+
+  // Null where the side does not vary.
+  const uint8_t* head(const AttentionLayer& layer, int64_t page, int side, int kv_head) const {
+    const size_t part = static_cast<size_t>(page) * layer.kv_heads + kv_head;
+    return bytes[side].empty() ? nullptr : bytes[side].data() + part * layer.formats[side].head_bytes;
+  }
+};
+
+SequenceLayer::PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, const TokenRows& rows, int64_t pages,
+                                                      ThreadPool& threads) const {
+  PartHeads heads;
+  const AttentionLayer& attention = plan.attention;
+  const int kv_heads = attention.kv_heads;
+  const auto d = static_cast<size_t>(attention.head_dim);
+  heads.sizes.resize(static_cast<size_t>(pages) * 2 * kv_heads);
+  std::vector<float> importance(kv_heads * d, 1.0f);
+  if (plan.wants_queries && queries_) queries_.read(attention, importance.data());
+  // Keys are stored divided by the scaling, and meet queries multiplied by it.
+  for (size_t i = 0; i < plan.key_scaling.size(); ++i) importance[i] *= plan.key_scaling[i];
+
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const int index = static_cast<int>(side);
+    const PageFormat& format = attention.formats[index];
+    if (!format.varies()) continue;
+    heads.bytes[index].resize(static_cast<size_t>(pages) * kv_heads * format.head_bytes);
+    threads.run(static_cast<int>(pages) * kv_heads, [&](int task) {
+      const int64_t page = task / kv_heads;
+      const int kv_head = task % kv_heads;
+      struct PageRows;
+      float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * d);
+      gather(plan, rows, side, kv_head, (sealed_pages() + page) * kPageTokens, kPageTokens, gathered);
+      uint8_t* head = heads.bytes[index].data() + static_cast<size_t>(task) * format.head_bytes;
+      const size_t bytes = attention.codecs[index].lay_out(format, gathered, importance.data() + kv_head * d, head);
+      heads.sizes[static_cast<size_t>((page * 2 + index) * kv_heads + kv_head)] = static_cast<uint32_t>(bytes);
+    });
+  }
+  return heads;
+}
+
+void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory) {
+  if (queries_) return;
+  queries_.begin(plan.attention, memory.take(plan.index, BlockKind::kWindow, QueryMeans::bytes_for(plan.attention)));
+}
+
 void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRows& rows, ThreadPool& threads) {
   const int64_t new_length = length_ + rows.tokens;
   const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
@@ -81,13 +129,27 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
 
   // Everything that can fail, first.
   Block halves;
+  Block query_block;
   std::vector<std::shared_ptr<Page>> new_pages;
+  PartHeads heads;
+  const int parts = 2 * plan.attention.kv_heads;
   if (!halves_ || to_seal > 0) {
-    Memory::Room room = memory.make_room(plan.index, halves_ ? 0 : plan.half_bytes(), to_seal);
-    if (!halves_) halves = room.bytes.take(BlockKind::kWindow, plan.half_bytes());
+    heads = lay_out_parts(plan, rows, to_seal, threads);
+    const int64_t half_bytes = halves_ ? 0 : plan.half_bytes();
+    const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QueryMeans::bytes_for(plan.attention);
+    const int64_t varying = std::accumulate(heads.sizes.begin(), heads.sizes.end(), int64_t{0});
+    Memory::Room room = memory.make_room(plan.index, half_bytes + query_bytes + varying, to_seal);
+    if (half_bytes > 0) halves = room.bytes.take(BlockKind::kWindow, half_bytes);
+    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kWindow, query_bytes);
     for (const PageShape* shape : room.shapes) {
-      Block block = room.bytes.take(BlockKind::kPage, static_cast<int64_t>(shape->bytes()), plan.can_shrink());
-      new_pages.push_back(std::make_shared<Page>(memory, plan.index, std::move(block), *shape));
+      uint32_t* sizes = heads.sizes.data() + new_pages.size() * parts;
+      const int64_t page_bytes = std::accumulate(sizes, sizes + parts, static_cast<int64_t>(shape->bytes()));
+      for (int i = 0; i < parts; ++i) {
+        const PageFormat& format = shape->formats[i / plan.attention.kv_heads];
+        if (!format.varies()) sizes[i] = static_cast<uint32_t>(format.page_bytes);
+      }
+      Block block = room.bytes.take(BlockKind::kPage, page_bytes, plan.can_shrink());
+      new_pages.push_back(std::make_shared<Page>(memory, plan.index, std::move(block), *shape, sizes));
     }
     pages_.reserve(pages_.size() + new_pages.size());
     page_views_.reserve(pages_.size() + new_pages.size());
@@ -100,16 +162,18 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
     Seal seal(*this, plan, rows, side, to_seal, new_body, memory, threads);
     plan.codecs[index]->grow(plan.attention.formats[index], seal, tables[index]);
   }
-  const int parts = 2 * plan.attention.kv_heads;
   threads.run(static_cast<int>(to_seal) * parts, [&](int task) {
     const int64_t page = task / parts;
     const Side side = task % parts < plan.attention.kv_heads ? Side::kKeys : Side::kValues;
     const int kv_head = task % plan.attention.kv_heads;
-    encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, *new_pages[page]);
+    const uint8_t* head = heads.head(plan.attention, page, static_cast<int>(side), kv_head);
+    encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, head, *new_pages[page]);
   });
 
   // From here on nothing throws.
   if (halves) halves_ = std::move(halves);
+  if (query_block) queries_.begin(plan.attention, std::move(query_block));
+  if (queries_ && to_seal > 0) queries_.end_window(plan.attention);
   for (Side side : {Side::kKeys, Side::kValues}) {
     for (int head = 0; head < plan.attention.kv_heads; ++head) fill_halves(plan, rows, to_seal, side, head);
   }
@@ -143,7 +207,7 @@ void SequenceLayer::gather(const LayerPlan& plan, const TokenRows& rows, Side si
 }
 
 void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page,
-                                Side side, int kv_head, Page& out) const {
+                                Side side, int kv_head, const uint8_t* head, Page& out) const {
   const int index = static_cast<int>(side);
   const PageFormat& format = out.view().format(side);
   uint8_t* part = out.part(side, kv_head);
@@ -154,6 +218,7 @@ void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, co
     const auto vectors = side_vectors(table, kv_head, format.head_dim);
     plan.codecs[index]->flatten(format, side_view(table, vectors, page), *plan.match, gathered, part);
   }
+  if (head) std::memcpy(part, head, format.head_bytes);
   plan.attention.codecs[index].encode(format, gathered, part);
 }
 
@@ -254,6 +319,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory) const {
     copy.halves_ = memory.take(plan.index, BlockKind::kWindow, halves_.bytes());
     std::memcpy(copy.halves_.data(), halves_.data(), static_cast<size_t>(halves_.bytes()));
   }
+  if (queries_) copy.queries_ = queries_.copy(memory.take(plan.index, BlockKind::kWindow, queries_.bytes()));
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;
   copy.pages_ = pages_;

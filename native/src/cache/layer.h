@@ -12,6 +12,7 @@
 #include "attention/attention.h"
 #include "cache/memory.h"
 #include "cache/plan.h"
+#include "cache/query_means.h"
 
 namespace kvasir {
 
@@ -43,7 +44,13 @@ class SequenceLayer {
 
   // A copy that shares the pages.
   SequenceLayer fork(const LayerPlan& plan, Memory& memory) const;
-  int64_t bytes_to_fork() const { return halves_.bytes(); }
+  int64_t bytes_to_fork() const { return halves_.bytes() + queries_.bytes(); }
+
+  // For layers whose codec goes by queries. A sequence without tokens must be made ready for them, which may fail.
+  void prepare_queries(const LayerPlan& plan, Memory& memory);
+  void observe(const LayerPlan& plan, const float* queries, int tokens) {
+    queries_.observe(plan.attention, queries, tokens);
+  }
 
   SequenceView view(const LayerPlan& plan) const;
 
@@ -60,8 +67,11 @@ class SequenceLayer {
   // Rows of the body as float16 values, from the window or from rows about to be appended.
   void gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first, int64_t count,
               float* out) const;
+  // How the parts of pages to seal are laid out, where the codec says that for each.
+  struct PartHeads;
+  PartHeads lay_out_parts(const LayerPlan& plan, const TokenRows& rows, int64_t pages, ThreadPool& threads) const;
   void encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page, Side side,
-                   int kv_head, Page& out) const;
+                   int kv_head, const uint8_t* head, Page& out) const;
   // One head's side of a sealed page, counted from the sinks on.
   void decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const;
   void fill_halves(const LayerPlan& plan, const TokenRows& rows, int64_t new_pages, Side side, int kv_head);
@@ -73,6 +83,7 @@ class SequenceLayer {
   std::vector<const PageView*> page_views_;   // theirs, for attention
   SideTable tables_[2];                       // by side; empty where the codec has none
   Block halves_;                              // [side][kv_heads][half_rows][head_dim], from the first append on
+  QueryMeans queries_;                        // where the plan wants them
 };
 
 }  // namespace kvasir

@@ -49,10 +49,17 @@ struct NewPages {
 
 }  // namespace
 
-Page::Page(Memory& memory, int layer, Block block, const PageShape& shape)
+Page::Page(Memory& memory, int layer, Block block, const PageShape& shape, const uint32_t* sizes)
     : memory_(memory), layer_(layer), block_(std::move(block)), age_(memory.next_age_++) {
   view_.data = block_.data();
   view_.shape = &shape;
+  if (shape.varies()) {
+    std::memset(block_.data(), 0, shape.table_bytes());
+    auto* offsets = reinterpret_cast<uint32_t*>(block_.data());
+    offsets[0] = static_cast<uint32_t>(shape.table_bytes());
+    for (int i = 0; i < shape.parts(); ++i) offsets[i + 1] = offsets[i] + sizes[i];
+    view_.offsets = offsets;
+  }
   if (!memory.plans_[layer].can_shrink()) return;
   Ranks one;
   one.emplace(age_, this);
@@ -227,19 +234,30 @@ void Memory::shrink(Page& page) {
   const PageShape& from = *page.view_.shape;
   const PageShape& to = *(page.view_.shape + 1);
   uint8_t* data = page.block_.data();
+  auto* offsets = page.view_.offsets ? reinterpret_cast<uint32_t*>(data) : nullptr;
+  size_t end = to.table_bytes();
+  size_t next = page.view_.part_offset(Side::kKeys, 0);
   for (Side side : {Side::kKeys, Side::kValues}) {
     const int index = static_cast<int>(side);
     for (int head = 0; head < plan.attention.kv_heads; ++head) {
-      const uint8_t* part = data + from.part_offset(side, head);
-      uint8_t* out = data + to.part_offset(side, head);
+      // The table still says where parts were, but for those that have moved.
+      const int number = index * plan.attention.kv_heads + head;
+      const size_t bytes = offsets ? offsets[number + 1] - next : from.formats[index].page_bytes;
+      const uint8_t* part = data + next;
+      uint8_t* out = data + end;
+      next += bytes;
       if (from.formats[index].bits == to.formats[index].bits) {
-        std::memmove(out, part, to.formats[index].page_bytes);
+        std::memmove(out, part, bytes);
+        end += bytes;
       } else {
         plan.attention.codecs[index].shrink(from.formats[index], to.formats[index], part, out);
+        end += to.formats[index].page_bytes;
       }
+      if (offsets) offsets[number] = static_cast<uint32_t>(static_cast<size_t>(out - data));
     }
   }
-  page.block_.shrink(static_cast<int64_t>(to.bytes()));
+  if (offsets) offsets[to.parts()] = static_cast<uint32_t>(end);
+  page.block_.shrink(static_cast<int64_t>(end));
   page.view_.shape = &to;
 }
 

@@ -31,13 +31,14 @@ class Memory;
 // A sealed page; forks share it.
 class Page {
  public:
-  Page(Memory& memory, int layer, Block block, const PageShape& shape);
+  // sizes: of all parts, in order; looked at where the shape varies.
+  Page(Memory& memory, int layer, Block block, const PageShape& shape, const uint32_t* sizes);
   ~Page();
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
   const PageView& view() const { return view_; }
-  uint8_t* part(Side side, int kv_head) { return block_.data() + view_.shape->part_offset(side, kv_head); }
+  uint8_t* part(Side side, int kv_head) { return block_.data() + view_.part_offset(side, kv_head); }
 
  private:
   friend class Memory;

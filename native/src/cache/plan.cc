@@ -63,6 +63,8 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
     attention.codecs[static_cast<int>(side)] = resolved.kernels;
     plan.codecs[static_cast<int>(side)] = &codec_at(codec);
     plan.fallback |= resolved.fallback;
+    const Codec& row = codec_at(codec);
+    plan.wants_queries |= row.wants_queries && row.wants_queries(attention.formats[static_cast<int>(side)]);
   }
 
   PageShape shape;

@@ -19,7 +19,8 @@ struct LayerPlan {
   std::vector<PageShape> shapes;   // what a page may be, widest first: new ones begin there, shrinks walk down
   std::vector<float> key_scaling;  // [kv_heads][head_dim], or empty
   const MatchKernels* match;
-  bool fallback;  // whether a tile verb comes from a lower backend
+  bool wants_queries;  // whether a codec goes by the queries of the layer
+  bool fallback;       // whether a tile verb comes from a lower backend
 
   bool can_shrink() const { return shapes.size() > 1; }
   // Rows of 16-bit storage: sinks, the window, and room for a page to gather.

@@ -29,7 +29,8 @@ void LayerStats::add(const LayerStats& other) {
   elements += other.elements;
   for (int side = 0; side < 2; ++side) {
     parts[side] += other.parts[side];
-    part_bits[side] += other.part_bits[side];
+    part_bytes[side] += other.part_bytes[side];
+    for (int bits = 0; bits <= 16; ++bits) channels[side][bits] += other.channels[side][bits];
     parts_without_table[side] += other.parts_without_table[side];
     labelled_tokens[side] += other.labelled_tokens[side];
   }
@@ -77,7 +78,27 @@ double CacheStats::bits_per_element(int layer) const {
 double CacheStats::code_bits(int layer, Side side) const {
   const LayerStats stats = impl_->at(layer);
   const int index = side_index(side);
-  return share(stats.part_bits[index], stats.parts[index]);
+  int64_t channels = 0, bits = 0;
+  for (int width = 1; width <= 16; ++width) {
+    channels += stats.channels[index][width];
+    bits += width * stats.channels[index][width];
+  }
+  return share(bits, channels);
+}
+
+double CacheStats::side_bits_per_element(int layer, Side side) const {
+  const LayerStats stats = impl_->at(layer);
+  const int index = side_index(side);
+  int64_t channels = 0;
+  for (const int64_t each : stats.channels[index]) channels += each;
+  return 8 * share(stats.part_bytes[index], channels * kPageTokens);
+}
+
+int64_t CacheStats::channels(int layer, Side side, int bits) const {
+  if (bits < 1 || bits > 16) {
+    throw Error(ErrorCode::kInvalidArgument, "a width of 1..16 bits, not " + std::to_string(bits));
+  }
+  return impl_->at(layer).channels[side_index(side)][bits];
 }
 
 int64_t CacheStats::shrinks(int layer) const { return impl_->at(layer).shrinks.count; }

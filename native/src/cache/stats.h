@@ -19,7 +19,8 @@ struct LayerStats {
   int64_t elements = 0;       // over all sequences, held ones
   // By side; what follows the bits is for codecs with a side table.
   int64_t parts[2] = {};
-  int64_t part_bits[2] = {};  // of a code, over the parts
+  int64_t part_bytes[2] = {};
+  int64_t channels[2][17] = {};  // by the width of their codes, over the parts
   int64_t parts_without_table[2] = {};
   int64_t labelled_tokens[2] = {};
   Memory::Shrinks shrinks;

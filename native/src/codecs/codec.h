@@ -50,6 +50,12 @@ struct Codec {
   // For codecs whose pages can drop to half the bits in place (CodecKernels::shrink); null for the others. The next
   // narrower format, or false at the floor.
   bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
+
+  uint32_t sides = 3;  // bit s set: stores side s
+  // For codecs that choose by what queries look at: whether this format does. The cache then keeps mean magnitudes.
+  bool (*wants_queries)(const PageFormat& format) = nullptr;
+  // For codecs whose channels differ in width: adds the number of those of n bits to channels[n].
+  void (*count_widths)(const PageFormat& format, const uint8_t* page, int64_t* channels) = nullptr;
 };
 
 // The registry, in the order of codecs.def.

@@ -21,8 +21,11 @@ struct PageFormat {
   int bits = 16;
   Axis axis = Axis::kChannel;
   int group = 0;          // elements along the axis that share parameters
-  size_t page_bytes = 0;  // one kv head of one page, a multiple of 64
+  size_t page_bytes = 0;  // one kv head of one page, a multiple of 64; 0 where that varies
+  size_t head_bytes = 0;  // where it varies: the most bytes that CodecKernels::lay_out writes
   float numbers[6] = {};  // the codec's own options; its format.h says which
+
+  bool varies() const { return head_bytes != 0; }
 };
 
 // What a page sees of the vectors in its side table (side_table.h), for one kv head.

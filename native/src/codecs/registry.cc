@@ -72,6 +72,10 @@ PageFormat configure_codec(int index, Side side, int bits, int head_dim, const C
       throw Error(ErrorCode::kInvalidArgument, "codec " + std::string(codec.name) + " has no option '" + name + "'");
     }
   }
+  if (!codec_has_side(index, side)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "codec " + std::string(codec.name) + " does not store " + (side == Side::kKeys ? "keys" : "values"));
+  }
   return codec.configure(side, bits, head_dim, options);
 }
 
@@ -80,6 +84,10 @@ const char* codec_name(int codec) { return codec_at(codec).name; }
 const char* codec_summary(int codec) { return codec_at(codec).summary; }
 
 bool codec_has_bits(int codec, int bits) { return bits >= 1 && bits <= 31 && (codec_at(codec).widths >> bits & 1); }
+
+bool codec_has_side(int codec, Side side) {
+  return (side == Side::kKeys || side == Side::kValues) && (codec_at(codec).sides >> static_cast<int>(side) & 1);
+}
 
 int codec_option_count(int codec) {
   int count = 0;

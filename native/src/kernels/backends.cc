@@ -93,6 +93,7 @@ ResolvedCodec resolve_codec(int backend, int codec) {
     if (!known.begin_keys) known.begin_keys = kernels->begin_keys;
     if (!known.end_values) known.end_values = kernels->end_values;
     if (!known.shrink) known.shrink = kernels->shrink;
+    if (!known.lay_out) known.lay_out = kernels->lay_out;
   }
   return resolved;
 }

@@ -59,6 +59,11 @@ struct CodecKernels {
   // For codecs that can shrink: the same part in the next narrower format (Codec::narrower). `out` lies at or before
   // `page`, and may overlap it.
   void (*shrink)(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) = nullptr;
+
+  // For codecs whose parts vary in size: decides how these rows are stored, writes the head of the part (at most
+  // format.head_bytes, which no part is shorter than) and returns the bytes of the whole. encode finds the head in
+  // place. importance: [head_dim], the mean magnitude of the queries in each channel.
+  size_t (*lay_out)(const PageFormat& format, const float* rows, const float* importance, uint8_t* head) = nullptr;
 };
 
 // What appended elements look like in memory.

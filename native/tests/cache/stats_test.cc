@@ -6,7 +6,7 @@
 
 TEST_CASE("stats: bits per element of the pages are the format's") {
   for (const support::Format& keys : support::all_formats(64)) {
-    if (keys.shape.side != reference::Side::kKeys) continue;
+    if (keys.shape.side != reference::Side::kKeys || keys.page.varies()) continue;  // see tiered_test.cc
     const std::string codec = kvasir::codec_name(keys.codec);
     reference::Options options = keys.options;
     if (options.empty() && codec == "uniform") options = {{"axis", 0.0}, {"group", 128.0}};  // values as keys

@@ -8,9 +8,15 @@
 
 namespace {
 
-bool complete(const kvasir::CodecKernels& kernels) {
-  return kernels.encode != nullptr && kernels.decode != nullptr && kernels.key_scores != nullptr &&
-         kernels.value_sum != nullptr;
+// What a codec needs for the sides that it stores, and for parts that vary in size.
+bool complete(int codec, const kvasir::CodecKernels& kernels) {
+  const bool keys = kvasir::codec_has_side(codec, kvasir::Side::kKeys);
+  const bool values = kvasir::codec_has_side(codec, kvasir::Side::kValues);
+  bool varies = false;
+  for (const support::Format& format : support::all_formats(32))
+    varies |= format.codec == codec && format.page.varies();
+  return kernels.encode != nullptr && kernels.decode != nullptr && (kernels.key_scores != nullptr) == keys &&
+         (kernels.value_sum != nullptr) == values && (kernels.lay_out != nullptr) == varies;
 }
 
 }  // namespace
@@ -55,6 +61,7 @@ TEST_CASE("registry: page parts are multiples of 64 bytes, as long as the format
   for (const int head_dim : support::kHeadDims) {
     for (const support::Format& format : support::all_formats(head_dim)) {
       CHECK_MESSAGE(format.page.page_bytes % 64 == 0, format.text);
+      CHECK_MESSAGE((format.page.page_bytes == 0) == format.page.varies(), format.text);
       CHECK(format.page.bits == format.shape.bits);
       CHECK(format.page.head_dim == head_dim);
       if (format.shape.group != 0) CHECK(format.page.group == format.shape.group);
@@ -120,10 +127,10 @@ TEST_CASE("backends: listed best first, scalar last and complete, the default av
   CHECK(kvasir::backend_at(count - 1).available());
   for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
     const kvasir::CodecKernels* kernels = support::scalar_backend().codecs[codec];
-    CHECK_MESSAGE((kernels != nullptr && complete(*kernels)), kvasir::codec_name(codec));
+    CHECK_MESSAGE((kernels != nullptr && complete(codec, *kernels)), kvasir::codec_name(codec));
     for (int backend = 0; backend < count; ++backend) {
       // However sparse a backend is, what a cache gets is complete.
-      CHECK(complete(kvasir::resolve_codec(backend, codec).kernels));
+      CHECK(complete(codec, kvasir::resolve_codec(backend, codec).kernels));
     }
   }
   CHECK(kvasir::backend_at(kvasir::backend_index("auto")).available());
@@ -138,9 +145,11 @@ TEST_CASE("backends: a cache gets the verbs of its backend, and knows where it d
       const kvasir::CodecKernels* own = backend.codecs[codec];
       const kvasir::ResolvedCodec resolved = kvasir::resolve_codec(index, codec);
       const bool own_scores = own != nullptr && own->key_scores != nullptr;
-      const bool own_sums = own != nullptr && own->value_sum != nullptr;
+      const bool own_sums =
+          own != nullptr && (own->value_sum != nullptr || !kvasir::codec_has_side(codec, kvasir::Side::kValues));
       if (own_scores) CHECK((resolved.kernels.key_scores == own->key_scores));
       if (own_sums) CHECK((resolved.kernels.value_sum == own->value_sum));
+      CHECK((own_scores || kvasir::codec_has_side(codec, kvasir::Side::kKeys)));
       CHECK_MESSAGE(resolved.fallback == !(own_scores && own_sums), backend.name, " ", kvasir::codec_name(codec));
     }
   }

@@ -5,6 +5,7 @@
 #include "reference/f16_page.h"
 #include "reference/pattern_page.h"
 #include "reference/progressive_page.h"
+#include "reference/tiered_page.h"
 #include "reference/uniform_page.h"
 
 namespace reference {
@@ -14,6 +15,7 @@ const std::map<std::string, ReferenceCodec>& reference_codecs() {
       {"f16", f16_reference()},
       {"pattern", pattern_reference()},
       {"progressive", progressive_reference()},
+      {"tiered", tiered_reference()},
       {"uniform", uniform_reference()},
   };
   return table;

@@ -21,9 +21,11 @@ struct PageShape {
   int bits;
   int axis;
   int group;
+  std::map<std::string, double> options = {};  // for codecs that choose by them
 };
 
-// A page taken apart. All matrices are [128][head_dim]; element = lo + code * step where the codec has codes.
+// A page taken apart. (Its size may depend on what is in it: see the codec.) All matrices are [128][head_dim]; element
+// = lo + code * step where the codec has codes.
 struct PageContent {
   std::vector<float> rows;
   std::vector<float> lo;
@@ -36,7 +38,7 @@ using Options = std::map<std::string, double>;
 
 struct ReferenceCodec {
   std::vector<std::string> option_names;
-  // Every option setting worth testing on this side at this head dim.
+  // Every option setting worth testing on this side at this head dim; none where the codec does not store the side.
   std::vector<Options> (*variants)(Side side, int head_dim);
   PageShape (*shape)(Side side, int bits, int head_dim, const Options& options);
   PageContent (*decode)(const PageShape& shape, const uint8_t* page);

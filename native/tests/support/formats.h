@@ -47,6 +47,17 @@ inline Format make_format(int codec, kvasir::Side side, int bits, int head_dim, 
   return {codec, page, shape, &reference, text.str(), options};
 }
 
+// A part for these rows as encode finds it: where parts vary in size, the head is laid out, and the size is its own.
+inline std::vector<uint8_t> begin_part(const Format& format, const kvasir::CodecKernels& kernels, const float* rows,
+                                       const float* importance = nullptr) {
+  if (!format.page.varies()) return std::vector<uint8_t>(format.page.page_bytes);
+  const std::vector<float> ones(format.page.head_dim, 1.0f);
+  std::vector<uint8_t> head(format.page.head_bytes);
+  const size_t bytes = kernels.lay_out(format.page, rows, importance ? importance : ones.data(), head.data());
+  head.resize(bytes);
+  return head;
+}
+
 // Every codec, side, width and option setting at one head dim.
 inline std::vector<Format> all_formats(int head_dim) {
   std::vector<Format> list;

@@ -1,0 +1,92 @@
+#include "codecs/codec.h"
+
+#include <string>
+
+#include "codecs/tiered/format.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+// The thresholds that the paper found for R1-Distill-Llama-8B.
+constexpr double kDefaultTau16 = 1.44;
+constexpr double kDefaultTau4 = 0.79;
+constexpr double kDefaultKeyBits = 2.7;
+
+constexpr CodecOption kOptions[] = {
+    {"mode", "0: thresholds on saliency over its mean (default); 1: on saliency itself; 2: by key_bits"},
+    {"tau16", "channels above it keep 16 bits; 0 or more, default 1.44"},
+    {"tau4", "channels above it, if not above tau16, have 4 bits; 0 or more, default 0.79"},
+    {"key_bits", "mode 2: bits of a channel, on average over a page's, to aim at; 2..16, default 2.7"},
+    {"queries", "1: saliency weighs a channel's error by its queries (default); 0: the error alone"},
+    {"group", "tokens that share parameters: 32 (default), 64 or 128"},
+    {nullptr, nullptr},
+};
+
+[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, "codec tiered: " + text); }
+
+double option(const CodecOptions& options, const char* name, double otherwise) {
+  const auto found = options.find(name);
+  return found == options.end() ? otherwise : found->second;
+}
+
+float threshold(const CodecOptions& options, const char* name, double otherwise) {
+  const double tau = option(options, name, otherwise);
+  if (!(tau >= 0 && tau <= 1e30)) refuse(std::string(name) + " must be 0 or more, not " + std::to_string(tau));
+  return static_cast<float>(tau);
+}
+
+PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
+  PageFormat format;
+  format.side = side;
+  format.bits = bits;
+  format.head_dim = head_dim;
+  format.axis = Axis::kChannel;
+
+  const double group = option(options, "group", 32);
+  if (group != 32 && group != 64 && group != 128) {
+    refuse("group must be 32, 64 or 128, not " + std::to_string(group));
+  }
+  const double mode = option(options, "mode", tiered::kNormalised);
+  if (mode != tiered::kNormalised && mode != tiered::kAbsolute && mode != tiered::kBudget) {
+    refuse("mode must be 0, 1 or 2, not " + std::to_string(mode));
+  }
+  const double key_bits = option(options, "key_bits", kDefaultKeyBits);
+  if (!(key_bits >= 2 && key_bits <= 16)) refuse("key_bits must be 2..16, not " + std::to_string(key_bits));
+  const double queries = option(options, "queries", 1);
+  if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + std::to_string(queries));
+
+  format.group = static_cast<int>(group);
+  format.numbers[tiered::kMode] = static_cast<float>(mode);
+  format.numbers[tiered::kTau16] = threshold(options, "tau16", kDefaultTau16);
+  format.numbers[tiered::kTau4] = threshold(options, "tau4", kDefaultTau4);
+  format.numbers[tiered::kKeyBits] = static_cast<float>(key_bits);
+  format.numbers[tiered::kQueries] = static_cast<float>(queries);
+  format.head_bytes = tiered::head_bytes(format);
+  return format;
+}
+
+bool wants_queries(const PageFormat& format) { return format.numbers[tiered::kQueries] != 0.0f; }
+
+void count_widths(const PageFormat& format, const uint8_t* part, int64_t* channels) {
+  const tiered::Layout layout = tiered::layout_of(format, part);
+  channels[16] += layout.n16;
+  channels[4] += layout.n4;
+  channels[2] += layout.n2;
+}
+
+constexpr Codec make_codec() {
+  Codec codec = {"tiered", "MixKVQ: key channels of 16, 4 or 2 bits, by what their error would do to the logits",
+                 1u << 2, kOptions, configure};
+  codec.sides = 1u << static_cast<int>(Side::kKeys);
+  codec.wants_queries = wants_queries;
+  codec.count_widths = count_widths;
+  return codec;
+}
+
+}  // namespace
+
+extern const Codec tiered_codec;
+constexpr Codec tiered_codec = make_codec();
+
+}  // namespace kvasir
