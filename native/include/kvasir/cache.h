@@ -41,6 +41,10 @@ class Cache {
   // no longer has the tokens that the shorter sequence would see (a step back of kPageTokens is always possible).
   void truncate(int64_t sequence, int64_t length);
   void release(int64_t sequence);
+  // Where keys are stored before RoPE in all layers (CacheConfig::set_rope): moves the positions of the tokens from
+  // `first` on, and of those to be appended, by `offset`, up or down. Exact, and nothing is encoded anew. A truncate
+  // forgets the moves of what it cuts off.
+  void shift(int64_t sequence, int64_t first, int64_t offset);
   // Tokens in one layer.
   int64_t length(int64_t sequence, int layer);
 

@@ -45,6 +45,8 @@ class KeyCodebook {
   // float16; elements above 65504 in magnitude are refused.
   static KeyCodebook* create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries, const float* tables);
   static void destroy(KeyCodebook* codebook);
+  // Another handle of the same object, to be destroyed on its own.
+  KeyCodebook* share() const;
   ~KeyCodebook();
   KeyCodebook(const KeyCodebook&) = delete;
   KeyCodebook& operator=(const KeyCodebook&) = delete;
@@ -71,7 +73,7 @@ class KeyCodebook {
 
  private:
   KeyCodebook();
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 // Trains the tables of one layer by expectation and maximisation, one step at a time, so that the caller owns the loop:
@@ -143,6 +145,8 @@ class ValueCodebook {
   // thresholds: [codes], -65504..65504, or null for 0.5 everywhere.
   static ValueCodebook* create(int width, int codes, const float* table, const float* thresholds);
   static void destroy(ValueCodebook* codebook);
+  // Another handle of the same object, to be destroyed on its own.
+  ValueCodebook* share() const;
   ~ValueCodebook();
   ValueCodebook(const ValueCodebook&) = delete;
   ValueCodebook& operator=(const ValueCodebook&) = delete;
@@ -170,7 +174,7 @@ class ValueCodebook {
 
  private:
   ValueCodebook();
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 // Fits a codebook without an encoder: bits by descent for the codebook in force, then the codebook by least squares for
@@ -222,6 +226,8 @@ class ValueEncoder {
                               const float* norm_bias, const float* first_weight, const float* first_bias,
                               const float* second_weight, const float* second_bias);
   static void destroy(ValueEncoder* encoder);
+  // Another handle of the same object, to be destroyed on its own.
+  ValueEncoder* share() const;
   ~ValueEncoder();
   ValueEncoder(const ValueEncoder&) = delete;
   ValueEncoder& operator=(const ValueEncoder&) = delete;
@@ -236,7 +242,7 @@ class ValueEncoder {
 
  private:
   ValueEncoder();
-  std::unique_ptr<Impl> impl_;
+  std::shared_ptr<Impl> impl_;
 };
 
 // Trains an encoder and a codebook together: straight-through Gumbel-softmax and AdamW on the mean squared error of the

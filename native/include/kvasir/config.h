@@ -14,7 +14,13 @@
 #include <cstdint>
 #include <memory>
 
+#include "kvasir/rope.h"
+
 namespace kvasir {
+
+class KeyCodebook;
+class ValueCodebook;
+class ValueEncoder;
 
 enum class Side : int { kKeys = 0, kValues = 1 };
 
@@ -71,6 +77,16 @@ class CacheConfig {
   // for both channels of a RoPE pair (calibrate.h finds them). `read` gives keys as they were appended. A count of 0
   // removes them.
   void set_key_scaling(int layer, const float* factors, int64_t count);
+
+  // Keys are appended before RoPE, and attention applies it: pair j of a key at position p turns by p * frequencies[j]
+  // radians and is multiplied by `magnitude` (1, or YaRN's). Queries come after RoPE, as ever. For the codecs "commvq"
+  // and "f16". Positions count tokens from 0, unless Cache::shift moves them. A count of 0 ends it.
+  void set_rope(int layer, RopePairs pairs, const double* frequencies, int count, double magnitude);
+  // For the codec "commvq". The objects may be destroyed afterwards. refinements: see KeyCodebook::encode. encoder:
+  // null for bits by the codebook itself; flips: how many of its bits a token may change.
+  void set_key_codebook(int layer, const KeyCodebook& codebook, int refinements);
+  void set_value_codebook(int layer, const ValueCodebook& codebook);
+  void set_value_codebook(int layer, const ValueCodebook& codebook, const ValueEncoder& encoder, int flips);
 
   // Memory ---------------------------------------------------------------------------------------------------
   // Hard limits in bytes over everything that a sequence owns: codes, scales, windows, sinks. 0: no limit.

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "attention/softmax_state.h"
+#include "base/rope.h"
 
 namespace kvasir {
 namespace {
@@ -78,7 +79,8 @@ class Attention {
   Attention(const AttentionRequest& request, ThreadPool& pool)
       : request_(request), layer_(*request.layer), rows_(request.tokens * request.layer->group()) {
     plan(pool.threads());
-    states_.resize(tasks_.size(), std::min(rows_, kMaxTileRows), layer_.head_dim, value_entries());
+    states_.resize(tasks_.size(), std::min(rows_, kMaxTileRows), layer_.head_dim, value_entries(),
+                   layer_.formats[1].sums > 0 ? 1 : kEntryRows);
   }
 
   int64_t run(ThreadPool& pool) {
@@ -115,9 +117,10 @@ class Attention {
     for (size_t m = 0; m + 1 < merge_first_.size(); ++m) missing_[m] = merge_first_[m + 1] - merge_first_[m];
   }
 
-  // Extra sums that a state needs for the values' side tables: as many as the longest table has.
+  // Extra sums that a state needs for the values: the format's own, or as many as the longest side table has.
   int value_entries() const {
     if (!layer_.codecs[1].end_values) return 0;
+    if (layer_.formats[1].sums > 0) return layer_.formats[1].sums;
     int most = 0;
     for (int s = 0; s < request_.count; ++s) {
       most = std::max(most, request_.sequences[s].tables[1]->size() + 1);
@@ -147,6 +150,13 @@ class Attention {
       const float* scaling = layer_.key_scaling + static_cast<size_t>(task.kv_head) * d;
       for (int c = 0; c < d; ++c) queries[r * d + c] *= scaling[c];
     }
+    if (layer_.turns) {
+      alignas(64) float planar[kMaxHeadDim];
+      for (int r = 0; r < task.rows; ++r) {
+        to_planar(layer_.pairs, d, queries + r * d, planar);
+        std::memcpy(queries + r * d, planar, sizeof(float) * d);
+      }
+    }
     TaskSides sides;
     begin_sides(task, queries, sides);
     SoftmaxState state = states_.at(index);
@@ -160,8 +170,11 @@ class Attention {
     SoftmaxState result = states_.at(first);
     for (int other = first + 1; other < end; ++other) result.merge(states_.at(other), task.rows);
     if (layer_.codecs[1].end_values) {
-      layer_.codecs[1].end_values(layer_.formats[1], sides.all(Side::kValues), task.rows, result.extra, result.entries,
-                                  result.output);
+      TileInput sums = {nullptr, task.rows, 0, layer_.fast};
+      sums.head = task.kv_head % layer_.formats[1].heads;
+      sums.sums = result.extra;
+      sums.entries = result.entries;
+      layer_.codecs[1].end_values(layer_.formats[1], sides.all(Side::kValues), sums, result.output);
     }
     for (int r = 0; r < task.rows; ++r) {
       result.write(r, request_.outputs + row_offset(task, task.first_row + r));
@@ -214,11 +227,12 @@ class Attention {
       weights.entries = state.entries;
     }
 
-    if (tile.page) {
-      layer_.codecs[0].key_scores(tile.page->format(Side::kKeys), tile.page->part(Side::kKeys, task.kv_head), input,
-                                  scores);
+    input.head = task.kv_head % layer_.formats[0].heads;
+    weights.head = task.kv_head % layer_.formats[1].heads;
+    if (layer_.turns) {
+      turned_scores(sequence, task, tile, half_row, input, scores);
     } else {
-      layer_.rows->key_scores(sequence.halves[0] + half_row, tile.tokens, d, input, scores);
+      tile_scores(sequence, task, tile, half_row, input, scores);
     }
 
     for (int r = 0; r < task.rows; ++r) {
@@ -237,6 +251,43 @@ class Attention {
                                  weights, state.output);
     } else {
       layer_.rows->value_sum(sequence.halves[1] + half_row, tile.tokens, d, weights, state.output);
+    }
+  }
+
+  void tile_scores(const SequenceView& sequence, const Task& task, const Tile& tile, size_t half_row,
+                   const TileInput& input, float* scores) const {
+    if (tile.page) {
+      layer_.codecs[0].key_scores(tile.page->format(Side::kKeys), tile.page->part(Side::kKeys, task.kv_head), input,
+                                  scores);
+    } else {
+      (input.turns ? layer_.rows->turned_scores : layer_.rows->key_scores)(sequence.halves[0] + half_row, tile.tokens,
+                                                                           layer_.head_dim, input, scores);
+    }
+  }
+
+  // The same for keys that are stored before RoPE. Tokens of one tile may have been shifted by different offsets: it is
+  // then computed for each, and the tokens that have it keep the result.
+  void turned_scores(const SequenceView& sequence, const Task& task, const Tile& tile, size_t half_row,
+                     const TileInput& planar, float* scores) const {
+    alignas(64) float turned[kMaxTileRows * kMaxHeadDim];
+    TileInput input = planar;
+    input.rows = turned;
+    input.turns = layer_.turns->offsets();
+    input.neighbours = layer_.pairs == RopePairs::kNeighbours;
+    int shift = 0;  // those up to the tile's first token
+    while (shift < sequence.shift_count && sequence.shifts[shift].first <= tile.position) ++shift;
+    const auto offset_of = [&](int index) { return index == 0 ? 0 : sequence.shifts[index - 1].offset; };
+    layer_.turns->turn_back(tile.position + offset_of(shift), planar.rows, planar.count, turned);
+    tile_scores(sequence, task, tile, half_row, input, scores);
+    for (; shift < sequence.shift_count && sequence.shifts[shift].first < tile.position + tile.tokens; ++shift) {
+      alignas(64) float others[kMaxTileRows * kPageTokens];
+      layer_.turns->turn_back(tile.position + offset_of(shift + 1), planar.rows, planar.count, turned);
+      tile_scores(sequence, task, tile, half_row, input, others);
+      const int first = static_cast<int>(sequence.shifts[shift].first - tile.position);
+      for (int r = 0; r < planar.count; ++r) {
+        std::copy(others + r * kPageTokens + first, others + r * kPageTokens + tile.tokens,
+                  scores + r * kPageTokens + first);
+      }
     }
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "attention/page_turns.h"
 #include "base/thread_pool.h"
 #include "codecs/side_table.h"
 #include "kernels/kernels.h"
@@ -19,16 +20,21 @@ struct PageShape {
   int width = 0;  // the widest bits that a shrink can still halve; 0 where none can
 
   bool varies() const { return formats[0].varies() || formats[1].varies(); }
-  int parts() const { return 2 * kv_heads; }
+  // A part holds one kv head, or all of them.
+  int parts(Side side) const { return kv_heads / formats[static_cast<int>(side)].heads; }
+  int parts() const { return parts(Side::kKeys) + parts(Side::kValues); }
+  int part_of(Side side, int kv_head) const { return kv_head / formats[static_cast<int>(side)].heads; }
   size_t table_bytes() const { return varies() ? (sizeof(uint32_t) * (parts() + 1) + 63) / 64 * 64 : 0; }
 
   // Where nothing varies.
   size_t part_offset(Side side, int kv_head) const {
-    const size_t keys = formats[0].page_bytes * (side == Side::kValues ? kv_heads : 0);
-    return keys + formats[static_cast<int>(side)].page_bytes * kv_head;
+    const size_t keys = formats[0].page_bytes * (side == Side::kValues ? parts(Side::kKeys) : 0);
+    return keys + formats[static_cast<int>(side)].page_bytes * part_of(side, kv_head);
   }
   // Of a page, but for the parts that vary.
-  size_t bytes() const { return table_bytes() + (formats[0].page_bytes + formats[1].page_bytes) * kv_heads; }
+  size_t bytes() const {
+    return table_bytes() + formats[0].page_bytes * parts(Side::kKeys) + formats[1].page_bytes * parts(Side::kValues);
+  }
 };
 
 // A sealed page as readers see it. Pages of one layer may have different shapes.
@@ -48,7 +54,9 @@ struct PageView {
   }
 
  private:
-  int part_index(Side side, int kv_head) const { return (side == Side::kValues ? shape->kv_heads : 0) + kv_head; }
+  int part_index(Side side, int kv_head) const {
+    return (side == Side::kValues ? shape->parts(Side::kKeys) : 0) + shape->part_of(side, kv_head);
+  }
 };
 
 // What is the same for all sequences of a layer.
@@ -63,8 +71,16 @@ struct AttentionLayer {
   CodecKernels codecs[2];
   const RowKernels* rows;
   const float* key_scaling;  // [kv_heads][head_dim], multiplies queries; null: none
+  const PageTurns* turns;    // keys are stored before RoPE, which attention applies; null: they are not
+  RopePairs pairs;
 
   int group() const { return query_heads / kv_heads; }
+};
+
+// From token `first` on, up to the next of its kind, positions are token numbers plus `offset`.
+struct PositionShift {
+  int64_t first;
+  int64_t offset;
 };
 
 // One layer of one sequence: sinks, then pages, then the window. Positions count tokens from 0.
@@ -77,8 +93,10 @@ struct SequenceView {
   int window;                    // rows of the window, positions length - window .. length - 1
   const PageView* const* pages;  // held pages, oldest first; they end where the window begins
   int64_t page_count;
-  int64_t first_page;          // number of the oldest held page, counted from the sinks on
-  const SideTable* tables[2];  // by side; empty where the codec has none
+  int64_t first_page;                     // number of the oldest held page, counted from the sinks on
+  const SideTable* tables[2];             // by side; empty where the codec has none
+  const PositionShift* shifts = nullptr;  // ascending; before the first of them the offset is 0
+  int shift_count = 0;
 };
 
 struct AttentionRequest {

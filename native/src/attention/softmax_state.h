@@ -20,8 +20,9 @@ struct SoftmaxState {
   float* sum;     // [rows]
   float* output;  // [rows][head_dim]
   int head_dim;
-  float* extra = nullptr;  // by row and entry, see entry_index
+  float* extra = nullptr;  // by row and entry
   int entries = 0;
+  int together = kEntryRows;  // rows whose numbers for an entry stand side by side: see entry_index, or 1
 
   void clear(int rows) {
     for (int r = 0; r < rows; ++r) {
@@ -29,14 +30,14 @@ struct SoftmaxState {
       sum[r] = 0.0f;
     }
     for (int i = 0; i < rows * head_dim; ++i) output[i] = 0.0f;
-    for (size_t i = 0; i < entry_floats(rows, entries); ++i) extra[i] = 0.0f;
+    for (size_t i = 0; i < entry_floats(rows, entries); ++i) extra[i] = 0.0f;  // more than enough where rows are apart
   }
 
   // After a step took row `row` from old_max to its present max: what the step did not see follows.
   void rescale_extra(int row, float old_max) {
     if (entries == 0 || max[row] == old_max) return;
     const float factor = std::exp(old_max - max[row]);
-    for (int e = 0; e < entries; ++e) extra[entry_index(row, e, entries)] *= factor;
+    for (int e = 0; e < entries; ++e) extra[index(row, e)] *= factor;
   }
 
   // Adds what `other` saw. A state that saw nothing changes nothing.
@@ -52,10 +53,14 @@ struct SoftmaxState {
         output[i] = output[i] * ours + other.output[i] * theirs;
       }
       for (int e = 0; e < entries; ++e) {
-        const size_t i = entry_index(r, e, entries);
+        const size_t i = index(r, e);
         extra[i] = extra[i] * ours + other.extra[i] * theirs;
       }
     }
+  }
+
+  size_t index(int row, int entry) const {
+    return together == 1 ? static_cast<size_t>(row) * entries + entry : entry_index(row, entry, entries);
   }
 
   // The attention output of a row: every query sees at least itself, so sum > 0.
@@ -69,7 +74,8 @@ struct SoftmaxState {
 // largest request.
 class SoftmaxStates {
  public:
-  void resize(size_t count, int rows, int head_dim, int entries) {
+  void resize(size_t count, int rows, int head_dim, int entries, int together = kEntryRows) {
+    together_ = together;
     rows_ = rows;
     head_dim_ = head_dim;
     entries_ = entries;
@@ -81,7 +87,7 @@ class SoftmaxStates {
     float* output = memory_ + index * stride_;
     float* max = output + static_cast<size_t>(rows_) * head_dim_;
     float* sum = max + rows_;
-    return {max, sum, output, head_dim_, sum + rows_, entries_};
+    return {max, sum, output, head_dim_, sum + rows_, entries_, together_};
   }
 
  private:
@@ -90,6 +96,7 @@ class SoftmaxStates {
   int rows_ = 0;
   int head_dim_ = 0;
   int entries_ = 0;
+  int together_ = kEntryRows;
 };
 
 }  // namespace kvasir

@@ -39,6 +39,7 @@ struct Sequence {
   FairSharedMutex mutex;  // writers alone, readers together
   std::mutex queries;     // what readers, too, write: the query means of its layers
   std::vector<SequenceLayer> layers;
+  std::vector<PositionShift> shifts;  // ascending
 };
 
 }  // namespace
@@ -60,6 +61,7 @@ class Cache::Impl {
       std::vector<int64_t> bytes;
       for (const SequenceLayer& layer : original->layers) bytes.push_back(layer.bytes_to_fork());
       memory_.check_room(bytes);
+      copy->shifts = original->shifts;
       std::lock_guard<std::mutex> queries(original->queries);
       for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_);
     }
@@ -73,6 +75,7 @@ class Cache::Impl {
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
     for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
     for (const LayerPlan& plan : plans_) sequence->layers[plan.index].truncate(plan, memory_, length, scratch);
+    while (!sequence->shifts.empty() && sequence->shifts.back().first > length) sequence->shifts.pop_back();
   }
 
   void release(int64_t id) {
@@ -82,6 +85,35 @@ class Cache::Impl {
     if (found == sequences_.end()) unknown(id);
     released = std::move(found->second);
     sequences_.erase(found);
+  }
+
+  void shift(int64_t id, int64_t first, int64_t offset) {
+    if (first < 0) refuse("the first token must not be negative, it is " + std::to_string(first));
+    if (offset < -kMaxOffset || offset > kMaxOffset) refuse("an offset of " + std::to_string(offset));
+    for (const LayerPlan& plan : plans_) {
+      if (!plan.turns) {
+        refuse("layer " + std::to_string(plan.index) + " stores keys after RoPE: their positions cannot change");
+      }
+    }
+    const auto sequence = find(id);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    std::vector<PositionShift> shifts;
+    int64_t before = 0;  // the offset at `first`
+    for (const PositionShift& each : sequence->shifts) {
+      if (each.first > first) break;
+      before = each.offset;
+      if (each.first < first) shifts.push_back(each);
+    }
+    shifts.push_back({first, before + offset});
+    for (const PositionShift& each : sequence->shifts) {
+      if (each.first > first) shifts.push_back({each.first, each.offset + offset});
+    }
+    for (const PositionShift& each : shifts) {
+      if (each.offset < -kMaxOffset || each.offset > kMaxOffset) {
+        refuse("offsets add up to " + std::to_string(each.offset));
+      }
+    }
+    sequence->shifts = std::move(shifts);
   }
 
   int64_t length(int64_t id, int layer) {
@@ -130,6 +162,8 @@ class Cache::Impl {
       const SequenceLayer& each = sequences[i]->layers[layer];
       check_visible(plan, each, ids[i], tokens);
       views.push_back(each.view(plan));
+      views.back().shifts = sequences[i]->shifts.data();
+      views.back().shift_count = static_cast<int>(sequences[i]->shifts.size());
     }
     const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
     const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
@@ -281,6 +315,8 @@ class Cache::Impl {
   }
 
  private:
+  static constexpr int64_t kMaxOffset = int64_t{1} << 40;
+
   [[noreturn]] static void unknown(int64_t id) {
     throw Error(ErrorCode::kUnknownSequence, "sequence " + std::to_string(id) + " was released or never existed");
   }
@@ -444,6 +480,7 @@ int64_t Cache::new_sequence() { return impl_->new_sequence(); }
 int64_t Cache::fork(int64_t sequence) { return impl_->fork(sequence); }
 void Cache::truncate(int64_t sequence, int64_t length) { impl_->truncate(sequence, length); }
 void Cache::release(int64_t sequence) { impl_->release(sequence); }
+void Cache::shift(int64_t sequence, int64_t first, int64_t offset) { impl_->shift(sequence, first, offset); }
 int64_t Cache::length(int64_t sequence, int layer) { return impl_->length(sequence, layer); }
 
 void Cache::append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens) {

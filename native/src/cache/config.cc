@@ -115,6 +115,50 @@ void CacheConfig::set_key_scaling(int layer, const float* factors, int64_t count
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.key_scaling.assign(factors, factors + count); });
 }
 
+void CacheConfig::set_rope(int layer, RopePairs pairs, const double* frequencies, int count, double magnitude) {
+  check_range("pairs", static_cast<int>(pairs), 0, 1);
+  check_range("frequencies", count, 0, kMaxHeadDim / 2);
+  if (count > 0 && !frequencies) refuse("frequencies are null");
+  for (int j = 0; j < count; ++j) {
+    if (!std::isfinite(frequencies[j])) refuse("frequency " + std::to_string(j) + " is not finite");
+  }
+  if (!std::isfinite(magnitude) || magnitude <= 0.0) {
+    refuse("the magnitude of RoPE must be positive, not " + std::to_string(magnitude));
+  }
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.rope_pairs = pairs;
+    each.rope.assign(frequencies, frequencies + count);
+    each.rope_magnitude = magnitude;
+  });
+}
+
+void CacheConfig::set_key_codebook(int layer, const KeyCodebook& codebook, int refinements) {
+  check_range("refinements", refinements, 0, 100);
+  const std::shared_ptr<const KeyCodebook> shared(codebook.share());
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.key_codebook = shared;
+    each.key_refinements = refinements;
+  });
+}
+
+void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook) {
+  const std::shared_ptr<const ValueCodebook> shared(codebook.share());
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.value_codebook = shared;
+    each.value_encoder = nullptr;
+  });
+}
+
+void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook, const ValueEncoder& encoder, int flips) {
+  check_range("flips", flips, 0, INT32_MAX);
+  set_value_codebook(layer, codebook);
+  const std::shared_ptr<const ValueEncoder> shared(encoder.share());
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.value_encoder = shared;
+    each.value_flips = flips;
+  });
+}
+
 void CacheConfig::set_budget(int64_t bytes) {
   check_range("budget", bytes, 0, INT64_MAX);
   impl_->budget = bytes;

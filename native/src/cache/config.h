@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "codecs/codec.h"
+#include "kvasir/commvq.h"
 #include "kvasir/config.h"
 
 namespace kvasir {
@@ -25,6 +27,14 @@ struct LayerConfig {
   int64_t budget = 0;
   SideConfig sides[2];
   std::vector<float> key_scaling;  // empty: none
+  RopePairs rope_pairs = RopePairs::kHalves;
+  std::vector<double> rope;  // empty: keys come after it
+  double rope_magnitude = 1.0;
+  std::shared_ptr<const KeyCodebook> key_codebook;
+  int key_refinements = 0;
+  std::shared_ptr<const ValueCodebook> value_codebook;
+  std::shared_ptr<const ValueEncoder> value_encoder;
+  int value_flips = 0;
 };
 
 struct CacheConfig::Impl {

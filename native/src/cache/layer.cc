@@ -57,7 +57,7 @@ class SequenceLayer::Seal : public SealInput {
         memory_(memory) {}
 
   void rows(int kv_head, int64_t first, int64_t count, float* out) const override {
-    layer_.gather(plan_, rows_, side_, kv_head, first, count, out);
+    layer_.gather(plan_, rows_, side_, kv_head, first, count, out, plan_.attention.head_dim);
   }
 
   std::shared_ptr<uint16_t> take(int64_t halves) override {
@@ -75,7 +75,7 @@ class SequenceLayer::Seal : public SealInput {
 };
 
 struct SequenceLayer::PartHeads {
-  std::vector<uint32_t> sizes;    // [page][side][kv_head], of the whole part; 0 where it does not vary
+  std::vector<uint32_t> sizes;    // [page][part], of the whole part; 0 where it does not vary
   std::vector<uint8_t> bytes[2];  // by side: [page][kv_head][head_bytes]
 
   // Null where the side does not vary.
@@ -91,7 +91,8 @@ SequenceLayer::PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, con
   const AttentionLayer& attention = plan.attention;
   const int kv_heads = attention.kv_heads;
   const auto d = static_cast<size_t>(attention.head_dim);
-  heads.sizes.resize(static_cast<size_t>(pages) * 2 * kv_heads);
+  const PageShape& shape = plan.shapes[0];
+  heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
   std::vector<float> importance(kv_heads * d, 1.0f);
   if (plan.wants_queries && queries_) queries_.read(attention, importance.data());
   // Keys are stored divided by the scaling, and meet queries multiplied by it.
@@ -107,10 +108,12 @@ SequenceLayer::PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, con
       const int kv_head = task % kv_heads;
       struct PageRows;
       float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * d);
-      gather(plan, rows, side, kv_head, (sealed_pages() + page) * kPageTokens, kPageTokens, gathered);
+      gather(plan, rows, side, kv_head, (sealed_pages() + page) * kPageTokens, kPageTokens, gathered,
+             attention.head_dim);
       uint8_t* head = heads.bytes[index].data() + static_cast<size_t>(task) * format.head_bytes;
       const size_t bytes = attention.codecs[index].lay_out(format, gathered, importance.data() + kv_head * d, head);
-      heads.sizes[static_cast<size_t>((page * 2 + index) * kv_heads + kv_head)] = static_cast<uint32_t>(bytes);
+      const int64_t part = (side == Side::kValues ? shape.parts(Side::kKeys) : 0) + kv_head;
+      heads.sizes[static_cast<size_t>(page * shape.parts() + part)] = static_cast<uint32_t>(bytes);
     });
   }
   return heads;
@@ -132,7 +135,8 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
   Block query_block;
   std::vector<std::shared_ptr<Page>> new_pages;
   PartHeads heads;
-  const int parts = 2 * plan.attention.kv_heads;
+  const int parts = plan.shapes[0].parts();
+  const int key_parts = plan.shapes[0].parts(Side::kKeys);
   if (!halves_ || to_seal > 0) {
     heads = lay_out_parts(plan, rows, to_seal, threads);
     const int64_t half_bytes = halves_ ? 0 : plan.half_bytes();
@@ -145,7 +149,7 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
       uint32_t* sizes = heads.sizes.data() + new_pages.size() * parts;
       const int64_t page_bytes = std::accumulate(sizes, sizes + parts, static_cast<int64_t>(shape->bytes()));
       for (int i = 0; i < parts; ++i) {
-        const PageFormat& format = shape->formats[i / plan.attention.kv_heads];
+        const PageFormat& format = shape->formats[i >= key_parts];
         if (!format.varies()) sizes[i] = static_cast<uint32_t>(format.page_bytes);
       }
       Block block = room.bytes.take(BlockKind::kPage, page_bytes, plan.can_shrink());
@@ -164,8 +168,10 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
   }
   threads.run(static_cast<int>(to_seal) * parts, [&](int task) {
     const int64_t page = task / parts;
-    const Side side = task % parts < plan.attention.kv_heads ? Side::kKeys : Side::kValues;
-    const int kv_head = task % plan.attention.kv_heads;
+    const int part = task % parts;
+    const Side side = part < key_parts ? Side::kKeys : Side::kValues;
+    const int heads_each = plan.attention.formats[static_cast<int>(side)].heads;
+    const int kv_head = (side == Side::kKeys ? part : part - key_parts) * heads_each;  // its first
     const uint8_t* head = heads.head(plan.attention, page, static_cast<int>(side), kv_head);
     encode_part(plan, rows, tables[static_cast<int>(side)], sealed + page, side, kv_head, head, *new_pages[page]);
   });
@@ -189,7 +195,7 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, const TokenRow
 }
 
 void SequenceLayer::gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first,
-                           int64_t count, float* out) const {
+                           int64_t count, float* out, int stride) const {
   const auto d = static_cast<size_t>(plan.attention.head_dim);
   const int64_t window_begin = sealed_pages() * kPageTokens;
   uint16_t half[kMaxHeadDim];
@@ -202,7 +208,7 @@ void SequenceLayer::gather(const LayerPlan& plan, const TokenRows& rows, Side si
       const void* input = input_row(plan, rows, side, plan.sinks + token - length_, kv_head);
       plan.attention.rows->to_half(input, rows.types[static_cast<int>(side)], d, half);
     }
-    plan.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * d);
+    plan.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * stride);
   }
 }
 
@@ -212,8 +218,11 @@ void SequenceLayer::encode_part(const LayerPlan& plan, const TokenRows& rows, co
   const PageFormat& format = out.view().format(side);
   uint8_t* part = out.part(side, kv_head);
   struct PageRows;
-  float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * format.head_dim);
-  gather(plan, rows, side, kv_head, page * kPageTokens, kPageTokens, gathered);
+  const int stride = format.heads * format.head_dim;
+  float* gathered = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * stride);
+  for (int i = 0; i < format.heads; ++i) {
+    gather(plan, rows, side, kv_head + i, page * kPageTokens, kPageTokens, gathered + i * format.head_dim, stride);
+  }
   if (plan.codecs[index]->flatten) {
     const auto vectors = side_vectors(table, kv_head, format.head_dim);
     plan.codecs[index]->flatten(format, side_view(table, vectors, page), *plan.match, gathered, part);
@@ -227,6 +236,18 @@ void SequenceLayer::decode_part(const LayerPlan& plan, int64_t page, Side side, 
   const PageView& view = *page_views_[page - dropped_pages_];
   const PageFormat& format = view.format(side);
   const uint8_t* part = view.part(side, kv_head);
+  if (format.heads > 1) {
+    struct JointRows;
+    const size_t stride = static_cast<size_t>(format.heads) * format.head_dim;
+    float* all = thread_scratch<JointRows, float>(kPageTokens * stride);
+    plan.attention.codecs[index].decode(format, part, all);
+    const float* mine = all + static_cast<size_t>(kv_head % format.heads) * format.head_dim;
+    for (int t = 0; t < kPageTokens; ++t) {
+      std::copy(mine + t * stride, mine + t * stride + format.head_dim,
+                rows + static_cast<size_t>(t) * format.head_dim);
+    }
+    return;
+  }
   plan.attention.codecs[index].decode(format, part, rows);
   if (plan.codecs[index]->restore) {
     const auto vectors = side_vectors(tables_[index], kv_head, format.head_dim);

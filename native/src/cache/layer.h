@@ -66,7 +66,7 @@ class SequenceLayer {
   class Seal;
   // Rows of the body as float16 values, from the window or from rows about to be appended.
   void gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first, int64_t count,
-              float* out) const;
+              float* out, int stride) const;
   // How the parts of pages to seal are laid out, where the codec says that for each.
   struct PartHeads;
   PartHeads lay_out_parts(const LayerPlan& plan, const TokenRows& rows, int64_t pages, ThreadPool& threads) const;

@@ -237,24 +237,21 @@ void Memory::shrink(Page& page) {
   auto* offsets = page.view_.offsets ? reinterpret_cast<uint32_t*>(data) : nullptr;
   size_t end = to.table_bytes();
   size_t next = page.view_.part_offset(Side::kKeys, 0);
-  for (Side side : {Side::kKeys, Side::kValues}) {
-    const int index = static_cast<int>(side);
-    for (int head = 0; head < plan.attention.kv_heads; ++head) {
-      // The table still says where parts were, but for those that have moved.
-      const int number = index * plan.attention.kv_heads + head;
-      const size_t bytes = offsets ? offsets[number + 1] - next : from.formats[index].page_bytes;
-      const uint8_t* part = data + next;
-      uint8_t* out = data + end;
-      next += bytes;
-      if (from.formats[index].bits == to.formats[index].bits) {
-        std::memmove(out, part, bytes);
-        end += bytes;
-      } else {
-        plan.attention.codecs[index].shrink(from.formats[index], to.formats[index], part, out);
-        end += to.formats[index].page_bytes;
-      }
-      if (offsets) offsets[number] = static_cast<uint32_t>(static_cast<size_t>(out - data));
+  for (int number = 0; number < from.parts(); ++number) {
+    const int side = number >= from.parts(Side::kKeys);
+    // The table still says where parts were, but for those that have moved.
+    const size_t bytes = offsets ? offsets[number + 1] - next : from.formats[side].page_bytes;
+    const uint8_t* part = data + next;
+    uint8_t* out = data + end;
+    next += bytes;
+    if (from.formats[side].bits == to.formats[side].bits) {
+      std::memmove(out, part, bytes);
+      end += bytes;
+    } else {
+      plan.attention.codecs[side].shrink(from.formats[side], to.formats[side], part, out);
+      end += to.formats[side].page_bytes;
     }
+    if (offsets) offsets[number] = static_cast<uint32_t>(static_cast<size_t>(out - data));
   }
   if (offsets) offsets[to.parts()] = static_cast<uint32_t>(end);
   page.block_.shrink(static_cast<int64_t>(end));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "commvq/page_models.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -32,6 +33,35 @@ int widest_that_shrinks(const Codec* const (&codecs)[2], const PageShape& shape)
     }
   }
   return width;
+}
+
+template <class Refuse>
+std::shared_ptr<const PageModel> make_model(const LayerConfig& layer, Side side, const Refuse& refuse) {
+  if (side == Side::kKeys) {
+    if (!layer.key_codebook) refuse("has no key codebook: call set_key_codebook");
+    return commvq::make_key_model(*layer.key_codebook, layer.key_refinements);
+  }
+  if (!layer.value_codebook) refuse("has no value codebook: call set_value_codebook");
+  return commvq::make_value_model(*layer.value_codebook, layer.value_encoder.get(), layer.value_flips, layer.kv_heads,
+                                  layer.head_dim);
+}
+
+template <class Refuse>
+void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) {
+  const bool trained = plan.codecs[0]->attach != nullptr;
+  if (layer.rope.empty()) {
+    if (trained) refuse("stores keys before RoPE: call set_rope");
+    return;
+  }
+  if (static_cast<int>(layer.rope.size()) != layer.head_dim / 2) {
+    refuse("has " + std::to_string(layer.head_dim / 2) + " RoPE pairs, but " + std::to_string(layer.rope.size()) +
+           " frequencies");
+  }
+  if (!plan.codecs[0]->turns) refuse("stores keys before RoPE, which codec " + layer.sides[0].codec + " cannot turn");
+  if (trained && layer.key_codebook->pairs() != layer.rope_pairs) refuse("has a key codebook for other RoPE pairs");
+  plan.turns = std::make_shared<const PageTurns>(layer.rope.data(), layer.head_dim, layer.rope_magnitude);
+  plan.attention.turns = plan.turns.get();
+  plan.attention.pairs = layer.rope_pairs;
 }
 
 LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
@@ -65,7 +95,12 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
     plan.fallback |= resolved.fallback;
     const Codec& row = codec_at(codec);
     plan.wants_queries |= row.wants_queries && row.wants_queries(attention.formats[static_cast<int>(side)]);
+    if (row.attach) {
+      plan.models[static_cast<int>(side)] = make_model(layer, side, refuse);
+      row.attach(attention.formats[static_cast<int>(side)], layer.kv_heads, *plan.models[static_cast<int>(side)]);
+    }
   }
+  plan_rope(layer, plan, refuse);
 
   PageShape shape;
   shape.formats[0] = attention.formats[0];

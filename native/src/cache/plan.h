@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention/attention.h"
@@ -15,9 +16,11 @@ struct LayerPlan {
   int sinks;
   int window;  // least tokens that stay in 16 bits
   AttentionLayer attention;
-  const Codec* codecs[2];          // by side
-  std::vector<PageShape> shapes;   // what a page may be, widest first: new ones begin there, shrinks walk down
-  std::vector<float> key_scaling;  // [kv_heads][head_dim], or empty
+  const Codec* codecs[2];                  // by side
+  std::vector<PageShape> shapes;           // what a page may be, widest first: new ones begin there, shrinks walk down
+  std::vector<float> key_scaling;          // [kv_heads][head_dim], or empty
+  std::shared_ptr<const PageTurns> turns;  // where keys are stored before RoPE
+  std::shared_ptr<const PageModel> models[2];  // by side, for codecs that have them
   const MatchKernels* match;
   bool wants_queries;  // whether a codec goes by the queries of the layer
   bool fallback;       // whether a tile verb comes from a lower backend

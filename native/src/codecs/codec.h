@@ -51,6 +51,10 @@ struct Codec {
   // narrower format, or false at the floor.
   bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
 
+  // For trained codecs: makes the format one of pages by this model, for so many kv heads. Throws kInvalidArgument
+  // where they do not fit each other.
+  void (*attach)(PageFormat& format, int kv_heads, const PageModel& model) = nullptr;
+  bool turns = false;  // whether key_scores can turn keys by RoPE: see TileInput::turns
   uint32_t sides = 3;  // bit s set: stores side s
   // For codecs that choose by what queries look at: whether this format does. The cache then keeps mean magnitudes.
   bool (*wants_queries)(const PageFormat& format) = nullptr;

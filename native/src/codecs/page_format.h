@@ -14,6 +14,15 @@ constexpr int kMaxHeadDim = 256;
 // Which elements of a page share parameters: a channel over consecutive tokens, or a token over consecutive channels.
 enum class Axis : int { kChannel = 0, kToken = 1 };
 
+// A trained codec's own knowledge: codebooks. Kernels know what stands behind it; the others write and read pages.
+class PageModel {
+ public:
+  virtual ~PageModel() = default;
+  // rows: [kPageTokens][heads * head_dim].
+  virtual void encode(const float* rows, uint8_t* page) const = 0;
+  virtual void decode(const uint8_t* page, float* rows) const = 0;
+};
+
 // One side of one layer, fixed when the cache is built.
 struct PageFormat {
   Side side = Side::kKeys;
@@ -24,6 +33,9 @@ struct PageFormat {
   size_t page_bytes = 0;  // one kv head of one page, a multiple of 64; 0 where that varies
   size_t head_bytes = 0;  // where it varies: the most bytes that CodecKernels::lay_out writes
   float numbers[6] = {};  // the codec's own options; its format.h says which
+  int heads = 1;          // kv heads that a part holds: one, or all of the layer's where the codec takes them together
+  int sums = 0;           // values: sums that a row collects over all pages, for CodecKernels::end_values
+  const PageModel* model = nullptr;  // what the codec was trained to know, for those that are
 
   bool varies() const { return head_bytes != 0; }
 };

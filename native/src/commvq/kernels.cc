@@ -8,9 +8,9 @@
 
 namespace kvasir {
 
-#define LEVEL(level)                           \
-  namespace level {                            \
-  extern const commvq::Kernels commvq_kernels; \
+#define LEVEL(level)                             \
+  namespace level {                              \
+  extern const commvq::Kernels codebook_kernels; \
   }
 KVASIR_LEVELS
 #undef LEVEL
@@ -23,7 +23,7 @@ struct Named {
   const Kernels* kernels;
 };
 constexpr Named kLevels[] = {
-#define LEVEL(level) {#level, &level::commvq_kernels},
+#define LEVEL(level) {#level, &level::codebook_kernels},
     KVASIR_LEVELS
 #undef LEVEL
     {"scalar", &kKernels},

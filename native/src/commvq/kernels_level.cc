@@ -3,7 +3,7 @@
 
 namespace kvasir::KVASIR_LEVEL {
 
-extern const commvq::Kernels commvq_kernels;
-const commvq::Kernels commvq_kernels = commvq::kKernels;
+extern const commvq::Kernels codebook_kernels;
+const commvq::Kernels codebook_kernels = commvq::kKernels;
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -85,6 +85,12 @@ KeyCodebook::KeyCodebook() = default;
 KeyCodebook::~KeyCodebook() = default;
 void KeyCodebook::destroy(KeyCodebook* codebook) { delete codebook; }
 
+KeyCodebook* KeyCodebook::share() const {
+  auto* codebook = new KeyCodebook();
+  codebook->impl_ = impl_;
+  return codebook;
+}
+
 KeyCodebook* KeyCodebook::create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries,
                                  const float* tables) {
   const commvq::KeyShape shape = {kv_heads, head_dim, pairs, stages, entries};

@@ -64,6 +64,12 @@ ValueCodebook::ValueCodebook() = default;
 ValueCodebook::~ValueCodebook() = default;
 void ValueCodebook::destroy(ValueCodebook* codebook) { delete codebook; }
 
+ValueCodebook* ValueCodebook::share() const {
+  auto* codebook = new ValueCodebook();
+  codebook->impl_ = impl_;
+  return codebook;
+}
+
 ValueCodebook* ValueCodebook::create(int width, int codes, const float* table, const float* thresholds) {
   commvq::require_value_shape(width, codes);
   require_pointer("table", table);

@@ -84,6 +84,12 @@ ValueEncoder::ValueEncoder() = default;
 ValueEncoder::~ValueEncoder() = default;
 void ValueEncoder::destroy(ValueEncoder* encoder) { delete encoder; }
 
+ValueEncoder* ValueEncoder::share() const {
+  auto* encoder = new ValueEncoder();
+  encoder->impl_ = impl_;
+  return encoder;
+}
+
 ValueEncoder* ValueEncoder::create(int width, int hidden, int codes, const float* scale, const float* norm_weight,
                                    const float* norm_bias, const float* first_weight, const float* first_bias,
                                    const float* second_weight, const float* second_bias) {

@@ -30,7 +30,13 @@ struct TileInput {
   const float* rows;  // [count][stride]
   int count;          // 1..kMaxTileRows
   int stride;
-  bool fast;  // Precision::kFast
+  bool fast;     // Precision::kFast
+  int head = 0;  // which kv head of the part
+
+  // Where keys are stored before RoPE: [kPageTokens][2][head_dim / 2], the cosines and sines by which token t of the
+  // tile turns. Query rows are then planar (base/rope.h), and turned back to the tile's first position.
+  const float* turns = nullptr;
+  bool neighbours = false;  // RopePairs::kNeighbours
 
   // For codecs with a side table: what the page sees of it, and numbers per row and entry (SideView::entry; 0 is
   // "none"), four rows side by side: see entry_index.
@@ -53,7 +59,9 @@ struct CodecKernels {
   // For codecs with a side table, once for all pages of a sequence, with side.count + 1 and `entries` entries:
   // terms[entry] = <query, vector>, and outputs[row * head_dim + c] += sum over entries of sums[entry] * vector[c].
   void (*begin_keys)(const PageFormat& format, const SideView& side, const TileInput& queries, float* terms) = nullptr;
-  void (*end_values)(const PageFormat& format, const SideView& side, int count, const float* sums, int entries,
+  // `weights` has count, head, sums and entries. Formats with `sums` of their own have a row of them for each input
+  // row.
+  void (*end_values)(const PageFormat& format, const SideView& side, const TileInput& weights,
                      float* outputs) = nullptr;
 
   // For codecs that can shrink: the same part in the next narrower format (Codec::narrower). `out` lies at or before
@@ -79,6 +87,8 @@ struct RowKernels {
   // As key_scores and value_sum, over `tokens` (1..kPageTokens) float16 rows [tokens][head_dim].
   void (*key_scores)(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores);
   void (*value_sum)(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs);
+  // key_scores of rows before RoPE: queries.turns is set.
+  void (*turned_scores)(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores);
   // One step of an online softmax for one row. scores[begin..end) are visible, begin < end; on return
   // scores[0..kPageTokens) holds exp(score - max), 0 where invisible. Updates max and sum, and multiplies
   // output[0..head_dim) by exp(old max - new max). Before the first step max is -infinity, sum 0 and output all 0.

@@ -124,7 +124,7 @@ void run_verbs(const support::Format& format, const kvasir::CodecKernels& kernel
   }
   verb(format.page, page, input, output);
   if (!keys) {
-    kernels.end_values(format.page, table->view, input.count, entries.data(), input.entries, output);
+    kernels.end_values(format.page, table->view, input, output);
   }
   CHECK_MESSAGE(entries.guards_intact(), format.text, ": wrote outside the entries");
 }

@@ -11,7 +11,10 @@
 namespace reference {
 
 const std::map<std::string, ReferenceCodec>& reference_codecs() {
+  ReferenceCodec trained = {};
+  trained.trained = true;
   static const std::map<std::string, ReferenceCodec> table = {
+      {"commvq", trained},
       {"f16", f16_reference()},
       {"pattern", pattern_reference()},
       {"progressive", progressive_reference()},

@@ -47,6 +47,8 @@ struct ReferenceCodec {
   // Labels at the end of a page, for codecs with a side table. Above, rows are then what is left of the elements, and
   // labels are zeros: pattern_page.h has the rest.
   int label_bytes = 0;
+  // Codecs that need a codebook have tests of their own, and none of the above: commvq_test.cc.
+  bool trained = false;
 };
 
 const std::map<std::string, ReferenceCodec>& reference_codecs();

@@ -63,6 +63,7 @@ inline std::vector<Format> all_formats(int head_dim) {
   std::vector<Format> list;
   for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
     const reference::ReferenceCodec& reference = reference::reference_codec(kvasir::codec_name(codec));
+    if (reference.trained) continue;
     for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
       for (int bits = 1; bits <= 16; ++bits) {
         if (!kvasir::codec_has_bits(codec, bits)) continue;

@@ -19,8 +19,13 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions&) {
 }  // namespace
 
 extern const Codec f16_codec;
-const Codec f16_codec = {
-    "f16", "16-bit floating point, lossless for the window's elements", 1u << 16, kNoOptions, configure,
-};
+const Codec f16_codec = []() constexpr {
+  Codec codec = {
+      "f16", "16-bit floating point, lossless for the window's elements", 1u << 16, kNoOptions, configure,
+  };
+  codec.turns = true;
+  return codec;
+}
+();
 
 }  // namespace kvasir

@@ -34,12 +34,11 @@ void begin_keys(const PageFormat& format, const SideView& side, const TileInput&
   }
 }
 
-void end_values(const PageFormat& format, const SideView& side, int count, const float* sums, int entries,
-                float* outputs) {
-  for (int r = 0; r < count; ++r) {
+void end_values(const PageFormat& format, const SideView& side, const TileInput& weights, float* outputs) {
+  for (int r = 0; r < weights.count; ++r) {
     float* output = outputs + static_cast<size_t>(r) * format.head_dim;
     for (int v = 0; v < side.count; ++v) {
-      const F32 weight = splat(sums[entry_index(r, v + 1, entries)]);
+      const F32 weight = splat(weights.sums[entry_index(r, v + 1, weights.entries)]);
       for (int c = 0; c < format.head_dim; c += kLanes) {
         store(output + c, fma(weight, load_half(side.vectors[v] + c), load(output + c)));
       }

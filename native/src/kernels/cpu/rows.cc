@@ -3,6 +3,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/turned.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
@@ -127,6 +128,28 @@ void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput&
   for (; t < tokens; ++t) score_rows<1>(rows + static_cast<size_t>(t) * head_dim, head_dim, queries, scores + t);
 }
 
+void turned_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+  const int half = head_dim / 2;
+  for (int t = 0; t < tokens; t += kTurnedTokens) {
+    const int count = tokens - t < kTurnedTokens ? tokens - t : kTurnedTokens;
+    alignas(64) float block[kTurnedTokens][kMaxHeadDim];
+    for (int i = 0; i < kTurnedTokens; ++i) {
+      const uint16_t* row = rows + static_cast<size_t>(t + (i < count ? i : 0)) * head_dim;
+      if (!queries.neighbours) {
+        for (int c = 0; c < head_dim; c += kLanes) store(block[i] + c, load_half(row + c));
+        continue;
+      }
+      alignas(64) float pairs[kMaxHeadDim];
+      for (int c = 0; c < head_dim; c += kLanes) store(pairs + c, load_half(row + c));
+      for (int j = 0; j < half; ++j) {
+        block[i][j] = pairs[2 * j];
+        block[i][half + j] = pairs[2 * j + 1];
+      }
+    }
+    score_turned(block, count, head_dim, t, queries, scores);
+  }
+}
+
 // kVectors * kLanes channels of the outputs of kRows rows.
 template <int kRows, int kVectors>
 void sum_block(const uint16_t* values, int tokens, int head_dim, const float* weights, int stride, float* outputs) {
@@ -205,6 +228,6 @@ void softmax(float* scores, int begin, int end, float* max_score, float* sum_wei
 
 }  // namespace
 
-const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, softmax};
+const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax};
 
 }  // namespace kvasir::KVASIR_LEVEL

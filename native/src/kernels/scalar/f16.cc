@@ -16,7 +16,8 @@ void decode(const PageFormat& format, const uint8_t* page, float* rows) {
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  row_kernels.key_scores(rows_of(page), kPageTokens, format.head_dim, queries, scores);
+  const auto verb = queries.turns ? row_kernels.turned_scores : row_kernels.key_scores;
+  verb(rows_of(page), kPageTokens, format.head_dim, queries, scores);
 }
 
 void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs) {

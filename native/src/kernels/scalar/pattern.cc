@@ -30,12 +30,11 @@ void begin_keys(const PageFormat& format, const SideView& side, const TileInput&
   }
 }
 
-void end_values(const PageFormat& format, const SideView& side, int count, const float* sums, int entries,
-                float* outputs) {
-  for (int r = 0; r < count; ++r) {
+void end_values(const PageFormat& format, const SideView& side, const TileInput& weights, float* outputs) {
+  for (int r = 0; r < weights.count; ++r) {
     float* output = outputs + static_cast<size_t>(r) * format.head_dim;
     for (int v = 0; v < side.count; ++v) {
-      const float weight = sums[entry_index(r, v + 1, entries)];
+      const float weight = weights.sums[entry_index(r, v + 1, weights.entries)];
       for (int c = 0; c < format.head_dim; ++c) output[c] += weight * half_to_float(side.vectors[v][c]);
     }
   }

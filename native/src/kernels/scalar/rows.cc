@@ -45,6 +45,27 @@ void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput&
   }
 }
 
+void turned_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+  const int half = head_dim / 2;
+  for (int t = 0; t < tokens; ++t) {
+    const uint16_t* row = rows + static_cast<size_t>(t) * head_dim;
+    const float* cosine = queries.turns + static_cast<size_t>(t) * head_dim;
+    float key[kMaxHeadDim];
+    for (int j = 0; j < half; ++j) {
+      const float re = half_to_float(row[queries.neighbours ? 2 * j : j]);
+      const float im = half_to_float(row[queries.neighbours ? 2 * j + 1 : half + j]);
+      key[j] = re * cosine[j] - im * cosine[half + j];
+      key[half + j] = re * cosine[half + j] + im * cosine[j];
+    }
+    for (int r = 0; r < queries.count; ++r) {
+      const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+      float sum = 0.0f;
+      for (int c = 0; c < head_dim; ++c) sum += query[c] * key[c];
+      scores[r * kPageTokens + t] = sum;
+    }
+  }
+}
+
 void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs) {
   for (int r = 0; r < weights.count; ++r) {
     const float* weight = weights.rows + static_cast<size_t>(r) * weights.stride;
@@ -72,6 +93,6 @@ void softmax(float* scores, int begin, int end, float* max, float* sum, float* o
 
 }  // namespace
 
-const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, softmax};
+const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax};
 
 }  // namespace kvasir::scalar

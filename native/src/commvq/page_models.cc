@@ -1,0 +1,170 @@
+#include "commvq/page_models.h"
+
+#include <string>
+#include <vector>
+
+#include "base/aligned.h"
+#include "base/half.h"
+#include "base/rope.h"
+#include "base/scratch.h"
+#include "codecs/commvq/model.h"
+#include "commvq/checks.h"
+#include "commvq/key_codebook.h"
+#include "commvq/value_codebook.h"
+#include "kvasir/error.h"
+
+namespace kvasir::commvq {
+namespace {
+
+class KeyPages : public KeyModel {
+ public:
+  KeyPages(const KeyCodebook& codebook, int refinements) : codebook_(codebook.share()), refinements_(refinements) {
+    const KeyShape& shape = codebook_->impl().shape;
+    page = {shape.kv_heads, shape.stages, shape.index_bits()};
+    head_dim = shape.head_dim;
+    entries = shape.entries;
+    pairs = shape.pairs;
+    const size_t chunks = static_cast<size_t>(shape.kv_heads) * (head_dim / kChunk) * shape.stages;
+    memory_ = make_aligned<float>(chunks * 2 * entries * kChunk);
+    tables = memory_.get();
+    float* out = memory_.get();
+    const int half = head_dim / 2;
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      for (int chunk = 0; chunk < head_dim / kChunk; ++chunk) {
+        for (int s = 0; s < shape.stages; ++s) {
+          const Stage& stage = codebook_->impl().stage(head, s);
+          for (int e = 0; e < 2 * entries; ++e) {
+            const float* z = stage.vector(e % entries);
+            for (int c = chunk * kChunk; c < (chunk + 1) * kChunk; ++c) {
+              // Times i: real parts become imaginary ones, and imaginary parts negative real ones.
+              *out++ = e < entries ? z[c] : c < half ? -z[half + c] : z[c - half];
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void encode(const float* rows, uint8_t* out) const override {
+    const KeyShape& shape = codebook_->impl().shape;
+    const size_t width = shape.width();
+    auto* norms = reinterpret_cast<uint16_t*>(out);
+    float divisors[kPageTokens];
+    for (int t = 0; t < kPageTokens; ++t) norms[t] = token_norm(rows + t * width, width, &divisors[t]);
+    struct Normal;
+    float* normal = thread_scratch<Normal, float>(static_cast<size_t>(kPageTokens) * head_dim);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      for (int t = 0; t < kPageTokens; ++t) {
+        float* row = normal + static_cast<size_t>(t) * head_dim;
+        to_planar(pairs, head_dim, rows + t * width + static_cast<size_t>(head) * head_dim, row);
+        for (int c = 0; c < head_dim; ++c) row[c] /= divisors[t];
+      }
+      codebook_->impl().encode_head(head, normal, head_dim, kPageTokens, refinements_, out + page.head_offset(head));
+    }
+    const size_t end = page.head_offset(page.kv_heads);
+    std::fill(out + end, out + page.bytes(), uint8_t{0});
+  }
+
+  void decode(const uint8_t* in, float* rows) const override {
+    const KeyShape& shape = codebook_->impl().shape;
+    const auto* norms = reinterpret_cast<const uint16_t*>(in);
+    struct Decoded;
+    float* normal = thread_scratch<Decoded, float>(static_cast<size_t>(kPageTokens) * head_dim);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      codebook_->impl().decode_head(head, in + page.head_offset(head), kPageTokens, normal);
+      for (int t = 0; t < kPageTokens; ++t) {
+        float* row = normal + static_cast<size_t>(t) * head_dim;
+        for (int c = 0; c < head_dim; ++c) row[c] *= half_to_float(norms[t]);
+        from_planar(pairs, head_dim, row, rows + t * shape.width() + static_cast<size_t>(head) * head_dim);
+      }
+    }
+  }
+
+ private:
+  const std::unique_ptr<const KeyCodebook> codebook_;
+  const int refinements_;
+  AlignedArray<float> memory_;
+};
+
+class ValuePages : public ValueModel {
+ public:
+  ValuePages(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips, int heads, int dim)
+      : codebook_(codebook.share()), encoder_(encoder ? encoder->share() : nullptr), flips_(flips) {
+    page = {codebook.codes()};
+    kv_heads = heads;
+    head_dim = dim;
+    memory_ = make_aligned<uint16_t>(static_cast<size_t>(heads) * codebook.codes() * dim);
+    tables = memory_.get();
+    for (int head = 0; head < heads; ++head) {
+      for (int n = 0; n < codebook.codes(); ++n) {
+        const float* row = codebook_->impl().row(n) + static_cast<size_t>(head) * dim;
+        uint16_t* out = memory_.get() + (static_cast<size_t>(head) * codebook.codes() + n) * dim;
+        for (int c = 0; c < dim; ++c) out[c] = float_to_half(row[c]);
+      }
+    }
+  }
+
+  void encode(const float* rows, uint8_t* out) const override {
+    const ValueCodebook::Impl& impl = codebook_->impl();
+    std::vector<uint8_t> bits(kPageTokens * impl.token_bytes());
+    auto* gains = reinterpret_cast<uint16_t*>(out);
+    if (encoder_) {
+      encoder_->encode(rows, kPageTokens, bits.data());
+      codebook_->refine(rows, kPageTokens, flips_, bits.data(), gains);
+    } else {
+      codebook_->encode(rows, kPageTokens, bits.data(), gains);
+    }
+    const CodePlane plane = page.plane();
+    uint8_t* codes = out + kScaleBytes;
+    std::fill(codes, codes + plane.bytes(), uint8_t{0});
+    for (int t = 0; t < kPageTokens; ++t) {
+      const uint8_t* row = bits.data() + t * impl.token_bytes();
+      for (int n = 0; n < page.codes; ++n) plane.put(codes, t, n, bit_at(row, n));
+    }
+  }
+
+  void decode(const uint8_t* in, float* rows) const override {
+    const ValueCodebook::Impl& impl = codebook_->impl();
+    const CodePlane plane = page.plane();
+    const auto* gains = reinterpret_cast<const uint16_t*>(in);
+    std::vector<uint8_t> bits(impl.token_bytes());
+    for (int t = 0; t < kPageTokens; ++t) {
+      std::fill(bits.begin(), bits.end(), uint8_t{0});
+      for (int n = 0; n < page.codes; ++n) {
+        bits[n / 8] = static_cast<uint8_t>(bits[n / 8] | plane.get(in + kScaleBytes, t, n) << (n % 8));
+      }
+      float* row = rows + static_cast<size_t>(t) * impl.width;
+      impl.sum_rows(bits.data(), row);
+      for (int c = 0; c < impl.width; ++c) row[c] *= half_to_float(gains[t]);
+    }
+  }
+
+ private:
+  const std::unique_ptr<const ValueCodebook> codebook_;
+  const std::unique_ptr<const ValueEncoder> encoder_;
+  const int flips_;
+  AlignedArray<uint16_t> memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<PageModel> make_key_model(const KeyCodebook& codebook, int refinements) {
+  return std::make_unique<KeyPages>(codebook, refinements);
+}
+
+std::unique_ptr<PageModel> make_value_model(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips,
+                                            int kv_heads, int head_dim) {
+  const auto refuse = [](const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); };
+  if (codebook.width() != kv_heads * head_dim) {
+    refuse("the value codebook is for rows of " + std::to_string(codebook.width()) + ", the layer has " +
+           std::to_string(kv_heads) + " kv heads of " + std::to_string(head_dim));
+  }
+  if (encoder && (encoder->width() != codebook.width() || encoder->codes() != codebook.codes())) {
+    refuse("the encoder makes " + std::to_string(encoder->codes()) + " bits of rows of " +
+           std::to_string(encoder->width()) + ", the codebook has " + std::to_string(codebook.codes()) +
+           " for rows of " + std::to_string(codebook.width()));
+  }
+  return std::make_unique<ValuePages>(codebook, encoder, flips, kv_heads, head_dim);
+}
+
+}  // namespace kvasir::commvq

@@ -1,0 +1,83 @@
+#include <cstring>
+
+#include "base/half.h"
+#include "codecs/commvq/model.h"
+#include "kernels/commvq_inl.h"
+#include "kernels/scalar/scalar.h"
+
+namespace kvasir::scalar {
+namespace {
+
+const commvq::KeyModel& keys_of(const PageFormat& format) {
+  return static_cast<const commvq::KeyModel&>(*format.model);
+}
+const commvq::ValueModel& values_of(const PageFormat& format) {
+  return static_cast<const commvq::ValueModel&>(*format.model);
+}
+
+void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
+void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
+
+void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
+  const commvq::KeyModel& model = keys_of(format);
+  const int d = format.head_dim, half = d / 2;
+  const auto* norms = reinterpret_cast<const uint16_t*>(page);
+  KeyCodes codes;
+  unpack_head(model.page, page, queries.head, codes);
+  for (int t = 0; t < kPageTokens; ++t) {
+    float key[kMaxHeadDim] = {};
+    for (int chunk = 0; chunk < d / commvq::kChunk; ++chunk) {
+      for (int s = 0; s < model.page.stages; ++s) {
+        const float* table = model.table(queries.head, chunk, s);
+        const float* a = table + codes.a[s][t] * commvq::kChunk;
+        const float* b = table + (model.entries + codes.b[s][t]) * commvq::kChunk;
+        for (int i = 0; i < commvq::kChunk; ++i) key[chunk * commvq::kChunk + i] += a[i] + b[i];
+      }
+    }
+    const float* cosine = queries.turns + static_cast<size_t>(t) * d;
+    float turned[kMaxHeadDim];
+    for (int j = 0; j < half; ++j) {
+      turned[j] = key[j] * cosine[j] - key[half + j] * cosine[half + j];
+      turned[half + j] = key[j] * cosine[half + j] + key[half + j] * cosine[j];
+    }
+    for (int r = 0; r < queries.count; ++r) {
+      const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+      float sum = 0.0f;
+      for (int c = 0; c < d; ++c) sum += query[c] * turned[c];
+      scores[r * kPageTokens + t] = sum * half_to_float(norms[t]);
+    }
+  }
+}
+
+void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float*) {
+  const commvq::ValuePage layout = values_of(format).page;
+  const CodePlane plane = layout.plane();
+  const auto* gains = reinterpret_cast<const uint16_t*>(page);
+  for (int r = 0; r < weights.count; ++r) {
+    float* sums = weights.sums + static_cast<size_t>(r) * weights.entries;
+    for (int t = 0; t < kPageTokens; ++t) {
+      const float weight = weights.rows[static_cast<size_t>(r) * weights.stride + t] * half_to_float(gains[t]);
+      for (int n = 0; n < layout.codes; ++n) {
+        if (plane.get(page + commvq::kScaleBytes, t, n) != 0) sums[n] += weight;
+      }
+    }
+  }
+}
+
+void end_values(const PageFormat& format, const SideView&, const TileInput& weights, float* outputs) {
+  const commvq::ValueModel& model = values_of(format);
+  for (int r = 0; r < weights.count; ++r) {
+    const float* sums = weights.sums + static_cast<size_t>(r) * weights.entries;
+    float* output = outputs + static_cast<size_t>(r) * format.head_dim;
+    for (int n = 0; n < model.page.codes; ++n) {
+      const uint16_t* row = model.row(weights.head, n);
+      for (int c = 0; c < format.head_dim; ++c) output[c] += sums[n] * half_to_float(row[c]);
+    }
+  }
+}
+
+}  // namespace
+
+const CodecKernels commvq_kernels = {encode, decode, key_scores, value_sum, nullptr, end_values};
+
+}  // namespace kvasir::scalar
