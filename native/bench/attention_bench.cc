@@ -6,6 +6,7 @@
 //
 // Codecs that mine patterns get rows with 32 clusters, so that pages have labels to follow; the others get normal rows,
 // which cost them the same. Patterns are mined from the first 1024 tokens: attention does not care which they are.
+// The tiered codec, which is for keys, runs at 2.7 bits a key beside 2-bit values.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -98,11 +99,15 @@ struct Filled {
 
 Filled fill(const Options& options, const Width& width, int context, const Rows& data) {
   const bool patterns = has_patterns(width.codec);
+  const bool tiers = goes_by_queries(width.codec);
+  const std::vector<float> shown = uneven_query();
   const auto create = [&](int layers) {
     const std::unique_ptr<CacheConfig, void (*)(CacheConfig*)> config(CacheConfig::create(layers),
                                                                       CacheConfig::destroy);
     config->set_heads(kvasir::kAllLayers, kQueryHeads, kKvHeads, kHeadDim);
+    if (tiers) choose_tiers(*config);
     for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
+      if (tiers) continue;
       config->set_codec(kvasir::kAllLayers, side, kvasir::codec_name(width.codec), width.bits);
       if (patterns) config->set_option(kvasir::kAllLayers, side, "new_patterns", 0);
     }
@@ -114,6 +119,7 @@ Filled fill(const Options& options, const Width& width, int context, const Rows&
     const float* keys = data.at(2 * layer);
     const float* values = data.at(2 * layer + 1);
     const int first = patterns ? std::min(context, kMinedTokens) : context;
+    if (tiers) filled.cache->observe(layer, &filled.sequence, 1, 1, shown.data());
     const double start = seconds_now();
     filled.cache->append(filled.sequence, layer, keys, values, first);
     if (context > first) {
@@ -164,9 +170,11 @@ std::vector<double> time_steps(const Options& options, const Filled& filled, con
   return samples;
 }
 
-// How much longer a step takes on patterns than without: the two in turn, so that both see the same machine.
-void time_ratio(const Options& options, int bits, int context, const Rows& data, const std::vector<float>& query) {
-  const Filled pattern = fill(options, {codec_named("pattern"), bits}, context, data);
+// How much longer a step takes with a codec than with the uniform one: the two in turn, so that both see the same
+// machine.
+void time_ratio(const Options& options, const std::string& codec, int bits, int context, const Rows& data,
+                const std::vector<float>& query) {
+  const Filled other = fill(options, {codec_named(codec), bits}, context, data);
   const Filled uniform = fill(options, {codec_named("uniform"), bits}, context, data);
   std::vector<float> output(query.size());
   const auto step = [&](const Filled& filled, int number) {
@@ -177,14 +185,14 @@ void time_ratio(const Options& options, int bits, int context, const Rows& data,
   std::vector<double> with, without, ratios;
   double total = 0.0;
   for (int i = 0; total < 2 * options.seconds || ratios.size() < 31; ++i) {
-    with.push_back(step(pattern, i));
+    with.push_back(step(other, i));
     without.push_back(step(uniform, i));
     ratios.push_back(with.back() / without.back());
     total += with.back() + without.back();
   }
   std::printf(
-      "pattern-%d / uniform-%d: %.2f times the time (median of pairs; %.2f by the fastest) at %d tokens, %d threads\n",
-      bits, bits, quantile(ratios, 0.5), quantile(with, 0.0) / quantile(without, 0.0), context, kvasir::threads());
+      "%s-%d / uniform-%d: %.2f times the time (median of pairs; %.2f by the fastest) at %d tokens, %d threads\n",
+      codec.c_str(), bits, bits, quantile(ratios, 0.5), quantile(with, 0.0) / quantile(without, 0.0), context, kvasir::threads());
 }
 
 void run(const Options& options) {
@@ -253,7 +261,7 @@ void run(const Options& options) {
     std::printf("\n");
     for (const int threads : thread_counts) {
       kvasir::set_threads(threads);
-      time_ratio(options, 2, longest, clusters, query);
+      time_ratio(options, "pattern", 2, longest, clusters, query);
     }
     kvasir::set_threads(all_threads);
     time_kmeans(options);
@@ -264,6 +272,13 @@ void run(const Options& options) {
   if (progressive) {
     kvasir::set_threads(all_threads);
     time_progressive(options, data, longest);
+  }
+  const bool tiers = std::any_of(widths.begin(), widths.end(), [](const Width& w) { return goes_by_queries(w.codec); });
+  if (tiers) {
+    std::printf("\n");
+    kvasir::set_threads(1);
+    time_ratio(options, "tiered", 2, longest, data, query);
+    kvasir::set_threads(all_threads);
   }
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -28,6 +28,26 @@ inline bool has_patterns(int codec) {
   return false;
 }
 
+// Whether a codec chooses bits by what queries look at: it stores keys alone, beside uniform values, and is shown
+// queries.
+inline bool goes_by_queries(int codec) { return !kvasir::codec_has_side(codec, kvasir::Side::kValues); }
+
+// Such a codec at 2.7 bits for a key, with values of 2 bits in groups of 32.
+inline void choose_tiers(kvasir::CacheConfig& config) {
+  config.set_codec(kvasir::kAllLayers, kvasir::Side::kKeys, "tiered", 2);
+  config.set_option(kvasir::kAllLayers, kvasir::Side::kKeys, "mode", 2);
+  config.set_option(kvasir::kAllLayers, kvasir::Side::kKeys, "key_bits", 2.7);
+  config.set_codec(kvasir::kAllLayers, kvasir::Side::kValues, "uniform", 2);
+  config.set_option(kvasir::kAllLayers, kvasir::Side::kValues, "group", 32);
+}
+
+// Queries that look at one channel in 32 a hundred times as hard as at the others, so that all tiers have channels.
+inline std::vector<float> uneven_query() {
+  std::vector<float> query(static_cast<size_t>(kQueryHeads) * kHeadDim, 1.0f);
+  for (size_t i = 7; i < query.size(); i += 32) query[i] = 100.0f;
+  return query;
+}
+
 // Standard normal rows, around `clusters` centres of three deviations where that is not 0. Layers take their keys and
 // values from different places of it, which costs less than new numbers.
 class Rows {

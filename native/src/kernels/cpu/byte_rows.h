@@ -12,6 +12,9 @@ namespace kvasir::KVASIR_LEVEL {
 
 constexpr float kSplitLimit = 127.0f * 128.0f;  // high in -127..127, low in -64..63
 constexpr float kByteLimit = 127.0f;
+// The smallest peak keeps the scale and its inverse normal floats. Rows below it lose precision that float32 results
+// could hardly show.
+constexpr float kSmallestPeak = kSplitLimit * 1.2e-38f;
 
 // Quantising works on whole groups of four vectors: buffers of values and bytes have room for them.
 constexpr int kGroupLanes = 4 * kLanes;
@@ -90,9 +93,6 @@ struct RowBlock {
   // Adds a row of values at x_begin.. and returns true, or returns false where there is no room for it.
   bool add(const float* values, int x_begin, int size, const RowStatistics& statistics, bool fast, const float* weights,
            float offset) {
-    // The smallest peak keeps the scale and its inverse normal floats. Rows below it lose precision that float32
-    // results could hardly show.
-    constexpr float kSmallestPeak = kSplitLimit * 1.2e-38f;
     const float true_peak = highest(statistics.peak);
     const float peak = true_peak > kSmallestPeak ? true_peak : kSmallestPeak;
     const bool split = !fast || !one_byte_is_enough(peak, sum(statistics.energy), size);

@@ -91,24 +91,18 @@ inline void multiply_chunk(const ChunkCodes& from, int first, const int8_t* byte
 }
 
 // totals[row * kMaxSize + i] = sum over columns of code(column, token i of the chunk) * bytes[row * kMaxSize + column].
-template <int kRows, int kPair>
-void multiply_chunk(const ChunkCodes& from, const int8_t* bytes, int32_t* totals) {
+// pair: 0 for even chunks, 1 for odd ones.
+template <int kRows>
+inline void multiply_chunk(const ChunkCodes& from, int pair, const int8_t* bytes, int32_t* totals) {
   constexpr int kVectors = kRegisters == 16 ? 1 : 2;
 #pragma GCC unroll 4
   for (int first = 0; first < kChunk; first += kVectors * kLanes) {
-    multiply_chunk<kRows, kVectors, kPair>(from, first, bytes, totals);
+    if (pair == 0) {
+      multiply_chunk<kRows, kVectors, 0>(from, first, bytes, totals);
+    } else {
+      multiply_chunk<kRows, kVectors, 1>(from, first, bytes, totals);
+    }
   }
-}
-
-using MultiplyChunk = void (*)(const ChunkCodes&, const int8_t* bytes, int32_t* totals);
-
-// Rows come in pairs of bytes: keys are multiplied exactly.
-inline MultiplyChunk multiply_chunk_for(int chunk, int byte_rows) {
-  constexpr MultiplyChunk kEven[] = {multiply_chunk<2, 0>, multiply_chunk<4, 0>, multiply_chunk<6, 0>,
-                                     multiply_chunk<8, 0>};
-  constexpr MultiplyChunk kOdd[] = {multiply_chunk<2, 1>, multiply_chunk<4, 1>, multiply_chunk<6, 1>,
-                                    multiply_chunk<8, 1>};
-  return (chunk % 2 == 0 ? kEven : kOdd)[byte_rows / 2 - 1];
 }
 
 }  // namespace kvasir::KVASIR_LEVEL

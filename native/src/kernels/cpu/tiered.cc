@@ -1,6 +1,9 @@
-// The tiered codec: keys whose channels differ in width. Queries are brought into the order of the part once; the codes
-// of both tiers then share one scale, because it is the query times the column's step that becomes bytes. See
-// uniform.cc, "folded", for the arithmetic.
+// The tiered codec: keys whose channels differ in width. Queries are brought into the order of the part once. Then
+//
+//   score[t] = sum over the 16-bit tier of q * value + sum over columns of q * lo + sum over columns of (q * step) * code
+//
+// where it is q * step that becomes bytes, so that the codes of both narrow tiers share one scale; and because groups of
+// tokens are short, all groups share it too, and a group costs one pass over its parameters.
 #include "base/half.h"
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
@@ -107,37 +110,79 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
 // A part as attention sees it, and the queries of a few rows in its order.
 struct PartQueries {
   Layout layout;
-  int columns;                                      // rounded up to kGroupLanes
-  alignas(64) float inverse_levels[kMaxColumns];    // 1 / levels
-  alignas(64) float half_levels[kMaxColumns];       // levels / 2
-  alignas(64) float values[kRowsAtOnce][kMaxSize];  // of the 16-bit tier
+  int columns;                                       // rounded up to kGroupLanes
+  alignas(64) float inverse_levels[kMaxColumns];     // of each column's codes
+  alignas(64) float values[kRowsAtOnce][kMaxColumns];  // of the 16-bit tier
   alignas(64) float by_column[kRowsAtOnce][kMaxColumns];
+  alignas(64) float scaled[kRowsAtOnce][kMaxColumns];  // times a column's range, what becomes bytes
+  float scale[kRowsAtOnce];                            // of those
 };
 
 void begin_part(const PageFormat& format, const uint8_t* page, PartQueries& part) {
   part.layout = tiered::layout_of(format, page);
   part.columns = (part.layout.columns + kGroupLanes - 1) / kGroupLanes * kGroupLanes;
   for (int column = 0; column < part.columns; ++column) {
-    const bool wide = column < part.layout.wide.columns;
-    part.inverse_levels[column] = wide ? 1.0f / 15.0f : 1.0f / 3.0f;
-    part.half_levels[column] = wide ? 7.5f : 1.5f;
+    part.inverse_levels[column] = column < part.layout.wide.columns ? 1.0f / 15.0f : 1.0f / 3.0f;
   }
 }
 
-void permute_queries(const uint8_t* page, const TileInput& queries, int first, int rows, PartQueries& part) {
+template <int kRows>
+void permute_queries(const uint8_t* page, const float* queries, int stride, PartQueries& part) {
   const Layout& layout = part.layout;
-  const uint8_t* channels = tiered::channels_of(page);
+  const uint8_t* channel = tiered::channels_of(page);
+  const auto move = [&](int count, float (*to)[kMaxColumns], int column) {
+    for (int i = 0; i < count; ++i, ++channel) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) to[r][column + i] = queries[static_cast<size_t>(r) * stride + *channel];
+    }
+  };
+  const auto clear = [&](int begin, int end) {
+    for (int column = begin; column < end; ++column) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) part.by_column[r][column] = 0.0f;
+    }
+  };
+  move(layout.n16, part.values, 0);
+  move(layout.n4, part.by_column, 0);
+  clear(layout.n4, layout.wide.columns);
+  move(layout.n2, part.by_column, layout.wide.columns);
+  clear(layout.wide.columns + layout.n2, part.columns);
+}
+
+// One group's parameters as they are stored, with zeros up to part.columns.
+struct ColumnParameters {
+  alignas(64) uint16_t lo[kMaxColumns];
+  alignas(64) uint16_t range[kMaxColumns];
+};
+
+void load_parameters(const uint8_t* page, const PartQueries& part, int g, ColumnParameters& to) {
+  const Layout& layout = part.layout;
+  const size_t bytes = 2 * static_cast<size_t>(layout.columns);
+  const size_t rest = 2 * static_cast<size_t>(part.columns) - bytes;
+  memcpy(to.lo, page + layout.lo_offset(g), bytes);
+  memcpy(to.range, page + layout.range_offset(g), bytes);
+  memset(to.lo + layout.columns, 0, rest);
+  memset(to.range + layout.columns, 0, rest);
+}
+
+// One scale for all groups of a row: the largest of its products of query and step.
+void scale_queries(const ColumnParameters* groups, int rows, PartQueries& part) {
+  alignas(64) float steps[kMaxColumns];
+  for (int x = 0; x < part.columns; x += kLanes) {
+    F32 range = load_half(groups[0].range + x);
+    for (int g = 1; g < part.layout.groups; ++g) range = max(range, load_half(groups[g].range + x));
+    store(steps + x, range * load(part.inverse_levels + x));
+  }
   for (int r = 0; r < rows; ++r) {
-    const float* query = queries.rows + static_cast<size_t>(first + r) * queries.stride;
-    for (int i = 0; i < layout.n16; ++i) part.values[r][i] = query[channels[i]];
-    float* to = part.by_column[r];
-    const uint8_t* wide = channels + layout.n16;
-    for (int i = 0; i < layout.n4; ++i) to[i] = query[wide[i]];
-    for (int i = layout.n4; i < layout.wide.columns; ++i) to[i] = 0.0f;
-    const uint8_t* narrow = wide + layout.n4;
-    to += layout.wide.columns;
-    for (int i = 0; i < layout.n2; ++i) to[i] = query[narrow[i]];
-    for (int i = layout.n2; layout.wide.columns + i < part.columns; ++i) to[i] = 0.0f;
+    F32 peaks = splat(0.0f);
+    for (int x = 0; x < part.columns; x += kLanes) peaks = max(peaks, abs(load(part.by_column[r] + x) * load(steps + x)));
+    const float true_peak = highest(peaks);
+    const float peak = true_peak > kSmallestPeak ? true_peak : kSmallestPeak;
+    part.scale[r] = peak * (1.0f / kSplitLimit);
+    const F32 inverse = splat(kSplitLimit / peak);
+    for (int x = 0; x < part.columns; x += kLanes) {
+      store(part.scaled[r] + x, load(part.by_column[r] + x) * load(part.inverse_levels + x) * inverse);
+    }
   }
 }
 
@@ -172,92 +217,89 @@ void value_scores(const uint8_t* page, const PartQueries& part, float* scores) {
   }
 }
 
-// One group's parameters by column; padding has step 0.
-struct ColumnScales {
-  alignas(64) float step[kMaxColumns];
-  alignas(64) float base[kMaxColumns];
-  alignas(64) float origin[kMaxColumns];
+// Two byte rows for each query, and what its scores have besides the products of codes.
+struct GroupBytes {
+  alignas(64) int8_t bytes[kMaxByteRows * kMaxSize + kGroupLanes];
+  float offset[kRowsAtOnce];
 };
 
-void load_scales(const uint8_t* page, const PartQueries& part, int g, ColumnScales& scales) {
-  const Layout& layout = part.layout;
-  alignas(64) uint16_t stored_lo[kMaxColumns], stored_range[kMaxColumns];
-  memcpy(stored_lo, page + layout.lo_offset(g), 2 * static_cast<size_t>(layout.columns));
-  memcpy(stored_range, page + layout.range_offset(g), 2 * static_cast<size_t>(layout.columns));
-  const size_t rest = 2 * static_cast<size_t>(part.columns - layout.columns);
-  memset(stored_lo + layout.columns, 0, rest);
-  memset(stored_range + layout.columns, 0, rest);
-  const F32 zero = splat(0.0f);
-  for (int x = 0; x < part.columns; x += kLanes) {
-    const F32 lo = load_half(stored_lo + x);
-    const F32 range = load_half(stored_range + x);
-    const F32 step = range * load(part.inverse_levels + x);
-    const F32 middle = load(part.half_levels + x);
-    // An estimate is enough: the base below is that of whatever origin comes out.
-    const F32 code_of_zero = (zero - lo) * reciprocal_estimate(step);
-    const F32 above_zero = lo + range > zero ? code_of_zero : middle;
-    const F32 origin = lo < zero ? above_zero : middle;
-    store(scales.step + x, step);
-    store(scales.base + x, fma(origin, step, lo));
-    store(scales.origin + x, origin);
-  }
-}
-
-void fill_block(const PartQueries& part, int rows, const ColumnScales& scales, RowBlock& block) {
-  alignas(64) float values[kMaxColumns];
-  block.rows = 0;
-  block.byte_rows = 0;
-  for (int r = 0; r < rows; ++r) {
-    F32 peak = splat(0.0f), offset = splat(0.0f);
-    for (int x = 0; x < part.columns; x += kLanes) {
-      const F32 query = load(part.by_column[r] + x);
-      const F32 value = query * load(scales.step + x);
-      offset = fma(query, load(scales.base + x), offset);
-      peak = max(peak, abs(value));
-      store(values + x, value);
+template <int kRows>
+void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupBytes& out) {
+  F32 offsets[kRows];
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) offsets[r] = splat(0.0f);
+  for (int x = 0; x < part.columns; x += kGroupLanes) {
+    F32 range[4], lo[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+      range[i] = load_half(group.range + x + i * kLanes);
+      lo[i] = load_half(group.lo + x + i * kLanes);
     }
-    block.add(values, 0, part.columns, {peak, splat(0.0f)}, false, scales.origin, sum(offset));
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      I32 highs[4], lows[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const int at = x + i * kLanes;
+        const I32 t = round(load(part.scaled[r] + at) * range[i]);
+        offsets[r] = fma(load(part.by_column[r] + at), lo[i], offsets[r]);
+        highs[i] = (t + 64) >> 7;
+        lows[i] = t - (highs[i] << 7);
+      }
+      int8_t* to = out.bytes + 2 * r * kMaxSize + x;
+      store_bytes(to, highs[0], highs[1], highs[2], highs[3]);
+      store_bytes(to + kMaxSize, lows[0], lows[1], lows[2], lows[3]);
+    }
   }
+#pragma GCC unroll 4
+  for (int r = 0; r < kRows; ++r) out.offset[r] = sum(offsets[r]);
 }
 
-void add_totals(const RowBlock& block, const int32_t* totals, float* scores) {
-  for (int r = 0; r < block.rows; ++r) {
-    const RowBlock::Row& row = block.row[r];
-    const int32_t* high = totals + row.byte_row * kMaxSize;
+template <int kRows>
+void add_totals(const PartQueries& part, const GroupBytes& group, const int32_t* totals, float* scores) {
+  for (int r = 0; r < kRows; ++r) {
+    const int32_t* high = totals + 2 * r * kMaxSize;
     const int32_t* low = high + kMaxSize;
-    const F32 scale = splat(row.scale);
-    const F32 constant = splat(row.offset - row.sum * row.scale);
+    const F32 scale = splat(part.scale[r]);
+    const F32 offset = splat(group.offset[r]);
     float* to = scores + r * kPageTokens;
     for (int t = 0; t < kChunk; t += kLanes) {
       const F32 total = to_float((load(high + t) << 7) + load(low + t));
-      store(to + t, load(to + t) + fma(total, scale, constant));
+      store(to + t, load(to + t) + fma(total, scale, offset));
     }
+  }
+}
+
+template <int kRows>
+void row_scores(const uint8_t* page, const float* queries, int stride, const ColumnParameters* groups,
+                PartQueries& part, float* scores) {
+  const Layout& layout = part.layout;
+  GroupBytes bytes;
+  alignas(64) int32_t totals[kMaxByteRows * kMaxSize];
+  permute_queries<kRows>(page, queries, stride, part);
+  value_scores<kRows>(page, part, scores);
+  if (layout.columns == 0) return;
+  scale_queries(groups, kRows, part);
+  for (int chunk = 0; chunk < kPageTokens / kChunk; ++chunk) {
+    if (chunk * kChunk % layout.group == 0) {
+      make_bytes<kRows>(groups[chunk * kChunk / layout.group], part, bytes);
+    }
+    multiply_chunk<2 * kRows>(codes_of_chunk(layout, page, chunk), chunk % 2, bytes.bytes, totals);
+    add_totals<kRows>(part, bytes, totals, scores + chunk * kChunk);
   }
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  constexpr void (*kValueScores[])(const uint8_t*, const PartQueries&, float*) = {value_scores<1>, value_scores<2>,
-                                                                                  value_scores<3>, value_scores<4>};
+  constexpr void (*kRowScores[])(const uint8_t*, const float*, int, const ColumnParameters*, PartQueries&, float*) = {
+      row_scores<1>, row_scores<2>, row_scores<3>, row_scores<4>};
   PartQueries part;
-  ColumnScales scales;
-  RowBlock block;
-  alignas(64) int32_t totals[kMaxByteRows * kMaxSize];
+  ColumnParameters groups[kPageTokens / 32];
   begin_part(format, page, part);
+  for (int g = 0; g < part.layout.groups; ++g) load_parameters(page, part, g, groups[g]);
   for (int first = 0; first < queries.count; first += kRowsAtOnce) {
     const int rows = queries.count - first < kRowsAtOnce ? queries.count - first : kRowsAtOnce;
-    float* to = scores + static_cast<size_t>(first) * kPageTokens;
-    permute_queries(page, queries, first, rows, part);
-    kValueScores[rows - 1](page, part, to);
-    if (part.layout.columns == 0) continue;
-    for (int g = 0; g < part.layout.groups; ++g) {
-      load_scales(page, part, g, scales);
-      fill_block(part, rows, scales, block);
-      for (int t = g * part.layout.group; t < (g + 1) * part.layout.group; t += kChunk) {
-        const int chunk = t / kChunk;
-        multiply_chunk_for(chunk, block.byte_rows)(codes_of_chunk(part.layout, page, chunk), block.bytes, totals);
-        add_totals(block, totals, to + t);
-      }
-    }
+    kRowScores[rows - 1](page, queries.rows + static_cast<size_t>(first) * queries.stride, queries.stride, groups, part,
+                         scores + static_cast<size_t>(first) * kPageTokens);
   }
 }
 
