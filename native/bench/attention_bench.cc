@@ -192,7 +192,8 @@ void time_ratio(const Options& options, const std::string& codec, int bits, int 
   }
   std::printf(
       "%s-%d / uniform-%d: %.2f times the time (median of pairs; %.2f by the fastest) at %d tokens, %d threads\n",
-      codec.c_str(), bits, bits, quantile(ratios, 0.5), quantile(with, 0.0) / quantile(without, 0.0), context, kvasir::threads());
+      codec.c_str(), bits, bits, quantile(ratios, 0.5), quantile(with, 0.0) / quantile(without, 0.0), context,
+      kvasir::threads());
 }
 
 void run(const Options& options) {

@@ -86,7 +86,10 @@ inline Tiers choose(const PageShape& s, const float* rows, const float* queries)
       if (sum() <= target) break;
     }
     while (count(2) > 0 && sum() + 2.0f <= target && a[best_of_2()] > 0.0f) bits[best_of_2()] = 4;
-    if (count(4) % 4 == 1) {
+    if (count(2) == 0) {
+      const auto best = std::find_if(order.begin(), order.end(), [&](int c) { return bits[c] == 4; });
+      if (best != order.end() && sum() + 6.0f <= target) bits[*best] = 16;
+    } else if (count(4) % 4 == 1) {
       // The least of the 4-bit channels, the first of equals.
       int least = -1;
       for (int c = 0; c < d; ++c) {

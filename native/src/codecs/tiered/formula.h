@@ -89,8 +89,15 @@ static inline void cut_by_budget(const float* saliency, int d, float mean_bits, 
     tiers.width[next] = 4;
     ++tiers.n4;
   }
-  // To the nearest whole number of vectors: one channel too many is given up, more are made up below.
-  if (tiers.n4 % kColumnsPerVector == 1) {
+  const int n2 = d - tiers.n16 - tiers.n4;
+  const int next = n2 == 0 ? extreme_of_width(tiers, 4, saliency, d, true) : -1;
+  if (next >= 0 && static_cast<float>(code_bits(d, tiers.n16, tiers.n4) + 6) <= target) {
+    // Only steps of 12 bits are left: to the nearest.
+    tiers.width[next] = 16;
+    ++tiers.n16;
+    --tiers.n4;
+  } else if (n2 > 0 && tiers.n4 % kColumnsPerVector == 1) {
+    // To the nearest whole number of vectors: one channel too many is given up, more are made up by the caller.
     tiers.width[extreme_of_width(tiers, 4, saliency, d, false)] = 2;
     --tiers.n4;
   }

@@ -1,9 +1,11 @@
 // The tiered codec: keys whose channels differ in width. Queries are brought into the order of the part once. Then
 //
-//   score[t] = sum over the 16-bit tier of q * value + sum over columns of q * lo + sum over columns of (q * step) * code
+//   score[t] = sum over the 16-bit tier of q * value
+//            + sum over columns of q * (lo + middle * step) + (q * step) * (code - middle)
 //
-// where it is q * step that becomes bytes, so that the codes of both narrow tiers share one scale; and because groups of
-// tokens are short, all groups share it too, and a group costs one pass over its parameters.
+// where it is q * step that becomes bytes, so that the codes of both narrow tiers share one scale; and because groups
+// of tokens are short, all groups share it too, and a group costs one pass over its parameters. The rounding errors of
+// the bytes are multiplied with code - middle, hence the middle.
 #include "base/half.h"
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
@@ -18,6 +20,7 @@ using tiered::Layout;
 
 constexpr int kRowsAtOnce = kMaxByteRows / 2;
 constexpr int kMaxColumns = kMaxSize + kGroupLanes;
+constexpr float kLargest = 3e38f;
 
 size_t lay_out(const PageFormat& format, const float* rows, const float* importance, uint8_t* head) {
   const int d = format.head_dim;
@@ -110,8 +113,9 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
 // A part as attention sees it, and the queries of a few rows in its order.
 struct PartQueries {
   Layout layout;
-  int columns;                                       // rounded up to kGroupLanes
-  alignas(64) float inverse_levels[kMaxColumns];     // of each column's codes
+  int columns;                                         // rounded up to kGroupLanes
+  alignas(64) float inverse_levels[kMaxColumns];       // of each column's codes
+  alignas(64) float middle[kMaxColumns];               // of the codes: levels / 2
   alignas(64) float values[kRowsAtOnce][kMaxColumns];  // of the 16-bit tier
   alignas(64) float by_column[kRowsAtOnce][kMaxColumns];
   alignas(64) float scaled[kRowsAtOnce][kMaxColumns];  // times a column's range, what becomes bytes
@@ -123,6 +127,7 @@ void begin_part(const PageFormat& format, const uint8_t* page, PartQueries& part
   part.columns = (part.layout.columns + kGroupLanes - 1) / kGroupLanes * kGroupLanes;
   for (int column = 0; column < part.columns; ++column) {
     part.inverse_levels[column] = column < part.layout.wide.columns ? 1.0f / 15.0f : 1.0f / 3.0f;
+    part.middle[column] = column < part.layout.wide.columns ? 7.5f : 1.5f;
   }
 }
 
@@ -130,7 +135,7 @@ template <int kRows>
 void permute_queries(const uint8_t* page, const float* queries, int stride, PartQueries& part) {
   const Layout& layout = part.layout;
   const uint8_t* channel = tiered::channels_of(page);
-  const auto move = [&](int count, float (*to)[kMaxColumns], int column) {
+  const auto move = [&](int count, float(*to)[kMaxColumns], int column) {
     for (int i = 0; i < count; ++i, ++channel) {
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) to[r][column + i] = queries[static_cast<size_t>(r) * stride + *channel];
@@ -175,13 +180,16 @@ void scale_queries(const ColumnParameters* groups, int rows, PartQueries& part) 
   }
   for (int r = 0; r < rows; ++r) {
     F32 peaks = splat(0.0f);
-    for (int x = 0; x < part.columns; x += kLanes) peaks = max(peaks, abs(load(part.by_column[r] + x) * load(steps + x)));
+    for (int x = 0; x < part.columns; x += kLanes)
+      peaks = max(peaks, abs(load(part.by_column[r] + x) * load(steps + x)));
     const float true_peak = highest(peaks);
     const float peak = true_peak > kSmallestPeak ? true_peak : kSmallestPeak;
     part.scale[r] = peak * (1.0f / kSplitLimit);
     const F32 inverse = splat(kSplitLimit / peak);
     for (int x = 0; x < part.columns; x += kLanes) {
-      store(part.scaled[r] + x, load(part.by_column[r] + x) * load(part.inverse_levels + x) * inverse);
+      const F32 scaled = load(part.by_column[r] + x) * load(part.inverse_levels + x) * inverse;
+      // Only a column whose range is 0 can be beyond the limit here; finite, its products are 0.
+      store(part.scaled[r] + x, max(min(scaled, splat(kLargest)), splat(-kLargest)));
     }
   }
 }
@@ -225,15 +233,17 @@ struct GroupBytes {
 
 template <int kRows>
 void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupBytes& out) {
-  F32 offsets[kRows];
+  F32 offsets[kRows], middles[kRows];
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) offsets[r] = splat(0.0f);
+  for (int r = 0; r < kRows; ++r) offsets[r] = middles[r] = splat(0.0f);
   for (int x = 0; x < part.columns; x += kGroupLanes) {
-    F32 range[4], lo[4];
+    F32 range[4], centre[4], middle[4];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       range[i] = load_half(group.range + x + i * kLanes);
-      lo[i] = load_half(group.lo + x + i * kLanes);
+      // middle * step is half the range, whatever the levels.
+      centre[i] = fma(range[i], splat(0.5f), load_half(group.lo + x + i * kLanes));
+      middle[i] = load(part.middle + x + i * kLanes);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
@@ -242,7 +252,8 @@ void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupByt
       for (int i = 0; i < 4; ++i) {
         const int at = x + i * kLanes;
         const I32 t = round(load(part.scaled[r] + at) * range[i]);
-        offsets[r] = fma(load(part.by_column[r] + at), lo[i], offsets[r]);
+        offsets[r] = fma(load(part.by_column[r] + at), centre[i], offsets[r]);
+        middles[r] = fma(to_float(t), middle[i], middles[r]);
         highs[i] = (t + 64) >> 7;
         lows[i] = t - (highs[i] << 7);
       }
@@ -252,7 +263,7 @@ void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupByt
     }
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) out.offset[r] = sum(offsets[r]);
+  for (int r = 0; r < kRows; ++r) out.offset[r] = sum(offsets[r] - middles[r] * splat(part.scale[r]));
 }
 
 template <int kRows>
