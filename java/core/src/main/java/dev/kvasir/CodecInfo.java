@@ -8,10 +8,11 @@ import java.util.Set;
  *
  * @param name what {@link CodecChoice#codec} takes, e.g. {@code "uniform"}
  * @param summary one sentence
+ * @param sides what it stores: keys, values or both
  * @param bits the widths it stores elements at, in ascending order
  * @param options what {@link CodecChoice#options} may set
  */
-public record CodecInfo(String name, String summary, Set<Integer> bits, List<Option> options) {
+public record CodecInfo(String name, String summary, Set<Side> sides, Set<Integer> bits, List<Option> options) {
 
   /**
    * An option of a codec.

@@ -138,6 +138,43 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * Shows queries to sequences whose method goes by them ({@link MixKvq}), without computing attention. What {@code
+   * attend} computes it sees by itself; this is for a prompt whose attention is computed elsewhere, before the prompt is
+   * appended. Other methods ignore it.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one
+   * @param queries {@code [sequences][tokens][queryHeads][headDim]}, after RoPE
+   * @param tokens query tokens of each sequence, 1 or more
+   * @throws IllegalArgumentException if an argument is out of range, an array too short or a sequence of another cache
+   * @throws NotFiniteException if an element is NaN or infinite
+   * @throws BudgetExceededException if there is no room to keep their means
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void observe(int layer, List<KvSequence> sequences, float[] queries, int tokens) {
+    observe(layer, ids(sequences), queries, tokens);
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
+   * {@link #observe(int, List, float[], int)} on a buffer; a direct one is used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one
+   * @param queries {@code [sequences][tokens][queryHeads][headDim]} from the position on, after RoPE
+   * @param tokens query tokens of each sequence, 1 or more
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short or in the wrong byte order, or a
+   *     sequence of another cache
+   * @throws NotFiniteException if an element is NaN or infinite
+   * @throws BudgetExceededException if there is no room to keep their means
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void observe(int layer, List<KvSequence> sequences, FloatBuffer queries, int tokens) {
+    observe(layer, ids(sequences), queries, tokens);
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
    * What the cache holds and what it has computed. Costs a few native calls per layer.
    *
    * @return a snapshot
@@ -182,6 +219,23 @@ public final class KvCache implements AutoCloseable {
       float[] target = Floats.target(outputs, count);
       cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
       Floats.deliver(target, outputs);
+    }
+  }
+
+  void observe(int layer, long[] ids, float[] queries, int tokens) {
+    long needed = queryElements(layer, ids.length, tokens);
+    Floats.require("queries", queries, needed);
+    cache.observe(layer, ids, Floats.exact(queries, (int) needed), tokens);
+  }
+
+  void observe(int layer, long[] ids, FloatBuffer queries, int tokens) {
+    long needed = queryElements(layer, ids.length, tokens);
+    Floats.require("queries", queries, needed);
+    int count = (int) needed;
+    if (queries.isDirect()) {
+      cache.observe(layer, ids, Floats.direct(queries, count), tokens);
+    } else {
+      cache.observe(layer, ids, Floats.exact(queries, count), tokens);
     }
   }
 

@@ -187,6 +187,41 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
+   * Shows queries to a method that goes by them, without computing attention: {@link KvCache#observe(int,
+   * java.util.List, float[], int)} for this sequence.
+   *
+   * @param layer 0 .. layers-1
+   * @param queries {@code [tokens][queryHeads][headDim]}, after RoPE
+   * @param tokens 1 or more
+   * @throws IllegalArgumentException if an argument is out of range or an array too short
+   * @throws NotFiniteException if an element is NaN or infinite
+   * @throws BudgetExceededException if there is no room to keep their means
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void observe(int layer, float[] queries, int tokens) {
+    lifetime.requireOpen();
+    cache.observe(layer, ids, queries, tokens);
+    Reference.reachabilityFence(this);
+  }
+
+  /**
+   * {@link #observe(int, float[], int)} on a buffer; a direct one is used in place.
+   *
+   * @param layer 0 .. layers-1
+   * @param queries {@code [tokens][queryHeads][headDim]} from the position on, after RoPE
+   * @param tokens 1 or more
+   * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
+   * @throws NotFiniteException if an element is NaN or infinite
+   * @throws BudgetExceededException if there is no room to keep their means
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void observe(int layer, FloatBuffer queries, int tokens) {
+    lifetime.requireOpen();
+    cache.observe(layer, ids, queries, tokens);
+    Reference.reachabilityFence(this);
+  }
+
+  /**
    * A second sequence with the same tokens. Compressed pages are shared, the 16-bit window is copied; the two then go
    * their own ways.
    *

@@ -2,6 +2,7 @@ package dev.kvasir;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 
 /**
  * A cache at one moment, over all its sequences. A page shared by forks counts once.
@@ -48,6 +49,12 @@ public record KvStats(
    * @param keyBits mean width of the key codes in sealed pages; 0 where there are none
    * @param valueBits the same for values
    * @param shrinks what became of pages that gave up bits
+   * @param keyBitsPerElement bits per key element of the sealed pages, with all that is stored beside codes:
+   *     parameters, padding, permutations; 0 where there are none
+   * @param valueBitsPerElement the same for values
+   * @param keyChannels how many channels have key codes of which width, over all sealed pages and kv heads; widths
+   *     that none has are left out
+   * @param valueChannels the same for values
    */
   public record Layer(
       long bytes,
@@ -63,7 +70,11 @@ public record KvStats(
       double valuePagesWithoutTable,
       double keyBits,
       double valueBits,
-      Shrinks shrinks) {}
+      Shrinks shrinks,
+      double keyBitsPerElement,
+      double valueBitsPerElement,
+      Map<Integer, Long> keyChannels,
+      Map<Integer, Long> valueChannels) {}
 
   /**
    * How pages gave up bits since the cache was built, for methods that let them.

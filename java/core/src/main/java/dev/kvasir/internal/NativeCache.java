@@ -114,6 +114,16 @@ public final class NativeCache implements AutoCloseable {
     attend(layer, ids.length, tokens, target -> target.attend(layer, idBuffer, ids.length, tokens, queries, outputs));
   }
 
+  public void observe(int layer, long[] ids, float[] queries, int tokens) {
+    run(target -> target.observe(layer, ids, ids.length, tokens, queries));
+  }
+
+  /** Direct buffers only. */
+  public void observe(int layer, long[] ids, FloatBuffer queries, int tokens) {
+    LongBuffer idBuffer = SequenceIds.direct(ids);
+    run(target -> target.observe(layer, idBuffer, ids.length, tokens, queries));
+  }
+
   public void read(long id, int layer, Side side, long first, int tokens, float[] out) {
     run(target -> target.read(id, layer, code(side), first, tokens, out));
   }

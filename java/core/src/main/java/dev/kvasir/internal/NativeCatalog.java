@@ -2,9 +2,11 @@ package dev.kvasir.internal;
 
 import dev.kvasir.BackendInfo;
 import dev.kvasir.CodecInfo;
+import dev.kvasir.Side;
 import dev.kvasir.internal.jni.Native;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
@@ -37,7 +39,13 @@ public final class NativeCatalog {
         () -> {
           List<CodecInfo> all = new ArrayList<>();
           for (int codec = 0; codec < Native.codec_count(); codec++) {
-            all.add(new CodecInfo(Native.codec_name(codec), Native.codec_summary(codec), bits(codec), options(codec)));
+            all.add(
+                new CodecInfo(
+                    Native.codec_name(codec),
+                    Native.codec_summary(codec),
+                    sides(codec),
+                    bits(codec),
+                    options(codec)));
           }
           return List.copyOf(all);
         });
@@ -53,6 +61,16 @@ public final class NativeCatalog {
           Native.set_threads(threads);
           return threads;
         });
+  }
+
+  private static Set<Side> sides(int codec) {
+    Set<Side> sides = EnumSet.noneOf(Side.class);
+    for (Side side : Side.values()) {
+      if (Native.codec_has_side(codec, side == Side.KEYS ? Native.kKeys : Native.kValues)) {
+        sides.add(side);
+      }
+    }
+    return Collections.unmodifiableSet(sides);
   }
 
   private static Set<Integer> bits(int codec) {

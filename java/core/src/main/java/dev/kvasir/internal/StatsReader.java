@@ -4,12 +4,17 @@ import dev.kvasir.KvStats;
 import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
 import java.time.Duration;
+import java.util.Collections;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
 /** Copies a native snapshot. */
 final class StatsReader {
+
+  private static final int MAX_BITS = 16;
 
   private StatsReader() {}
 
@@ -43,7 +48,22 @@ final class StatsReader {
         stats.parts_without_table(layer, Native.kValues),
         stats.code_bits(layer, Native.kKeys),
         stats.code_bits(layer, Native.kValues),
-        shrinks(stats, layer));
+        shrinks(stats, layer),
+        stats.side_bits_per_element(layer, Native.kKeys),
+        stats.side_bits_per_element(layer, Native.kValues),
+        channels(stats, layer, Native.kKeys),
+        channels(stats, layer, Native.kValues));
+  }
+
+  private static Map<Integer, Long> channels(CacheStats stats, int layer, int side) {
+    Map<Integer, Long> channels = new TreeMap<>();
+    for (int bits = 1; bits <= MAX_BITS; bits++) {
+      long count = stats.channels(layer, side, bits);
+      if (count > 0) {
+        channels.put(bits, count);
+      }
+    }
+    return Collections.unmodifiableMap(channels);
   }
 
   private static KvStats.Shrinks shrinks(CacheStats stats, int layer) {

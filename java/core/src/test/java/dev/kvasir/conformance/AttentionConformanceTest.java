@@ -57,6 +57,9 @@ class AttentionConformanceTest {
       double[][] expected = null; // at the largest ratio; smaller ones take some of its query heads
       for (int ratio : Registry.GQA_RATIOS) {
         int[] heads = headsOf(ratio);
+        if (width.reference().dependsOnQueries()) {
+          expected = null; // other query heads, other pages
+        }
         for (String backend : Registry.backends()) {
           for (Precision precision : ratio == 4 ? Precision.values() : new Precision[] {Precision.EXACT}) {
             try (KvCache cache = cache(headDim, ratio, method, backend, precision);

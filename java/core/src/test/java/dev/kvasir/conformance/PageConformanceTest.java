@@ -88,8 +88,8 @@ class PageConformanceTest {
       try {
         byte[] page = sequence.readPage(0, 0, shape.side(), head);
         SideTable.View table = SideTable.of(sequence, KV_HEADS, shape.headDim()).view(shape.side(), head, 0);
-        width.reference().check(shape, ofHead(rows, head, shape.headDim()), page, table);
-        float[] part = width.reference().decode(shape, page, table);
+        width.reference(shape.side()).check(shape, ofHead(rows, head, shape.headDim()), page, table);
+        float[] part = width.reference(shape.side()).decode(shape, page, table);
         for (int token = 0; token < PageShape.TOKENS; token++) {
           int to = (token * KV_HEADS + head) * shape.headDim();
           System.arraycopy(part, token * shape.headDim(), decoded, to, shape.headDim());
@@ -184,10 +184,10 @@ class PageConformanceTest {
               float[] part = ofHead(Snapshot.part(rows[side.ordinal()], first, PageShape.TOKENS * row), head, headDim);
               byte[] bytes = sequence.readPage(0, page, side, head);
               SideTable.View view = table.view(side, head, page);
-              width.reference().check(shape, part, bytes, view);
+              width.reference(shape.side()).check(shape, part, bytes, view);
               float[] read = sequence.read(0, side, method.sinks() + page * PageShape.TOKENS, PageShape.TOKENS);
               String where = width + ", cut by " + cut + ", page " + page + " head " + head + " " + shape;
-              checkDecoding(width.reference().decode(shape, bytes, view), ofHead(read, head, headDim), where);
+              checkDecoding(width.reference(shape.side()).decode(shape, bytes, view), ofHead(read, head, headDim), where);
             }
           }
         }

@@ -39,6 +39,11 @@ interface ReferenceCodec {
     return false;
   }
 
+  /** Whether pages depend on the queries that attention saw before they were sealed. */
+  default boolean dependsOnQueries() {
+    return false;
+  }
+
   /** Whether attention on this codec has kernels of its own on a backend, so that none of a lower one may run. */
   default boolean hasKernels(String backend) {
     return true;

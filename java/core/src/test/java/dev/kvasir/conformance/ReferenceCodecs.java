@@ -10,6 +10,7 @@ final class ReferenceCodecs {
           "f16", new F16Reference(),
           "pattern", new PatternReference(),
           "progressive", new ProgressiveReference(),
+          "tiered", new TieredReference(),
           "uniform", new UniformReference());
 
   private ReferenceCodecs() {}

@@ -24,6 +24,9 @@ final class Registry {
     return precision == Precision.EXACT ? 1e-6 : 1e-4;
   }
 
+  /** For a side that a codec does not store. */
+  static final CodecChoice STAND_IN = CodecChoice.of("uniform", 2).with("group", 32);
+
   private Registry() {}
 
   /** A codec at one of its widths. */
@@ -32,20 +35,34 @@ final class Registry {
       return ReferenceCodecs.of(codec);
     }
 
+    /** Of the codec that stores a side: where this one does not, uniform takes its place. */
+    ReferenceCodec reference(Side side) {
+      return stores(side) ? reference() : ReferenceCodecs.of(STAND_IN.codec());
+    }
+
+    /** Whether the codec stores a side. */
+    boolean stores(Side side) {
+      return Kvasir.codecs().stream().anyMatch(info -> info.name().equals(codec) && info.sides().contains(side));
+    }
+
     /** Every option setting at a head dim, of keys and values side by side. */
     List<Method> methods(int headDim) {
-      List<Map<String, Double>> keys = reference().variants(Side.KEYS, headDim);
-      List<Map<String, Double>> values = reference().variants(Side.VALUES, headDim);
+      List<CodecChoice> keys = choices(Side.KEYS, headDim);
+      List<CodecChoice> values = choices(Side.VALUES, headDim);
       List<Method> methods = new ArrayList<>();
       for (int i = 0; i < Math.max(keys.size(), values.size()); i++) {
-        methods.add(
-            new Method(
-                new CodecChoice(codec, bits, keys.get(i % keys.size())),
-                new CodecChoice(codec, bits, values.get(i % values.size())),
-                0,
-                0));
+        methods.add(new Method(keys.get(i % keys.size()), values.get(i % values.size()), 0, 0));
       }
       return methods;
+    }
+
+    private List<CodecChoice> choices(Side side, int headDim) {
+      if (!stores(side)) {
+        return List.of(STAND_IN);
+      }
+      return reference().variants(side, headDim).stream()
+          .map(options -> new CodecChoice(codec, bits, options))
+          .collect(Collectors.toList());
     }
 
     @Override
