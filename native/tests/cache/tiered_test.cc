@@ -3,7 +3,9 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "kvasir/error.h"
 #include "reference/tiered_page.h"
@@ -415,6 +417,54 @@ TEST_CASE("tiered: bits go where queries look, and logits are better for it") {
   // the others errors are 700 times smaller, so the error falls to about a 25th; a fifth leaves room for chance.
   CHECK_MESSAGE(aware.error <= 0.2 * error_only.error, aware.error, " against ", error_only.error);
   CHECK_MESSAGE(aware.error <= 0.2 * by_scale.error, aware.error, " against ", by_scale.error);
+}
+
+TEST_CASE("tiered: values beside it may shrink, and parts of any size move up") {
+  // What a page that dropped to b bits holds is what it would hold at b bits from the start.
+  const auto rows = support::make_half_rows(support::Profile::kOutliers, 3, 128 * 9, kHeads * kDim);
+  const auto fill = [&](int value_bits, int64_t budget) {
+    support::CacheChoice choice = tiered_cache({{"tau16", 1.5}, {"tau4", 1.0}});
+    choice.layers[0].values = {"progressive", value_bits, {}};
+    choice.budget = budget;
+    support::CachePointer cache = support::make_cache(choice);
+    const int64_t id = cache->new_sequence();
+    for (int i = 0; i < 9; ++i) {
+      const auto queries = make_queries(40 + i, 1);
+      cache->observe(0, &id, 1, 1, queries.data());
+      cache->append(id, 0, rows.data() + static_cast<size_t>(i) * 128 * kHeads * kDim, rows.data(), 128);
+    }
+    return std::make_pair(std::move(cache), id);
+  };
+  std::map<int, std::pair<support::CachePointer, int64_t>> plain;
+  for (const int bits : {16, 8, 4, 2}) plain[bits] = fill(bits, 0);
+  const int64_t wide = support::stats_of(*plain.at(16).first)->bytes();
+  const int64_t narrow = support::stats_of(*plain.at(2).first)->bytes();
+  for (int step = 0; step <= 8; ++step) {
+    const int64_t budget = narrow + (wide - narrow) * step / 8;
+    const auto [cache, id] = fill(16, budget);
+    CHECK(support::stats_of(*cache)->bytes() <= budget);
+    CHECK((support::stats_of(*cache)->shrinks(0) > 0) == (step < 8));
+    int64_t bytes = 0;
+    for (int64_t page = 0; page < 9; ++page) {
+      for (int head = 0; head < kHeads; ++head) {
+        const auto keys = part_of(*cache, id, page, head);
+        const auto values = part_of(*cache, id, page, head, Side::kValues);
+        CHECK(keys == part_of(*plain.at(2).first, plain.at(2).second, page, head));
+        bool known = false;
+        for (const auto& [bits, other] : plain) {
+          known |= values == part_of(*other.first, other.second, page, head, Side::kValues);
+        }
+        CHECK_MESSAGE(known, "page ", page, " at step ", step);
+        bytes += static_cast<int64_t>(keys.size() + values.size());
+      }
+    }
+    CHECK(support::stats_of(*cache)->page_bytes(0) == bytes + 9 * 64);
+    const auto queries = support::float_rows(9, 1, kHeads * kGroup * kDim);
+    std::vector<float> output(queries.size());
+    cache->attend(0, &id, 1, 1, queries.data(), output.data());
+    CHECK(support::output_nmse(*cache, id, 0, tiered_layer(), queries.data(), 1, output.data()) <=
+          support::kExactNmse);
+  }
 }
 
 TEST_CASE("tiered: attends and forks of one sequence overlap") {
