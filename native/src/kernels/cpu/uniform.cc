@@ -136,6 +136,85 @@ void add_totals(const RowBlock& block, float weight, bool first_digit, const int
   }
 }
 
+// Rows of the input that share one scale over all groups of a folded page, so that a group costs one pass.
+struct SharedRows {
+  int rows;
+  float scale[kMaxByteRows / 2];
+  alignas(64) float scaled[kMaxByteRows / 2][kMaxSize];  // times a step, what becomes bytes
+};
+
+void share_scales(const TileInput& input, int first, const Layout& layout, const GroupScales* groups,
+                  SharedRows& shared) {
+  shared.rows = input.count - first < kMaxByteRows / 2 ? input.count - first : kMaxByteRows / 2;
+  for (int r = 0; r < shared.rows; ++r) {
+    const float* in = input.rows + static_cast<size_t>(first + r) * input.stride;
+    F32 peaks = splat(0.0f);
+    for (int x = 0; x < layout.x_size; x += kLanes) {
+      F32 step = load(groups[0].step + x);
+      for (int g = 1; g < layout.groups; ++g) step = max(step, load(groups[g].step + x));
+      peaks = max(peaks, abs(load(in + x) * step));
+    }
+    const float peak = highest(peaks) > kSmallestPeak ? highest(peaks) : kSmallestPeak;
+    shared.scale[r] = peak * (1.0f / kSplitLimit);
+    const F32 inverse = splat(kSplitLimit / peak), most = splat(3e38f);
+    for (int x = 0; x < layout.x_size; x += kLanes) {
+      // Only where all steps are 0 can it be beyond that; finite, its products are 0.
+      store(shared.scaled[r] + x, max(min(load(in + x) * inverse, most), -most));
+    }
+  }
+}
+
+void fill_shared(const TileInput& input, int first, int x_size, const GroupScales& scales, const SharedRows& shared,
+                 RowBlock& block) {
+  block.rows = shared.rows;
+  block.byte_rows = 2 * shared.rows;
+  for (int r = 0; r < shared.rows; ++r) {
+    const float* in = input.rows + static_cast<size_t>(first + r) * input.stride;
+    int8_t* high = block.bytes + 2 * r * kMaxSize;
+    F32 offset = splat(0.0f), origins = splat(0.0f);
+    for (int x = 0; x < x_size; x += kGroupLanes) {
+      I32 highs[4] = {}, lows[4] = {};
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const int at = x + i * kLanes;
+        if (at >= x_size) break;
+        const I32 t = round(load(shared.scaled[r] + at) * load(scales.step + at));
+        offset = fma(load(in + at), load(scales.base + at), offset);
+        origins = fma(to_float(t), load(scales.origin + at), origins);
+        highs[i] = (t + 64) >> 7;
+        lows[i] = t - (highs[i] << 7);
+      }
+      store_bytes(high + x, highs[0], highs[1], highs[2], highs[3]);
+      store_bytes(high + kMaxSize + x, lows[0], lows[1], lows[2], lows[3]);
+    }
+    block.row[r] = {2 * r, true, shared.scale[r], sum(origins), sum(offset)};
+  }
+}
+
+// As below, for folded pages with several groups, exactly.
+void add_product_shared(const Layout& layout, const uint8_t* page, int bits, const TileInput& input, float* out) {
+  Digit digits[2];
+  const int digit_count = digits_of(layout, page, bits, digits);
+  GroupScales scales[kMaxSize / 32];
+  for (int g = 0; g < layout.groups; ++g) load_scales(layout, page, bits, g, scales[g]);
+  SharedRows shared;
+  RowBlock block;
+  alignas(64) int32_t totals[kMaxByteRows * kMaxSize];
+  for (int first = 0; first < input.count; first += shared.rows) {
+    share_scales(input, first, layout, scales, shared);
+    float* rows = out + static_cast<size_t>(first) * layout.y_size;
+    for (int g = 0; g < layout.groups; ++g) {
+      const Region region = region_of(layout, g);
+      fill_shared(input, first, layout.x_size, scales[g], shared, block);
+      for (int i = 0; i < digit_count; ++i) {
+        multiply_for(digits[i].bits, block.byte_rows)(digits[i].matrix, region.y_begin, region.y_end, 0,
+                                                      layout.x_size / kUnit, block.bytes, totals);
+        add_totals<true>(block, digits[i].weight, i == 0, totals, region, scales[g], rows, layout.y_size);
+      }
+    }
+  }
+}
+
 // out[row][y] += sum over x of in[row][x] * element(x, y)
 template <bool kFolded>
 void add_product(const Layout& layout, const uint8_t* page, int bits, const TileInput& input, float* out) {
@@ -166,6 +245,7 @@ void add_product(const PageFormat& format, const uint8_t* page, const TileInput&
   // The softmax turns an absolute error of a score into a relative one of its weight, so 8 bits of a query are too few
   // as soon as scores are large. An error of a weight stays what it is.
   if (format.side == Side::kKeys) rows.fast = false;
+  if (layout.folded && layout.groups > 1 && !rows.fast) return add_product_shared(layout, page, format.bits, rows, out);
   (layout.folded ? add_product<true> : add_product<false>)(layout, page, format.bits, rows, out);
 }
 
