@@ -27,6 +27,7 @@
 #include "prompt_bench.h"
 #include "report.h"
 #include "shrink_bench.h"
+#include "tier_bench.h"
 
 namespace bench {
 namespace {
@@ -279,6 +280,7 @@ void run(const Options& options) {
     std::printf("\n");
     kvasir::set_threads(1);
     time_ratio(options, "tiered", 2, longest, data, query);
+    time_choices(options, data, query);
     kvasir::set_threads(all_threads);
   }
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");

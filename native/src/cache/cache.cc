@@ -187,9 +187,9 @@ class Cache::Impl {
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
     const size_t size = query_size(plan, tokens);
-    for (size_t i = 0; i < size * count; ++i) {
-      if (!std::isfinite(queries[i])) throw Error(ErrorCode::kNotFinite, "queries hold NaN or infinity");
-    }
+    bool finite = true;
+    for (size_t i = 0; i < size * count; ++i) finite &= std::fabs(queries[i]) <= std::numeric_limits<float>::max();
+    if (!finite) throw Error(ErrorCode::kNotFinite, "queries hold NaN or infinity");
     if (!plan.wants_queries) return;
     for (const auto& sequence : sequences) {
       std::unique_lock<FairSharedMutex> lock(sequence->mutex);

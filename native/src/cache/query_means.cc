@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/half.h"
+
 namespace kvasir {
+namespace {
+
+// 0 where it is not finite. By bits, because compilers do not vectorise comparisons of floats that may trap.
+float finite_magnitude(float x) {
+  const auto bits = static_cast<int32_t>(float_bits(x) & 0x7FFFFFFFu);
+  return bits_float(static_cast<uint32_t>(bits < 0x7F800000 ? bits : 0));
+}
+
+}  // namespace
 
 void QueryMeans::begin(const AttentionLayer& layer, Block block) {
   block_ = std::move(block);
@@ -22,10 +32,7 @@ void QueryMeans::observe(const AttentionLayer& layer, const float* queries, int6
       const float* rows = queries + (static_cast<size_t>(token) * layer.query_heads + head * layer.group()) * d;
       float of_group[kMaxHeadDim] = {};
       for (int r = 0; r < layer.group(); ++r) {
-        for (int c = 0; c < d; ++c) {
-          const float magnitude = std::fabs(rows[r * d + c]);
-          of_group[c] += magnitude <= FLT_MAX ? magnitude : 0.0f;
-        }
+        for (int c = 0; c < d; ++c) of_group[c] += finite_magnitude(rows[r * d + c]);
       }
       double* to = sums() + static_cast<size_t>(head) * d;
       for (int c = 0; c < d; ++c) to[c] += static_cast<double>(of_group[c]);

@@ -462,8 +462,7 @@ TEST_CASE("tiered: values beside it may shrink, and parts of any size move up") 
     const auto queries = support::float_rows(9, 1, kHeads * kGroup * kDim);
     std::vector<float> output(queries.size());
     cache->attend(0, &id, 1, 1, queries.data(), output.data());
-    CHECK(support::output_nmse(*cache, id, 0, tiered_layer(), queries.data(), 1, output.data()) <=
-          support::kExactNmse);
+    CHECK(support::output_nmse(*cache, id, 0, tiered_layer(), queries.data(), 1, output.data()) <= support::kExactNmse);
   }
 }
 

@@ -4,8 +4,9 @@ package dev.kvasir;
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
  *
- * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv} and {@link PmKvq} are ready-made; an implementation of
- * one's own may mix codecs and widths by layer. Instances should be immutable; a cache asks once, when it is built.
+ * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv}, {@link PmKvq} and {@link MixKvq} are ready-made; an
+ * implementation of one's own may mix codecs and widths by layer. Instances should be immutable; a cache asks once,
+ * when it is built.
  */
 public interface KvMethod {
 
