@@ -7,6 +7,7 @@
 // calibrate.h  sensitivities and key scaling, from recorded tensors
 // kmeans.h     k-means on its own, for analysis
 // matrix.h     dense products, for models that run beside a cache
+// commvq.h     codebooks of CommVQ: encoding, decoding, training
 // rope.h       rotary position embedding: frequencies, scalings, rotation
 // error.h      the one exception type
 #pragma once
@@ -15,6 +16,7 @@
 #include "kvasir/cache.h"
 #include "kvasir/calibrate.h"
 #include "kvasir/codec.h"
+#include "kvasir/commvq.h"
 #include "kvasir/config.h"
 #include "kvasir/error.h"
 #include "kvasir/kmeans.h"

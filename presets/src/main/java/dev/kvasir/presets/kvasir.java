@@ -24,6 +24,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/cache.h",
               "kvasir/rope.h",
               "kvasir/calibrate.h",
+              "kvasir/commvq.h",
               "kvasir/codec.h",
               "kvasir/backend.h",
               "kvasir/kmeans.h",
@@ -40,6 +41,9 @@ public class kvasir implements InfoMapper {
         // What a class is made of stays in C++.
         .put(new Info("kvasir::Cache::Impl", "kvasir::CacheConfig::Impl", "kvasir::CacheStats::Impl").skip())
         .put(new Info("kvasir::CacheConfig::impl").skip())
+        .put(new Info("kvasir::KeyCodebook::Impl", "kvasir::KeyTrainer::Impl", "kvasir::ValueCodebook::Impl").skip())
+        .put(new Info("kvasir::ValueFitter::Impl", "kvasir::ValueEncoder::Impl", "kvasir::ValueTrainer::Impl").skip())
+        .put(new Info("kvasir::KeyCodebook::impl", "kvasir::ValueCodebook::impl").skip())
         // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
         .put(new Info("kvasir::CacheStats").purify());
   }

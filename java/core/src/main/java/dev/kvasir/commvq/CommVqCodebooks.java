@@ -1,0 +1,265 @@
+package dev.kvasir.commvq;
+
+import dev.kvasir.KvGeometry;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.ProfileException;
+import dev.kvasir.calibrate.Safetensors;
+import dev.kvasir.calibrate.SafetensorsException;
+import dev.kvasir.calibrate.Tensor;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The codebooks of a model, layer by layer, and how they are kept: in a {@link Profile}, or in a plain safetensors file
+ * with the same tensors.
+ *
+ * <pre>
+ * commvq.&lt;layer&gt;.key_tables         F16 [kvHeads, stages, entries, headDim]
+ * commvq.&lt;layer&gt;.key_pairs          I32 [], 0 for HALVES and 1 for NEIGHBOURS
+ * commvq.&lt;layer&gt;.value_table        F16 [codes, kvHeads * headDim]
+ * commvq.&lt;layer&gt;.value_thresholds   F32 [codes]; optional, one half everywhere
+ * commvq.&lt;layer&gt;.encoder.scale      F32 [width]; this and the others of the encoder are optional, all or none
+ * commvq.&lt;layer&gt;.encoder.norm.weight, .norm.bias        F32 [width]
+ * commvq.&lt;layer&gt;.encoder.first.weight, .first.bias      F32 [hidden, width], [hidden]
+ * commvq.&lt;layer&gt;.encoder.second.weight, .second.bias    F32 [2 * codes, hidden], [2 * codes]
+ * </pre>
+ *
+ * <p>Any floating-point type is read. A layer may have codebooks for one side only, or none.
+ */
+public final class CommVqCodebooks {
+
+  private final KvGeometry geometry;
+  private final List<@Nullable KeyCodebook> keys;
+  private final List<@Nullable ValueCodebook> values;
+  private final List<@Nullable ValueEncoder> encoders;
+
+  private CommVqCodebooks(Builder builder) {
+    this.geometry = builder.geometry;
+    this.keys = new ArrayList<>(builder.keys);
+    this.values = new ArrayList<>(builder.values);
+    this.encoders = new ArrayList<>(builder.encoders);
+  }
+
+  /**
+   * A builder of codebooks for a model.
+   *
+   * @param geometry the model
+   * @return a new builder
+   */
+  public static Builder builder(KvGeometry geometry) {
+    return new Builder(geometry);
+  }
+
+  /**
+   * The codebooks in a profile.
+   *
+   * @param profile the profile
+   * @return its codebooks; none if it has none
+   * @throws ProfileException if they do not make sense or are not for the profile's geometry
+   */
+  public static CommVqCodebooks of(Profile profile) {
+    try {
+      return CodebookTensors.read(profile.geometry(), profile.tensors());
+    } catch (IllegalArgumentException | IllegalStateException | ArithmeticException e) {
+      throw new ProfileException("the profile's codebooks make no sense: " + e.getMessage(), e);
+    }
+  }
+
+  /**
+   * Loads a plain safetensors file.
+   *
+   * @param path the file; other tensors in it are ignored
+   * @param geometry the model
+   * @return the codebooks
+   * @throws SafetensorsException if the file is damaged, or its codebooks do not make sense or are not for the model
+   * @throws IOException if it cannot be read
+   */
+  public static CommVqCodebooks load(Path path, KvGeometry geometry) throws IOException {
+    try (Safetensors file = Safetensors.open(path)) {
+      Map<String, Tensor> tensors = new TreeMap<>();
+      for (String name : file.entries().keySet()) {
+        if (name.startsWith(CodebookTensors.PREFIX)) {
+          tensors.put(name, file.read(name));
+        }
+      }
+      if (tensors.isEmpty()) {
+        throw new SafetensorsException(path, "there is no tensor " + CodebookTensors.PREFIX + "...", null);
+      }
+      return CodebookTensors.read(geometry, tensors);
+    } catch (IllegalArgumentException | IllegalStateException | ArithmeticException e) {
+      throw new SafetensorsException(path, String.valueOf(e.getMessage()), e);
+    }
+  }
+
+  /**
+   * Saves a plain safetensors file. A file that exists is replaced at once or not at all.
+   *
+   * @param path the file
+   * @throws IOException if it cannot be written
+   */
+  public void save(Path path) throws IOException {
+    Safetensors.write(path, Map.of(), CodebookTensors.write(this));
+  }
+
+  /**
+   * Adds the codebooks to a profile of the same geometry.
+   *
+   * @param builder the profile's builder
+   * @return that builder
+   */
+  public Profile.Builder addTo(Profile.Builder builder) {
+    CodebookTensors.write(this).forEach(builder::tensor);
+    return builder;
+  }
+
+  /**
+   * The model.
+   *
+   * @return its geometry
+   */
+  public KvGeometry geometry() {
+    return geometry;
+  }
+
+  /**
+   * The codebook of a layer's keys.
+   *
+   * @param layer the layer
+   * @return the codebook, if there is one
+   * @throws IndexOutOfBoundsException if there is no such layer
+   */
+  public Optional<KeyCodebook> keys(int layer) {
+    return Optional.ofNullable(keys.get(layer));
+  }
+
+  /**
+   * The codebook of a layer's values.
+   *
+   * @param layer the layer
+   * @return the codebook, if there is one
+   * @throws IndexOutOfBoundsException if there is no such layer
+   */
+  public Optional<ValueCodebook> values(int layer) {
+    return Optional.ofNullable(values.get(layer));
+  }
+
+  /**
+   * The encoder of a layer's values.
+   *
+   * @param layer the layer
+   * @return the encoder, if there is one
+   * @throws IndexOutOfBoundsException if there is no such layer
+   */
+  public Optional<ValueEncoder> encoder(int layer) {
+    return Optional.ofNullable(encoders.get(layer));
+  }
+
+  @Override
+  public boolean equals(@Nullable Object other) {
+    return other instanceof CommVqCodebooks that
+        && keys.equals(that.keys)
+        && values.equals(that.values)
+        && encoders.equals(that.encoders);
+  }
+
+  @Override
+  public int hashCode() {
+    return keys.hashCode() ^ values.hashCode();
+  }
+
+  @Override
+  public String toString() {
+    return "CommVqCodebooks[" + geometry + "]";
+  }
+
+  /** Which codebooks. Not for use by several threads. */
+  public static final class Builder {
+
+    private final KvGeometry geometry;
+    private final List<@Nullable KeyCodebook> keys;
+    private final List<@Nullable ValueCodebook> values;
+    private final List<@Nullable ValueEncoder> encoders;
+
+    private Builder(KvGeometry geometry) {
+      this.geometry = geometry;
+      this.keys = new ArrayList<>(Collections.nCopies(geometry.layers(), null));
+      this.values = new ArrayList<>(Collections.nCopies(geometry.layers(), null));
+      this.encoders = new ArrayList<>(Collections.nCopies(geometry.layers(), null));
+    }
+
+    /**
+     * The codebook of a layer's keys.
+     *
+     * @param layer the layer
+     * @param codebook the codebook
+     * @return this builder
+     * @throws IllegalArgumentException if it is for other heads than the layer's
+     * @throws IndexOutOfBoundsException if there is no such layer
+     */
+    public Builder keys(int layer, KeyCodebook codebook) {
+      if (codebook.kvHeads() != geometry.kvHeads(layer) || codebook.headDim() != geometry.headDim(layer)) {
+        throw new IllegalArgumentException(codebook + mismatch(layer));
+      }
+      keys.set(layer, codebook);
+      return this;
+    }
+
+    /**
+     * The codebook of a layer's values.
+     *
+     * @param layer the layer
+     * @param codebook the codebook
+     * @return this builder
+     * @throws IllegalArgumentException if it is for other heads than the layer's
+     * @throws IndexOutOfBoundsException if there is no such layer
+     */
+    public Builder values(int layer, ValueCodebook codebook) {
+      if (codebook.width() != geometry.rowSize(layer)) {
+        throw new IllegalArgumentException(codebook + mismatch(layer));
+      }
+      values.set(layer, codebook);
+      encoders.set(layer, null);
+      return this;
+    }
+
+    /**
+     * The codebook of a layer's values with its encoder.
+     *
+     * @param layer the layer
+     * @param trained the codebook and its encoder
+     * @return this builder
+     * @throws IllegalArgumentException if they are for other heads than the layer's, or not for each other
+     * @throws IndexOutOfBoundsException if there is no such layer
+     */
+    public Builder values(int layer, TrainedValues trained) {
+      ValueEncoder encoder = trained.encoder();
+      if (encoder.width() != trained.codebook().width() || encoder.codes() != trained.codebook().codes()) {
+        throw new IllegalArgumentException(encoder + " for " + trained.codebook());
+      }
+      values(layer, trained.codebook());
+      encoders.set(layer, encoder);
+      return this;
+    }
+
+    /**
+     * The codebooks.
+     *
+     * @return new codebooks
+     */
+    public CommVqCodebooks build() {
+      return new CommVqCodebooks(this);
+    }
+
+    private String mismatch(int layer) {
+      return " for layer " + layer + " of " + geometry.kvHeads(layer) + " kv heads with " + geometry.headDim(layer)
+          + " channels";
+    }
+  }
+}

@@ -1,0 +1,186 @@
+package dev.kvasir.commvq;
+
+import dev.kvasir.NotFiniteException;
+import dev.kvasir.calibrate.RopePairs;
+import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.commvq.NativeKeyCodebook;
+import java.util.Arrays;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The tables of one layer's keys.
+ *
+ * <p>The two channels of a RoPE pair are one complex number. A stage has a table of vectors z, and its code for a head
+ * is a pair (a, b) that stands for z[a] + i z[b]; a key is the sum over the stages, times the norm of its token. Codes
+ * do not depend on a token's position.
+ *
+ * <p>Tables are {@code [kvHeads][stages][entries][headDim]}: float16 values, the real parts of a vector (the first
+ * channels of the pairs) and then its imaginary parts.
+ */
+public final class KeyCodebook {
+
+  private final int kvHeads;
+  private final int headDim;
+  private final RopePairs pairs;
+  private final int stages;
+  private final int entries;
+  private final NativeKeyCodebook codebook;
+
+  /**
+   * Makes a codebook from tables.
+   *
+   * @param kvHeads 1..1024
+   * @param headDim a multiple of 16 in 32..256
+   * @param pairs which channels RoPE rotates together
+   * @param stages 1..64
+   * @param entries vectors of a table: 16, 32 or 64
+   * @param tables {@code [kvHeads][stages][entries][headDim]}; rounded to float16
+   * @throws IllegalArgumentException if a number is out of range or the tables have another size
+   * @throws NotFiniteException if an element fits no float16
+   */
+  public KeyCodebook(int kvHeads, int headDim, RopePairs pairs, int stages, int entries, float[] tables) {
+    long size = tableElements(kvHeads, headDim, stages, entries);
+    if (tables.length != size) {
+      throw new IllegalArgumentException(
+          "tables have " + tables.length + " elements, not the " + size + " of " + kvHeads + " kv heads, " + stages
+              + " stages, " + entries + " entries and " + headDim + " channels");
+    }
+    this.kvHeads = kvHeads;
+    this.headDim = headDim;
+    this.pairs = pairs;
+    this.stages = stages;
+    this.entries = entries;
+    this.codebook = new NativeKeyCodebook(kvHeads, headDim, pairs.ordinal(), stages, entries, tables);
+  }
+
+  static long tableElements(int kvHeads, int headDim, int stages, int entries) {
+    return Sizes.product(Sizes.product(kvHeads, stages), Sizes.product(entries, headDim));
+  }
+
+  /**
+   * The kv heads.
+   *
+   * @return 1 or more
+   */
+  public int kvHeads() {
+    return kvHeads;
+  }
+
+  /**
+   * The channels of a head.
+   *
+   * @return a multiple of 16
+   */
+  public int headDim() {
+    return headDim;
+  }
+
+  /**
+   * Which channels RoPE rotates together.
+   *
+   * @return the pairs
+   */
+  public RopePairs pairs() {
+    return pairs;
+  }
+
+  /**
+   * The stages of a key.
+   *
+   * @return 1..64
+   */
+  public int stages() {
+    return stages;
+  }
+
+  /**
+   * The vectors of a table.
+   *
+   * @return 16, 32 or 64
+   */
+  public int entries() {
+    return entries;
+  }
+
+  /**
+   * Bits of a stored key per element: codes and norm, without the tables.
+   *
+   * @return for example 1.05 with 11 stages of 64 entries, 8 kv heads and 128 channels
+   */
+  public double bitsPerElement() {
+    double codes = 2.0 * stages * Integer.numberOfTrailingZeros(entries) / headDim;
+    return codes + 16.0 / (kvHeads * headDim);
+  }
+
+  /**
+   * The tables.
+   *
+   * @return a new array, {@code [kvHeads][stages][entries][headDim]}
+   */
+  public float[] tables() {
+    float[] tables = new float[(int) tableElements(kvHeads, headDim, stages, entries)];
+    codebook.readTables(tables);
+    return tables;
+  }
+
+  /**
+   * Encodes keys: each stage takes the nearest of its centres to what the stages before it left over.
+   *
+   * @param rows {@code [tokens][kvHeads][headDim]}, before RoPE
+   * @param tokens 1 or more
+   * @param refinements how often all stages are revisited, 0..100; more never raises the error
+   * @return the codes
+   * @throws IllegalArgumentException if the array is too short or a number out of range
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   */
+  public EncodedKeys encode(float[] rows, int tokens, int refinements) {
+    int elements = CodebookTrainer.elements("rows", rows, tokens, kvHeads * headDim);
+    byte[] codes = new byte[Math.toIntExact(codebook.codeBytes(tokens))];
+    short[] norms = new short[tokens];
+    codebook.encode(rows, tokens, elements, refinements, codes, norms);
+    return new EncodedKeys(tokens, codes, norms);
+  }
+
+  /**
+   * Decodes keys.
+   *
+   * @param keys what {@link #encode} returned, or its like
+   * @return {@code [tokens][kvHeads][headDim]}, before RoPE
+   * @throws IllegalArgumentException if codes or norms have another size than so many tokens need
+   * @throws NotFiniteException if a norm is negative or not finite
+   */
+  public float[] decode(EncodedKeys keys) {
+    Sizes.requirePositive("tokens", keys.tokens());
+    long bytes = codebook.codeBytes(keys.tokens());
+    if (keys.codes().length != bytes || keys.norms().length != keys.tokens()) {
+      throw new IllegalArgumentException(
+          keys.codes().length + " bytes of codes and " + keys.norms().length + " norms, not " + bytes + " and "
+              + keys.tokens() + ", for " + keys.tokens() + " tokens");
+    }
+    float[] rows = new float[Math.toIntExact(Sizes.product(keys.tokens(), (long) kvHeads * headDim))];
+    codebook.decode(keys.codes(), keys.norms(), keys.tokens(), rows);
+    return rows;
+  }
+
+  @Override
+  public boolean equals(@Nullable Object other) {
+    return other instanceof KeyCodebook that
+        && kvHeads == that.kvHeads
+        && headDim == that.headDim
+        && pairs == that.pairs
+        && stages == that.stages
+        && entries == that.entries
+        && Arrays.equals(tables(), that.tables());
+  }
+
+  @Override
+  public int hashCode() {
+    return Arrays.hashCode(new int[] {kvHeads, headDim, pairs.ordinal(), stages, entries});
+  }
+
+  @Override
+  public String toString() {
+    return "KeyCodebook[" + kvHeads + " kv heads, head dim " + headDim + ", " + stages + " stages of " + entries
+        + " entries, " + pairs + "]";
+  }
+}

@@ -1,0 +1,55 @@
+package dev.kvasir.internal.commvq;
+
+import dev.kvasir.internal.Lifetime;
+import dev.kvasir.internal.NativeErrors;
+import dev.kvasir.internal.NativeLibrary;
+import java.lang.ref.Reference;
+import java.util.function.Consumer;
+import java.util.function.Function;
+import java.util.function.Supplier;
+
+/** One native object: kept open during calls, freed when closed or forgotten; its errors become exceptions. */
+abstract class NativeObject<T> implements AutoCloseable {
+
+  private final T object;
+  private final Lifetime lifetime;
+
+  /** Neither function may refer to this object, or it would never be forgotten. */
+  NativeObject(String name, Supplier<T> create, Consumer<T> destroy) {
+    T made = translated(create);
+    this.object = made;
+    this.lifetime = new Lifetime(this, name, () -> destroy.accept(made));
+  }
+
+  final void run(Consumer<T> work) {
+    call(
+        target -> {
+          work.accept(target);
+          return true;
+        });
+  }
+
+  final <R> R call(Function<T, R> work) {
+    lifetime.acquire();
+    try {
+      return translated(() -> work.apply(object));
+    } finally {
+      lifetime.release();
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  @Override
+  public void close() {
+    lifetime.close();
+  }
+
+  private static <R> R translated(Supplier<R> work) {
+    NativeLibrary.get();
+    try {
+      return work.get();
+    } catch (RuntimeException e) {
+      throw NativeErrors.translate(e);
+    }
+  }
+}

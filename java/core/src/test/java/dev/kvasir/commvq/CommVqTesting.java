@@ -1,0 +1,108 @@
+package dev.kvasir.commvq;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Random;
+import org.junit.jupiter.api.Assertions;
+import org.junit.jupiter.api.Assumptions;
+
+/** What several tests of CommVQ need: data, errors, and the model "lab-a" where it is at hand. */
+final class CommVqTesting {
+
+  private CommVqTesting() {}
+
+  /** Rows with most of their variance in few directions, as keys and values have. {@code [tokens][width]} */
+  static float[] correlated(long seed, long draw, int tokens, int width) {
+    Random shape = new Random(seed);
+    int rank = 8;
+    double[] basis = new double[(rank + 1) * width];
+    for (int i = 0; i < basis.length; i++) {
+      basis[i] = shape.nextGaussian() * Math.exp(-0.3 * (i / width));
+    }
+    Random random = new Random(draw);
+    float[] rows = new float[tokens * width];
+    for (int t = 0; t < tokens; t++) {
+      double[] factors = new double[rank + 1];
+      for (int r = 0; r <= rank; r++) {
+        factors[r] = r == 0 ? 1 : random.nextGaussian();
+      }
+      double norm = 1 + random.nextDouble();
+      for (int c = 0; c < width; c++) {
+        double sum = 0.1 * random.nextGaussian();
+        for (int r = 0; r <= rank; r++) {
+          sum += factors[r] * basis[r * width + c];
+        }
+        rows[t * width + c] = (float) (norm * sum);
+      }
+    }
+    return rows;
+  }
+
+  static double meanSquare(float[] rows) {
+    return error(rows, new float[rows.length]);
+  }
+
+  static double error(float[] a, float[] b) {
+    Assertions.assertEquals(a.length, b.length);
+    double sum = 0;
+    for (int i = 0; i < a.length; i++) {
+      sum += ((double) a[i] - b[i]) * ((double) a[i] - b[i]);
+    }
+    return sum / a.length;
+  }
+
+  /** Mean squared error of asymmetric min-max quantisation in groups of {@code group}, with unrounded parameters. */
+  static double uniformError(float[] rows, int width, boolean byChannel, int group, int bits) {
+    int tokens = rows.length / width;
+    int outer = byChannel ? width : tokens;
+    int along = byChannel ? tokens : width;
+    double sum = 0;
+    for (int o = 0; o < outer; o++) {
+      for (int first = 0; first < along; first += group) {
+        int end = Math.min(along, first + group);
+        double low = Double.POSITIVE_INFINITY;
+        double high = Double.NEGATIVE_INFINITY;
+        for (int i = first; i < end; i++) {
+          double x = rows[byChannel ? i * width + o : o * width + i];
+          low = Math.min(low, x);
+          high = Math.max(high, x);
+        }
+        double step = (high - low) / ((1 << bits) - 1);
+        for (int i = first; i < end; i++) {
+          double x = rows[byChannel ? i * width + o : o * width + i];
+          double read = step == 0 ? low : low + step * Math.rint((x - low) / step);
+          sum += (x - read) * (x - read);
+        }
+      }
+    }
+    return sum / rows.length;
+  }
+
+  static void assertNames(Throwable thrown, Object... named) {
+    for (Object name : named) {
+      Assertions.assertTrue(
+          String.valueOf(thrown.getMessage()).contains(String.valueOf(name)),
+          () -> "\"" + thrown.getMessage() + "\" does not name " + name);
+    }
+  }
+
+  /** The folder of lab-a; skips the test where it is missing. The system property kvasir.shared names its place. */
+  static Path lab() {
+    String property = System.getProperty("kvasir.shared");
+    Path found = property == null ? search() : Path.of(property, "models", "lab-a");
+    Assumptions.assumeTrue(
+        found != null && Files.exists(found.resolve("calib.safetensors")),
+        "models/lab-a is in no folder \"shared\" beside the project, nor where kvasir.shared says (" + property + ")");
+    return found;
+  }
+
+  private static Path search() {
+    for (Path folder = Path.of("").toAbsolutePath(); folder != null; folder = folder.getParent()) {
+      Path candidate = folder.resolve("shared").resolve("models").resolve("lab-a");
+      if (Files.exists(candidate)) {
+        return candidate;
+      }
+    }
+    return null;
+  }
+}
