@@ -45,7 +45,7 @@ KVASIR_INLINE Part root(Part a) {
 #elif defined(__SSE2__)
   return _mm_sqrt_ps(a);
 #elif defined(__aarch64__)
-  return vsqrtq_f32(a);
+  return (Part)vsqrtq_f32((float32x4_t)a);
 #else
   for (int i = 0; i < kLanes; ++i) a[i] = __builtin_sqrtf(a[i]);
   return a;

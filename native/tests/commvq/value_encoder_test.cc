@@ -116,6 +116,45 @@ TEST_CASE("commvq encoder: training lowers the error, on unseen values too") {
   }
 }
 
+TEST_CASE("commvq encoder: steps of training are those of double precision") {
+  const int width = 16, hidden = 12, codes = 16, batch = 8, steps = 40;
+  const auto rows = correlated_rows(support::seed(), 5, 50, width, 4);
+  const auto table = support::float_rows(support::seed() + 1, codes, width, 0.5);
+  reference::EncoderTraining expected = {width, hidden, codes, batch, steps, 11, 2e-3, 0.05, rows, {}, {}, {}, {}};
+  expected.start(table);
+  const Owned<ValueTrainer> trainer(ValueTrainer::create(width, hidden, codes, 11));
+  trainer->set_steps(steps);
+  trainer->set_batch(batch);
+  trainer->set_learning_rate(2e-3);
+  trainer->set_weight_decay(0.05);
+  trainer->set_table(table.data());
+  trainer->add(rows.data(), 50);
+  for (int step = 0; step < 6; ++step) {
+    CHECK(trainer->step());
+    const double error = expected.run(step);
+    CHECK(trainer->batch_error() == doctest::Approx(error).epsilon(1e-4));
+  }
+  const Trained found(*trainer, width, hidden, codes);
+  const std::vector<float>* parts[] = {&found.encoder.norm_weight,
+                                       &found.encoder.norm_bias,
+                                       &found.encoder.first_weight,
+                                       &found.encoder.first_bias,
+                                       &found.encoder.second_weight,
+                                       &found.encoder.second_bias,
+                                       &found.table};
+  for (int p = 0; p < 7; ++p) {
+    CAPTURE(p);
+    // Six steps of at most 2e-3 each: a derivative of the wrong sign or a missing term would be off by that.
+    double off = 0.0, moved = 0.0;
+    for (size_t i = 0; i < parts[p]->size(); ++i) {
+      off = std::max(off, std::fabs((*parts[p])[i] - expected.values[p][i]));
+      moved = std::max(moved, std::fabs(expected.first[p][i]));
+    }
+    CHECK(moved > 0.0);
+    CHECK(off < 2e-5);
+  }
+}
+
 TEST_CASE("commvq encoder: training is a function of data and seed") {
   const auto rows = correlated_rows(support::seed(), 3, 100, 32);
   const int threads = kvasir::threads();

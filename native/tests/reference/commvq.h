@@ -191,4 +191,137 @@ struct Encoder {
 // The bits of the classes of four logits.
 constexpr int kClassBits[4][2] = {{1, 0}, {0, 1}, {1, 1}, {0, 0}};
 
+// Random numbers as training draws them: SplitMix64 of the seed, then of the result xor each of three counters in turn,
+// and 53 bits of it as a number in (0, 1).
+inline double counted_random(uint64_t seed, uint64_t a, uint64_t b, uint64_t c) {
+  const auto mixed = [](uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  uint64_t x = mixed(seed);
+  for (const uint64_t counter : {a, b, c}) x = mixed(x ^ counter);
+  return std::ldexp(static_cast<double>(x >> 11) + 0.5, -53);
+}
+
+// The training of an encoder and its codebook, with every derivative written out by index.
+struct EncoderTraining {
+  using Row = std::vector<double>;
+  int width, hidden, codes, batch, steps;
+  uint64_t seed;
+  double rate, decay;
+  std::vector<float> rows;  // [tokens][width]
+  // Parameters: norm weight and bias, first weight and bias, second weight and bias, codebook.
+  Row scale, values[7], first[7], second[7];
+
+  void start(const std::vector<float>& codebook) {
+    const size_t w = width, h = hidden, n = codes, tokens = rows.size() / w;
+    const size_t sizes[7] = {w, w, h * w, h, 2 * n * h, 2 * n, n * w};
+    for (int p = 0; p < 7; ++p) {
+      values[p].assign(sizes[p], p == 0 ? 1.0 : 0.0);
+      first[p].assign(sizes[p], 0.0);
+      second[p].assign(sizes[p], 0.0);
+    }
+    scale.assign(w, 0.0);
+    for (size_t i = 0; i < rows.size(); ++i) scale[i % w] += std::fabs(rows[i]) / tokens;
+    for (size_t i = 0; i < h * w; ++i) values[2][i] = (2 * counted_random(seed, 2, 0, i) - 1) / std::sqrt(1.0 * w);
+    for (size_t i = 0; i < 2 * n * h; ++i) values[4][i] = (2 * counted_random(seed, 3, 0, i) - 1) / std::sqrt(1.0 * h);
+    values[6].assign(codebook.begin(), codebook.end());
+  }
+
+  // Step `step` counts from 0. Returns the error of the batch.
+  double run(int step) {
+    const size_t w = width, h = hidden, n = codes, tokens = rows.size() / w;
+    Row slopes[7];
+    for (int p = 0; p < 7; ++p) slopes[p].assign(values[p].size(), 0.0);
+    double mean_square = 0.0, error = 0.0;
+    for (const float x : rows) mean_square += 1.0 * x * x / rows.size();
+    for (int t = 0; t < batch; ++t) {
+      const float* row = rows.data() + w * static_cast<size_t>(counted_random(seed, 0, step, t) * tokens);
+      double square = 0.0;
+      for (size_t c = 0; c < w; ++c) square += 1.0 * row[c] * row[c] / w;
+      Encoder standard = {width, hidden, codes, {scale.begin(), scale.end()}, {}, {}, {}, {}, {}, {}};
+      const Row x = standard.standardised(row);
+      Row input(w), before(h), middle(h), y(2 * n), share(2 * n), bits(n), sums(w), bit_slope(n), logit_slope(2 * n);
+      for (size_t c = 0; c < w; ++c) input[c] = x[c] * values[0][c] + values[1][c];
+      for (size_t i = 0; i < h; ++i) {
+        before[i] = values[3][i];
+        for (size_t c = 0; c < w; ++c) before[i] += values[2][i * w + c] * input[c];
+        middle[i] = before[i] * 0.5 * std::erfc(-before[i] / std::sqrt(2.0));
+      }
+      for (size_t i = 0; i < 2 * n; ++i) {
+        y[i] = values[5][i] - std::log(-std::log(counted_random(seed, 1, step, t * 2 * n + i)));
+        for (size_t k = 0; k < h; ++k) y[i] += values[4][i * h + k] * middle[k];
+      }
+      for (size_t pair = 0; pair < n / 2; ++pair) {
+        size_t chosen = 0;
+        double total = 0.0;
+        for (size_t i = 0; i < 4; ++i) {
+          chosen = y[4 * pair + i] > y[4 * pair + chosen] ? i : chosen;
+          total += std::exp(y[4 * pair + i]);
+        }
+        for (size_t i = 0; i < 4; ++i) share[4 * pair + i] = std::exp(y[4 * pair + i]) / total;
+        for (size_t i = 0; i < 2; ++i) bits[2 * pair + i] = kClassBits[chosen][i];
+      }
+      for (size_t c = 0; c < w; ++c) {
+        for (size_t i = 0; i < n; ++i) sums[c] += bits[i] * values[6][i * w + c];
+        const double difference = sums[c] - row[c] / std::sqrt(square);
+        error += square * difference * difference / (batch * w);
+        const double slope = 2 * square / mean_square * difference / (batch * w);
+        for (size_t i = 0; i < n; ++i) {
+          slopes[6][i * w + c] += bits[i] * slope;
+          bit_slope[i] += values[6][i * w + c] * slope;
+        }
+      }
+      for (size_t i = 0; i < 2 * n; ++i) {
+        for (size_t k = 0; k < 4; ++k) {
+          // d share_k / d y_i = share_k ((k is i) - share_i), of the same four.
+          const size_t other = i / 4 * 4 + k;
+          const double by_share = kClassBits[k][0] * bit_slope[i / 4 * 2] + kClassBits[k][1] * bit_slope[i / 4 * 2 + 1];
+          logit_slope[i] += by_share * share[other] * ((other == i) - share[i]);
+        }
+        slopes[5][i] += logit_slope[i];
+        for (size_t k = 0; k < h; ++k) slopes[4][i * h + k] += logit_slope[i] * middle[k];
+      }
+      for (size_t k = 0; k < h; ++k) {
+        double slope = 0.0;
+        for (size_t i = 0; i < 2 * n; ++i) slope += logit_slope[i] * values[4][i * h + k];
+        const double z = before[k];
+        slope *= 0.5 * std::erfc(-z / std::sqrt(2.0)) + z * std::exp(-z * z / 2) / std::sqrt(2 * std::acos(-1.0));
+        slopes[3][k] += slope;
+        for (size_t c = 0; c < w; ++c) {
+          slopes[2][k * w + c] += slope * input[c];
+          slopes[1][c] += slope * values[2][k * w + c];
+          slopes[0][c] += slope * values[2][k * w + c] * x[c];
+        }
+      }
+    }
+    update(step, slopes);
+    return error;
+  }
+
+  // AdamW after clipping to length 1, with a linear rise over a twentieth of the steps and a cosine after it.
+  void update(int step, const Row (&slopes)[7]) {
+    double square = 0.0;
+    for (const Row& slope : slopes) {
+      for (const double g : slope) square += g * g;
+    }
+    const double warm = std::max(1.0, steps / 20.0);
+    const double now = step < warm
+                           ? rate * (step + 1) / warm
+                           : rate * (1 + std::cos(std::acos(-1.0) * (step - warm) / std::max(1.0, steps - warm))) / 2;
+    for (int p = 0; p < 7; ++p) {
+      for (size_t i = 0; i < values[p].size(); ++i) {
+        const double g = slopes[p][i] * std::min(1.0, 1 / std::sqrt(square));
+        first[p][i] = 0.9 * first[p][i] + 0.1 * g;
+        second[p][i] = 0.95 * second[p][i] + 0.05 * g * g;
+        if (p == 2 || p == 4) values[p][i] -= now * decay * values[p][i];
+        values[p][i] -= now * (first[p][i] / (1 - std::pow(0.9, step + 1))) /
+                        (std::sqrt(second[p][i] / (1 - std::pow(0.95, step + 1))) + 1e-8);
+      }
+    }
+  }
+};
+
 }  // namespace reference

@@ -133,10 +133,10 @@ public final class CommVqCodebooks {
    *
    * @param layer the layer
    * @return the codebook, if there is one
-   * @throws IndexOutOfBoundsException if there is no such layer
+   * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<KeyCodebook> keys(int layer) {
-    return Optional.ofNullable(keys.get(layer));
+    return Optional.ofNullable(keys.get(checked(layer)));
   }
 
   /**
@@ -144,10 +144,10 @@ public final class CommVqCodebooks {
    *
    * @param layer the layer
    * @return the codebook, if there is one
-   * @throws IndexOutOfBoundsException if there is no such layer
+   * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<ValueCodebook> values(int layer) {
-    return Optional.ofNullable(values.get(layer));
+    return Optional.ofNullable(values.get(checked(layer)));
   }
 
   /**
@@ -155,10 +155,15 @@ public final class CommVqCodebooks {
    *
    * @param layer the layer
    * @return the encoder, if there is one
-   * @throws IndexOutOfBoundsException if there is no such layer
+   * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<ValueEncoder> encoder(int layer) {
-    return Optional.ofNullable(encoders.get(layer));
+    return Optional.ofNullable(encoders.get(checked(layer)));
+  }
+
+  private int checked(int layer) {
+    geometry.kvHeads(layer);
+    return layer;
   }
 
   @Override
@@ -201,7 +206,7 @@ public final class CommVqCodebooks {
      * @param codebook the codebook
      * @return this builder
      * @throws IllegalArgumentException if it is for other heads than the layer's
-     * @throws IndexOutOfBoundsException if there is no such layer
+     * @throws IllegalArgumentException if there is no such layer
      */
     public Builder keys(int layer, KeyCodebook codebook) {
       if (codebook.kvHeads() != geometry.kvHeads(layer) || codebook.headDim() != geometry.headDim(layer)) {
@@ -218,7 +223,7 @@ public final class CommVqCodebooks {
      * @param codebook the codebook
      * @return this builder
      * @throws IllegalArgumentException if it is for other heads than the layer's
-     * @throws IndexOutOfBoundsException if there is no such layer
+     * @throws IllegalArgumentException if there is no such layer
      */
     public Builder values(int layer, ValueCodebook codebook) {
       if (codebook.width() != geometry.rowSize(layer)) {
@@ -236,7 +241,7 @@ public final class CommVqCodebooks {
      * @param trained the codebook and its encoder
      * @return this builder
      * @throws IllegalArgumentException if they are for other heads than the layer's, or not for each other
-     * @throws IndexOutOfBoundsException if there is no such layer
+     * @throws IllegalArgumentException if there is no such layer
      */
     public Builder values(int layer, TrainedValues trained) {
       ValueEncoder encoder = trained.encoder();

@@ -157,7 +157,8 @@ class CommVqCodebooksTest {
     CommVqCodebooks.Builder builder = CommVqCodebooks.builder(GEOMETRY);
     assertThrows(IllegalArgumentException.class, () -> builder.keys(0, keys(1, RopePairs.HALVES)));
     assertThrows(IllegalArgumentException.class, () -> builder.values(0, values(32)));
-    assertThrows(IndexOutOfBoundsException.class, () -> builder.values(3, values(64)));
+    assertThrows(IllegalArgumentException.class, () -> builder.values(3, values(64)));
+    assertThrows(IllegalArgumentException.class, () -> builder.build().encoder(-1));
     ValueEncoder encoder = new ValueEncoder(ValueCodebookTest.weights(64, 8, 16));
     assertThrows(
         IllegalArgumentException.class, () -> builder.values(0, new TrainedValues(encoder, values(64))));
