@@ -22,6 +22,8 @@ using commvq::require_range;
 
 // Tokens whose slopes are in memory at once.
 constexpr int64_t kBatch = 512;
+// Most flips of a token, in units of its bits. Descents end long before: this is for rounding that goes in circles.
+constexpr int kFlipsPerBit = 4;
 
 void require_arrays(const float* rows, int64_t tokens, int width, const uint8_t* bits, const uint16_t* gains) {
   require_pointer("rows", rows);
@@ -157,7 +159,7 @@ void ValueCodebook::Impl::find_bits(const float* rows, int64_t tokens, bool begi
         float* const signs = thread_scratch<Signs, float>(codes);
         for (int n = 0; n < codes; ++n) signs[n] = bit_at(mine, n) ? -1.0f : 1.0f;
         if (begin) kernels.decide(gram.data(), diagonal.data(), thresholds.data(), codes, slope, signs);
-        kernels.flip(gram.data(), diagonal.data(), codes, flips, slope, signs);
+        kernels.flip(gram.data(), diagonal.data(), codes, std::min(flips, kFlipsPerBit * codes), slope, signs);
         memset(mine, 0, token_bytes());
         for (int n = 0; n < codes; ++n) mine[n / 8] |= static_cast<uint8_t>((signs[n] < 0.0f) << (n % 8));
       }
