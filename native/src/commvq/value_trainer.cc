@@ -17,6 +17,7 @@
 #include "commvq/value_codebook.h"
 #include "commvq/value_encoder.h"
 #include "kvasir/commvq.h"
+#include "kvasir/matrix.h"
 
 namespace kvasir {
 namespace {
@@ -73,7 +74,7 @@ void multiply_turned(const std::vector<float>& a, const std::vector<float>& b, i
   std::vector<float> left(a.size()), right(b.size());
   commvq::transpose(a.data(), depth, rows, left.data());
   commvq::transpose(b.data(), depth, columns, right.data());
-  commvq::multiply(left.data(), rows, right.data(), columns, depth, nullptr, out.data());
+  matrix_product(left.data(), right.data(), nullptr, rows, columns, depth, out.data());
 }
 
 // out[m][n] = sum over k of a[m][k] * b[k][n].
@@ -81,7 +82,7 @@ void multiply_plain(const std::vector<float>& a, const std::vector<float>& b, in
                     std::vector<float>& out) {
   std::vector<float> turned(b.size());
   commvq::transpose(b.data(), depth, columns, turned.data());
-  commvq::multiply(a.data(), rows, turned.data(), columns, depth, nullptr, out.data());
+  matrix_product(a.data(), turned.data(), nullptr, rows, columns, depth, out.data());
 }
 
 // Sums over the rows of a [rows][columns].
@@ -181,14 +182,14 @@ struct ValueTrainer::Impl {
 
     // Forward.
     std::vector<float> before(b * hidden), middle(b * hidden), logits(b * 2 * codes), bits(b * codes), sums(b * width);
-    commvq::multiply(input.data(), batch, weights.first_weight.data(), hidden, width, weights.first_bias.data(),
-                     before.data());
+    matrix_product(input.data(), weights.first_weight.data(), weights.first_bias.data(), batch, hidden, width,
+                   before.data());
     ThreadPool::shared().run(batch, [&](int t) {
       for (size_t i = static_cast<size_t>(t) * hidden; i < (t + size_t{1}) * hidden; ++i)
         middle[i] = commvq::gelu(before[i]);
     });
-    commvq::multiply(middle.data(), batch, weights.second_weight.data(), 2 * codes, hidden, weights.second_bias.data(),
-                     logits.data());
+    matrix_product(middle.data(), weights.second_weight.data(), weights.second_bias.data(), batch, 2 * codes, hidden,
+                   logits.data());
     ThreadPool::shared().run(batch, [&](int t) { choose(t, logits, bits); });
     multiply_plain(bits, table, batch, codes, width, sums);
 
@@ -209,7 +210,7 @@ struct ValueTrainer::Impl {
     // Backward.
     multiply_turned(bits, slope, batch, codes, width, codebook.gradient);
     std::vector<float> bit_slope(b * codes), middle_slope(b * hidden), input_slope(b * width);
-    commvq::multiply(slope.data(), batch, table.data(), codes, width, nullptr, bit_slope.data());
+    matrix_product(slope.data(), table.data(), nullptr, batch, codes, width, bit_slope.data());
     ThreadPool::shared().run(batch, [&](int t) { soften(t, bit_slope, logits); });
     multiply_turned(logits, middle, batch, 2 * codes, hidden, second_weight.gradient);
     sum_rows(logits, batch, second_bias.gradient);
