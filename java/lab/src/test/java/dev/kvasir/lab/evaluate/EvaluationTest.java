@@ -1,0 +1,327 @@
+package dev.kvasir.lab.evaluate;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.HalfPrecision;
+import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
+import dev.kvasir.KvSequence;
+import dev.kvasir.PatternKv;
+import dev.kvasir.Uniform;
+import dev.kvasir.lab.Json;
+import dev.kvasir.lab.TinyModel;
+import dev.kvasir.lab.model.Decoder;
+import dev.kvasir.lab.model.Model;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Evaluations of a small random model from end to end. */
+class EvaluationTest {
+
+  private static final Evaluation.Listener DEAF =
+      new Evaluation.Listener() {
+        @Override
+        public void progress(long done, long total, String doing) {}
+
+        @Override
+        public void advanced(Outcome soFar) {}
+      };
+
+  @TempDir Path folder;
+  private TinyModel reference;
+  private Model model;
+
+  @BeforeEach
+  void writeModel() throws Exception {
+    reference = TinyModel.qwen2(folder, 7);
+    model = Model.load(folder);
+  }
+
+  private static byte[] bytes(long seed, int count) {
+    byte[] bytes = new byte[count];
+    new Random(seed).nextBytes(bytes);
+    return bytes;
+  }
+
+  private static String letters(long seed, int count) {
+    return new Random(seed).ints(count, 'a', 'z' + 1).collect(
+        StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
+  }
+
+  private Sample text(long seed, int count) {
+    return SampleSets.text("text", bytes(seed, count), model.tokenizer());
+  }
+
+  private Sample task(long seed, int prompt, int answer) {
+    return SampleSets.task("task", letters(seed, prompt), letters(seed + 1, answer), model.tokenizer());
+  }
+
+  private static MethodEntry entry(String name, KvMethod method) {
+    return MethodEntry.of(name, "family", "", method);
+  }
+
+  /** Steps of many tokens give each token what it would have got alone, whatever is kept in 16 bits. */
+  @Test
+  void streamsAreTokenByTokenDecoding() {
+    Decoder decoder = new Decoder(model);
+    for (KvMethod method :
+        List.of(
+            Uniform.bits(2),
+            Uniform.bits(1).sinks(3),
+            Uniform.bits(1).window(70).sinks(5),
+            Uniform.bits(2).window(128),
+            PatternKv.bits(2))) {
+      List<Sample> samples = List.of(text(1, 420), text(2, 130), text(3, 420));
+      try (KvCache cache = KvCache.builder(model.geometry()).method(method).build()) {
+        List<KvSequence> together = new ArrayList<>();
+        List<KvSequence> alone = new ArrayList<>();
+        samples.forEach(sample -> together.add(cache.newSequence()));
+        samples.forEach(sample -> alone.add(cache.newSequence()));
+        Map<List<Integer>, float[]> found = new LinkedHashMap<>();
+        AtomicInteger steps = new AtomicInteger();
+        assertTrue(
+            new StreamRunner(decoder, () -> false)
+                .run(
+                    samples,
+                    together,
+                    (sample, position, logits) -> found.put(List.of(sample, position), logits.clone()),
+                    tokens -> steps.incrementAndGet()));
+        assertTrue(steps.get() <= 12, steps + " steps");
+        int compared = 0;
+        for (int i = 0; i < samples.size(); i++) {
+          for (int t = 0; t < samples.get(i).length(); t++) {
+            float[] expected = decoder.decode(alone.get(i), samples.get(i).tokens()[t]);
+            // The same terms in another order: now and then a key or value is rounded to the next float16, or the next
+            // code, which shows in the third digit. A token that sees packed what should be in 16 bits is off by a
+            // tenth and more.
+            double difference = difference(expected, found.get(List.of(i, t)));
+            assertTrue(difference < 0.02, method + ", token " + t + ": off by " + difference);
+            compared++;
+          }
+          assertEquals(alone.get(i).pageCount(0), together.get(i).pageCount(0));
+        }
+        assertEquals(found.size(), compared);
+      }
+    }
+  }
+
+  private static double difference(float[] expected, float[] found) {
+    double squares = 0;
+    double all = 0;
+    for (int i = 0; i < expected.length; i++) {
+      squares += Math.pow(expected[i] - found[i], 2);
+      all += Math.pow(expected[i], 2);
+    }
+    return Math.sqrt(squares / all);
+  }
+
+  @Test
+  void bitsPerByteAreThoseOfTheModel() {
+    Sample sample = text(4, 200);
+    double[][] logits = reference.logits(java.util.Arrays.copyOf(sample.tokens(), sample.length()));
+    assertEquals(TinyModel.BOS, sample.tokens()[0]);
+    double bits = 0;
+    for (int t = 0; t < sample.length(); t++) {
+      double sum = 0;
+      for (double logit : logits[t]) {
+        sum += Math.exp(logit);
+      }
+      bits += (Math.log(sum) - logits[t][sample.tokens()[t + 1]]) / Math.log(2);
+    }
+    Outcome outcome =
+        new Evaluation("tiny", model, Map.of("text", List.of(sample)), List.of(Methods.REFERENCE), PromptMode.STREAM,
+            DEAF).run(() -> false);
+    assertEquals(bits / 200, outcome.results().get(0).bitsPerByte().value(), 1e-3 * bits / 200);
+  }
+
+  @Test
+  void aTwinOfTheReferenceHasItsScores() {
+    Map<String, List<Sample>> sets = new LinkedHashMap<>();
+    sets.put("text", List.of(text(5, 700), text(6, 700)));
+    sets.put("task", List.of(task(7, 300, 20), task(9, 10, 5), task(11, 200, 150)));
+    List<MethodEntry> methods =
+        List.of(Methods.REFERENCE, entry("twin", new HalfPrecision()), entry("rough", Uniform.bits(1)));
+    for (PromptMode prompt : PromptMode.values()) {
+      Outcome outcome = new Evaluation("tiny", model, sets, methods, prompt, DEAF).run(() -> false);
+      assertTrue(outcome.complete());
+      MethodResult first = outcome.results().get(0);
+      MethodResult twin = outcome.find("twin").orElseThrow();
+      MethodResult rough = outcome.find("rough").orElseThrow();
+      assertEquals(0, twin.divergence().value(), 1e-6);
+      assertEquals(1, twin.agreement().value(), 0.005);
+      assertEquals(first.bitsPerByte().value(), twin.bitsPerByte().value(), 1e-4);
+      assertEquals(first.tasks(), twin.tasks());
+      assertEquals(3, rough.tasks().size());
+      assertTrue(rough.divergence().value() > 0.01);
+      assertTrue(rough.agreement().value() < 0.99);
+      assertEquals(first.bits(), twin.bits());
+      assertTrue(rough.bits() < 0.5 * first.bits() && rough.bits() > 1);
+      assertTrue(rough.cacheBytes() < 0.5 * first.cacheBytes());
+      assertEquals(700, rough.cacheTokens());
+      assertTrue(rough.microsPerToken().value() > rough.attentionMicros().value());
+      assertEquals(TinyModel.LAYERS, rough.headErrors().length);
+      for (int layer = 0; layer < TinyModel.LAYERS; layer++) {
+        for (int head = 0; head < TinyModel.HEADS; head++) {
+          assertTrue(twin.headErrors()[layer][head] < 1e-5);
+          assertTrue(rough.headErrors()[layer][head] > 0.02);
+        }
+      }
+      List<MethodResult.Memory> memory = rough.memory();
+      assertEquals(700, memory.get(memory.size() - 1).tokens());
+      assertTrue(memory.get(1).bytes() > 0);
+    }
+  }
+
+  @Test
+  void whatWasDoneWhenStoppedIsKept() {
+    Map<String, List<Sample>> sets = new LinkedHashMap<>();
+    sets.put("text", List.of(text(5, 300)));
+    sets.put("task", List.of(task(7, 100, 20)));
+    List<MethodEntry> methods = List.of(Methods.REFERENCE, entry("rough", Uniform.bits(1)));
+    List<Outcome> advances = new ArrayList<>();
+    AtomicBoolean stop = new AtomicBoolean();
+    Evaluation.Listener listener =
+        new Evaluation.Listener() {
+          @Override
+          public void progress(long done, long total, String doing) {
+            assertEquals(2 * 300 + 2 * 120, total);
+            // In the midst of the task, after the text.
+            stop.set(doing.equals("rough on task"));
+          }
+
+          @Override
+          public void advanced(Outcome soFar) {
+            advances.add(soFar);
+          }
+        };
+    Outcome outcome = new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, listener).run(stop::get);
+    assertFalse(outcome.complete());
+    assertFalse(advances.get(0).complete());
+    assertEquals(1, outcome.results().get(1).texts().size());
+    assertEquals(1, outcome.results().get(0).tasks().size());
+    assertEquals(0, outcome.results().get(1).tasks().size());
+  }
+
+  @Test
+  void aMethodThatFailsLeavesTheOthersAlone() {
+    MethodEntry tight =
+        new MethodEntry(
+            "tight", "family", "", (geometry, sequences, tokens) ->
+                KvCache.builder(geometry).method(Uniform.bits(2)).budgetBytes(100_000).build());
+    List<MethodEntry> methods = List.of(Methods.REFERENCE, tight, entry("rough", Uniform.bits(1)));
+    Outcome outcome =
+        new Evaluation("tiny", model, Map.of("text", List.of(text(5, 600))), methods, PromptMode.STREAM, DEAF)
+            .run(() -> false);
+    assertTrue(outcome.find("tight").orElseThrow().failure().contains("budget"));
+    assertEquals(1, outcome.find("rough").orElseThrow().texts().size());
+  }
+
+  @Test
+  void theProgramWritesItsFiles() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
+    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    List<String> lines = new ArrayList<>();
+    for (int i = 0; i < 5; i++) {
+      lines.add(Json.write(Map.of("prompt", letters(i, 50), "answer", letters(i + 9, 5), "meta", Map.of("n", i))));
+    }
+    Files.write(data.resolve("guess.jsonl"), lines);
+    Path out = folder.resolve("report");
+    String[] args = {
+      "model=" + folder, "methods=uniform-2,pattern-2", "windows=2", "samples=3", "out=" + out, "prompt=exact"
+    };
+    assertEquals(0, run(args, new AtomicBoolean()));
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(List.of("f16", "uniform-2", "pattern-2"), rows.stream().map(r -> r.get("method").text()).toList());
+    for (Json row : rows) {
+      for (String field : List.of("bits", "bpb", "bpb_far", "kl", "top1", "cache_bytes", "us_per_token")) {
+        assertTrue(Double.isFinite(row.get(field).number()), field);
+        assertTrue(row.get("errors").map().containsKey(field) || field.equals("bits") || field.equals("cache_bytes"));
+      }
+      assertTrue(row.get("tasks").get("guess").number() >= 0);
+      assertEquals(2, row.get("windows").integer());
+      assertEquals(3, row.get("graded").get("guess").get("instances").integer());
+      assertTrue(row.get("complete").flag());
+    }
+    assertEquals(0, rows.get(0).get("kl").number());
+    List<String> csv = Files.readAllLines(out.resolve("evaluate.csv"));
+    assertEquals(4, csv.size());
+    assertEquals(csv.get(0).split(",").length, csv.get(2).split(",", -1).length);
+    assertTrue(Files.readString(out.resolve("index.html")).contains("pattern-2"));
+
+    AtomicBoolean stopped = new AtomicBoolean(true);
+    assertEquals(130, run(args, stopped));
+    rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(3, rows.size());
+    assertFalse(rows.get(0).get("complete").flag());
+    assertTrue(rows.get(0).find("bpb").isEmpty());
+  }
+
+  @Test
+  void theProgramSaysWhatIsWrong() throws Exception {
+    assertSays(2, "model=DIR");
+    assertSays(2, "uniform-5", "model=" + folder, "methods=uniform-5");
+    assertSays(2, "windows", "model=" + folder, "windows=0");
+    assertSays(2, "prompt", "model=" + folder, "prompt=loud");
+    assertSays(2, "speed=9", "model=" + folder, "speed=9");
+    assertSays(1, "tests", "model=" + folder);
+    assertSays(1, "config.json", "model=" + folder.resolve("nowhere"));
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.writeString(data.resolve("bad.jsonl"), "{\"prompt\": \"a\"}\n");
+    assertSays(1, "answer", "model=" + folder);
+  }
+
+  @Test
+  void methodsByName() {
+    assertEquals(Methods.ALL, Methods.named("*"));
+    assertEquals(List.of("f16", "uniform-2"), Methods.named("uniform-2").stream().map(MethodEntry::name).toList());
+    assertEquals(3, Methods.named("pattern-2, uniform-1").size());
+    assertEquals(6, Methods.named("uniform-*").size());
+    assertThrows(IllegalArgumentException.class, () -> Methods.named("uniform"));
+    assertThrows(
+        IllegalArgumentException.class,
+        () -> new Evaluation("m", model, Map.of(), List.of(entry("a", Uniform.bits(2))), PromptMode.STREAM, DEAF));
+  }
+
+  @Test
+  void progressLines() {
+    assertEquals(
+        "[###############...............]  50 %, 1 min 30 s, 1 min 30 s left  a on b",
+        ProgressBar.line(50, 100, 90, "a on b"));
+    assertEquals("59 s", ProgressBar.time(59.2));
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    ProgressBar bar = new ProgressBar(new PrintStream(out), true);
+    bar.show(0, 10, "x");
+    bar.show(1, 10, "x");
+    bar.show(10, 10, "x");
+    bar.end();
+    // The second came too soon.
+    assertEquals(3, out.toString(StandardCharsets.UTF_8).chars().filter(c -> c == '\r').count() - 1);
+  }
+
+  private static int run(String[] args, AtomicBoolean stop) {
+    return Evaluate.run(args, new PrintStream(new ByteArrayOutputStream()), stop);
+  }
+
+  private static void assertSays(int code, String part, String... args) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    assertEquals(code, Evaluate.run(args, new PrintStream(out), new AtomicBoolean()));
+    assertTrue(out.toString(StandardCharsets.UTF_8).contains(part), out.toString(StandardCharsets.UTF_8));
+  }
+}
