@@ -77,11 +77,11 @@ public record Claim(String text, String better, String worse, List<Metric> metri
 
   /** What came of it. */
   public enum Verdict {
-    /** The deciding metric says so, by more than two standard errors of the difference sample by sample. */
+    /** The deciding metric says so, with 95 % confidence in the difference sample by sample. */
     CONFIRMED("confirmed"),
     /** The deciding metric says the contrary, or too little. */
     NOT_CONFIRMED("not confirmed"),
-    /** One of the methods did not take part. */
+    /** One of the methods did not take part, or there was one sample only. */
     NOT_MEASURED("not measured");
 
     private final String text;
@@ -117,8 +117,17 @@ public record Claim(String text, String better, String worse, List<Metric> metri
                 + text(metric.of(second.get())))
             .toList();
     Figure gain = deciding.gain(first.get(), second.get(), factor);
-    double doubt = Double.isNaN(gain.error()) ? 0 : 2 * gain.error();
+    if (gain.samples() < 2) {
+      return new Answer(this, Verdict.NOT_MEASURED, List.of("a single sample has no spread"));
+    }
+    double doubt = student(gain.samples() - 1) * gain.error();
     return new Answer(this, gain.value() > doubt ? Verdict.CONFIRMED : Verdict.NOT_CONFIRMED, figures);
+  }
+
+  /** Standard errors that hold 95 % of Student's distribution with so many degrees of freedom. */
+  static double student(int freedom) {
+    double[] known = {12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+    return freedom <= known.length ? known[freedom - 1] : 1.96 + 2.72 / freedom;
   }
 
   private static String text(Figure figure) {

@@ -25,7 +25,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 public final class Evaluate {
 
   /** Enough for a first look in some minutes on two cores. */
-  private static final int DEFAULT_WINDOWS = 1;
+  private static final int DEFAULT_WINDOWS = 2;
 
   private static final int DEFAULT_SAMPLES = 10;
 

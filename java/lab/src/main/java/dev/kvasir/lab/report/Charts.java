@@ -19,6 +19,8 @@ final class Charts {
   private static final int RIGHT = 18;
   private static final int TOP = 16;
   private static final int BOTTOM = 48;
+  /** Room for names beside lines. */
+  private static final int NAMES = 135;
 
   private Charts() {}
 
@@ -81,7 +83,7 @@ final class Charts {
         highY = Math.max(highY, series.points()[i + 1]);
       }
     }
-    Scale x = Scale.linear(0, highX, LEFT, WIDTH - 110);
+    Scale x = Scale.linear(0, highX, LEFT, WIDTH - NAMES);
     Scale y = Scale.logarithmic(lowY / 1.15, highY * 1.15, HEIGHT - BOTTOM, TOP);
     frame(svg, x, y, xTitle, yTitle);
     // Names at the ends of the lines, from the top down, pushed apart where lines meet.
@@ -97,8 +99,8 @@ final class Charts {
       svg.path(places, "stroke:" + series.colour() + ";stroke-width:2");
       double end = places[places.length - 1];
       double at = Math.max(end, free);
-      svg.line(places[places.length - 2], end, WIDTH - 106, at, "stroke:" + series.colour() + ";opacity:.4");
-      svg.text(WIDTH - 103, at + 4, "start", ".label", series.name());
+      svg.line(places[places.length - 2], end, WIDTH - NAMES + 6, at, "stroke:" + series.colour() + ";opacity:.4");
+      svg.text(WIDTH - NAMES + 9, at + 4, "start", ".label", series.name());
       free = at + 13;
     }
     return svg.end();

@@ -242,8 +242,8 @@ final class HtmlReport {
 
   private void claims() {
     out.append("<section><h2>What the papers say, asked of this model</h2><p>KL divergence from the 16-bit cache ");
-    out.append("decides, by more than two standard errors of the difference window by window; the other figures stand ");
-    out.append("beside it.</p><div class=\"scroll\"><table class=\"claims\"><tbody>");
+    out.append("decides, with 95 % confidence in the difference window by window; the other figures stand beside it.");
+    out.append("</p><div class=\"scroll\"><table class=\"claims\"><tbody>");
     for (Claim claim : Claims.ALL) {
       Claim.Answer answer = claim.judge(outcome);
       out.append("<tr><td><span class=\"badge ").append(answer.verdict().name().toLowerCase(java.util.Locale.ROOT));
@@ -260,13 +260,18 @@ final class HtmlReport {
 
   private void memory() {
     List<Charts.Series> all = new ArrayList<>();
-    for (MethodResult result : outcome.results()) {
+    // Variants of a method often take the very same memory: one line and one name for them.
+    Map<List<MethodResult.Memory>, List<MethodResult>> alike = new LinkedHashMap<>();
+    outcome.results().forEach(r -> alike.computeIfAbsent(r.memory(), key -> new ArrayList<>()).add(r));
+    for (List<MethodResult> group : alike.values()) {
+      MethodResult result = group.get(0);
+      String name = result.method().name() + (group.size() == 1 ? "" : " and " + (group.size() - 1) + " more");
       double[] points =
           result.memory().stream()
               .flatMapToDouble(at -> java.util.stream.DoubleStream.of(at.tokens(), at.bytes() / 1024))
               .toArray();
       if (points.length >= 4) {
-        all.add(new Charts.Series(result.method().name(), colour(result), points));
+        all.add(new Charts.Series(name, colour(result), points));
       }
     }
     if (all.isEmpty()) {
@@ -314,7 +319,7 @@ final class HtmlReport {
     }
     out.append("<section><h2>Use of patterns</h2><p>Share of keys (<i class=\"dot\" style=\"background:#2f6fde\"></i>) and ");
     out.append("values (<i class=\"dot\" style=\"background:#e0701f\"></i>) in packed pages that are stored as the ");
-    out.append("difference from a pattern, by layer.</p><div class=\"grid\">");
+    out.append("difference from a pattern, by layer.</p><div class=\"grid bars\">");
     for (MethodResult result : users) {
       double[] keys = result.tableUse().stream().mapToDouble(MethodResult.TableUse::keys).toArray();
       double[] values = result.tableUse().stream().mapToDouble(MethodResult.TableUse::values).toArray();
@@ -327,8 +332,8 @@ final class HtmlReport {
   private void notes() {
     MethodResult reference = outcome.results().get(0);
     out.append("<section class=\"notes\"><h2>How this was measured</h2><ul>");
-    out.append(format("<li>%d windows of held-out text", reference.texts().size()));
-    out.append(format(" and %d instances of tasks; every method ran the same ones.</li>", reference.tasks().size()));
+    out.append(format("<li>Windows of held-out text: %d;", reference.texts().size()));
+    out.append(format(" instances of tasks: %d. Every method ran the same ones.</li>", reference.tasks().size()));
     out.append("<li>Every token saw what the compressed cache held at its time, as in token-by-token decoding");
     out.append(
         outcome.prompt() == PromptMode.EXACT

@@ -36,10 +36,19 @@ class ClaimTest {
     assertEquals(Verdict.NOT_CONFIRMED, judge(1, result("a", 0.12, 0.52, 0.7), b));
     assertEquals(Verdict.NOT_MEASURED, judge(1, b));
     assertEquals(Verdict.NOT_MEASURED, judge(1, b, result("a")));
-    assertEquals(Verdict.CONFIRMED, judge(2, result("a", 0.12, 0.7, 1.4), b));
+    assertEquals(Verdict.CONFIRMED, judge(2, result("a", 0.12, 0.9, 1.7), b));
     assertEquals(Verdict.NOT_CONFIRMED, judge(2, result("a", 0.25, 1.2, 2), b));
-    // A single window has no scatter: its sign decides.
-    assertEquals(Verdict.CONFIRMED, judge(1, result("a", 0.1), result("b", 0.2)));
+    assertEquals(Verdict.NOT_MEASURED, judge(1, result("a", 0.1), result("b", 0.2)));
+  }
+
+  @Test
+  void doubtShrinksWithSamples() {
+    // From tables of Student's distribution, two-sided 95 %.
+    assertEquals(12.706, Claim.student(1), 0.01);
+    assertEquals(2.228, Claim.student(10), 0.01);
+    assertEquals(2.086, Claim.student(20), 0.015);
+    assertEquals(2.000, Claim.student(60), 0.015);
+    assertEquals(1.960, Claim.student(100000), 0.001);
   }
 
   @Test

@@ -1,0 +1,102 @@
+package dev.kvasir.lab.report;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.lab.TinyModel;
+import dev.kvasir.lab.evaluate.Evaluation;
+import dev.kvasir.lab.evaluate.Methods;
+import dev.kvasir.lab.evaluate.Outcome;
+import dev.kvasir.lab.evaluate.PromptMode;
+import dev.kvasir.lab.evaluate.Sample;
+import dev.kvasir.lab.evaluate.SampleSets;
+import dev.kvasir.lab.model.Model;
+import java.io.ByteArrayInputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import javax.xml.parsers.DocumentBuilderFactory;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class HtmlReportTest {
+
+  private static final Evaluation.Listener DEAF =
+      new Evaluation.Listener() {
+        @Override
+        public void progress(long done, long total, String doing) {}
+
+        @Override
+        public void advanced(Outcome soFar) {}
+      };
+
+  @TempDir Path folder;
+
+  private Outcome outcome(boolean stopped) throws Exception {
+    TinyModel.qwen2(folder, 3);
+    Model model = Model.load(folder);
+    Map<String, List<Sample>> sets = new LinkedHashMap<>();
+    byte[] text = new byte[600];
+    new Random(1).nextBytes(text);
+    sets.put("noise", List.of(SampleSets.text("noise", text, model.tokenizer())));
+    sets.put("a<b>&\"c\"", List.of(SampleSets.task("a<b>&\"c\"", "question ".repeat(30), "answer", model.tokenizer())));
+    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, DEAF).run(() -> stopped);
+  }
+
+  @Test
+  void thePageStandsAlone() throws Exception {
+    String page = HtmlReport.of(outcome(false));
+    assertFalse(page.matches("(?s).*(src=|href=|url\\(|@import|<script).*"), "needs something from elsewhere");
+    assertFalse(page.contains("NaN") || page.contains("Infinity"), "a figure without a value");
+    assertFalse(page.contains("<b>&"), "text that was not escaped");
+    assertTrue(page.contains("tiny &amp; co") && page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
+    Methods.ALL.forEach(method -> assertTrue(page.contains(">" + method.name() + "<"), method.name()));
+    for (String heading : List.of("Quality against bits", "All methods", "What the papers say", "Memory against tokens",
+        "Error by layer and head", "Use of patterns")) {
+      assertTrue(page.contains(heading), heading);
+    }
+    List<String> drawings = drawings(page);
+    // Two fronts, memory, the key, a heat map for each method but the reference, and the users of patterns.
+    assertTrue(drawings.size() >= 4 + Methods.ALL.size() - 1 + 5, drawings.size() + " drawings");
+    for (String drawing : drawings) {
+      DocumentBuilderFactory.newInstance()
+          .newDocumentBuilder()
+          .parse(new ByteArrayInputStream(drawing.getBytes(StandardCharsets.UTF_8)));
+    }
+  }
+
+  @Test
+  void aPageOfNothingIsAPageAllTheSame() throws Exception {
+    String page = HtmlReport.of(outcome(true));
+    assertTrue(page.contains("Stopped early") && page.contains("nothing measured") && page.endsWith("</html>\n"));
+    assertFalse(page.contains("NaN"));
+  }
+
+  @Test
+  void ticksAreRoundNumbers() {
+    assertEquals(List.of(0.0, 20.0, 40.0, 60.0, 80.0, 100.0), Scale.linear(0, 100, 0, 1).ticks());
+    assertEquals(List.of(1.0, 2.0, 5.0, 10.0), Scale.logarithmic(1, 16, 0, 1).ticks());
+    assertEquals(4, Scale.logarithmic(1e-4, 0.5, 0, 1).ticks().size());
+    assertEquals(30, Scale.logarithmic(1, 100, 10, 50).at(10), 1e-9);
+    assertEquals(50, Scale.linear(0, 1, 10, 50).at(7), 1e-9);
+    assertEquals("0.25", Scale.text(0.25));
+    assertEquals("1e-4", Scale.text(1e-4));
+    assertEquals("16", Scale.text(16));
+  }
+
+  private static List<String> drawings(String page) {
+    List<String> found = new ArrayList<>();
+    Matcher matcher = Pattern.compile("<svg.*?</svg>", Pattern.DOTALL).matcher(page);
+    while (matcher.find()) {
+      found.add(matcher.group());
+    }
+    return found;
+  }
+}
