@@ -51,7 +51,7 @@ public final class Demo {
   }
 
   /** Runs the demo and measures for so many seconds. */
-  static void run(PrintStream out, int tokens, double seconds) {
+  public static void run(PrintStream out, int tokens, double seconds) {
     new Demo(out, tokens, seconds).run();
   }
 

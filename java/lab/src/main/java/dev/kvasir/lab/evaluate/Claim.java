@@ -1,5 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
@@ -14,7 +15,7 @@ import java.util.function.ToDoubleFunction;
  * @param better the method that should be better
  * @param worse the method that it is compared with
  * @param metrics what is compared; the first decides
- * @param factor for "close to": how many times worse the first method may be in the deciding metric; 1 for "better than"
+ * @param factor for "close to": how many times worse the first may be in the deciding metric; 1 for "better than"
  */
 public record Claim(String text, String better, String worse, List<Metric> metrics, double factor) {
 
@@ -96,7 +97,7 @@ public record Claim(String text, String better, String worse, List<Metric> metri
     }
   }
 
-  /** What came of it, with the figures: "KL 0.0123 ± 0.0004 against 0.0456 ± 0.0010". */
+  /** What came of it, with the figures: "2.50 bits against 2.25", "KL 0.0123 ± 0.0004 against 0.0456 ± 0.0010". */
   public record Answer(Claim claim, Verdict verdict, List<String> figures) {}
 
   /** Judges by what an evaluation has found. */
@@ -110,12 +111,15 @@ public record Claim(String text, String better, String worse, List<Metric> metri
         || !deciding.of(second.get()).present()) {
       return new Answer(this, Verdict.NOT_MEASURED, List.of());
     }
-    List<String> figures =
-        metrics.stream()
-            .filter(metric -> metric.of(first.get()).present() && metric.of(second.get()).present())
-            .map(metric -> metric.title() + " " + text(metric.of(first.get())) + " against "
-                + text(metric.of(second.get())))
-            .toList();
+    List<String> figures = new ArrayList<>();
+    figures.add(String.format(Locale.ROOT, "%.2f bits against %.2f", first.get().bits(), second.get().bits()));
+    for (Metric metric : metrics) {
+      Figure mine = metric.of(first.get());
+      Figure other = metric.of(second.get());
+      if (mine.present() && other.present()) {
+        figures.add(metric.title() + " " + text(mine) + " against " + text(other));
+      }
+    }
     Figure gain = deciding.gain(first.get(), second.get(), factor);
     if (gain.samples() < 2) {
       return new Answer(this, Verdict.NOT_MEASURED, List.of("a single sample has no spread"));

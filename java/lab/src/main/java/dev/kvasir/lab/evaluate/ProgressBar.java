@@ -4,7 +4,7 @@ import java.io.PrintStream;
 import java.util.Locale;
 
 /** A line that says how far things are and how long they will take; on a terminal it rewrites itself. */
-final class ProgressBar {
+public final class ProgressBar {
 
   private static final int WIDTH = 30;
   private static final double SECONDS_BETWEEN_LINES = 15;
@@ -16,12 +16,14 @@ final class ProgressBar {
   private double last = Double.NEGATIVE_INFINITY;
   private int longest;
 
-  ProgressBar(PrintStream out, boolean terminal) {
+  /** On a terminal, or line by line on anything else. */
+  public ProgressBar(PrintStream out, boolean terminal) {
     this.out = out;
     this.terminal = terminal;
   }
 
-  void show(long done, long total, String doing) {
+  /** Shows how far things are, unless it has just done so. */
+  public void show(long done, long total, String doing) {
     double seconds = (System.nanoTime() - start) / 1e9;
     if (seconds - last < (terminal ? SECONDS_BETWEEN_REWRITES : SECONDS_BETWEEN_LINES) && done < total) {
       return;
@@ -38,7 +40,7 @@ final class ProgressBar {
   }
 
   /** Leaves the line. */
-  void end() {
+  public void end() {
     if (terminal) {
       out.print("\r" + " ".repeat(longest) + "\r");
       out.flush();
@@ -54,7 +56,8 @@ final class ProgressBar {
         "#".repeat(filled), ".".repeat(WIDTH - filled), 100 * share, time(seconds), left, doing);
   }
 
-  static String time(double seconds) {
+  /** A time for people. */
+  public static String time(double seconds) {
     long whole = Math.round(seconds);
     return whole < 60 ? whole + " s" : whole / 60 + " min " + whole % 60 + " s";
   }

@@ -61,7 +61,7 @@ public final class Rope {
   }
 
   /** Radians per position of each pair of channels. */
-  double[] frequencies() {
+  public double[] frequencies() {
     return frequencies.clone();
   }
 

@@ -230,7 +230,7 @@ final class Charts {
   }
 
   /** From pale yellow over orange to dark violet: readable in grey as well. */
-  private static String colour(double share) {
+  static String colour(double share) {
     double[][] stops = {{255, 247, 214}, {254, 196, 106}, {240, 120, 72}, {176, 42, 92}, {62, 16, 84}};
     double at = Math.max(0, Math.min(1, share)) * (stops.length - 1);
     int below = Math.min(stops.length - 2, (int) at);

@@ -55,16 +55,20 @@ final class HtmlReport {
   }
 
   private void head() {
-    out.append("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
-    out.append("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
-    out.append("<title>Kvasir: ").append(escape(outcome.model())).append("</title><style>").append(style());
-    out.append("</style></head><body><main><header><p class=\"brand\">Kvasir</p>");
+    out.append(opening("Kvasir: " + outcome.model())).append("<header><p class=\"brand\">Kvasir</p>");
     out.append("<h1>What a compressed cache costs ").append(escape(outcome.model())).append("</h1><p class=\"lead\">");
     out.append(escape(outcome.about())).append(". ");
     out.append(format("%d methods, ", outcome.results().size()));
     out.append(escape(outcome.backend())).append(format(" on %d threads, %.0f s", outcome.threads(), outcome.seconds()));
     out.append(outcome.complete() ? "." : ". <strong>Stopped early: figures are of the samples that were run.</strong>");
     out.append("</p></header>");
+  }
+
+  /** A page up to where its content begins. */
+  static String opening(String title) {
+    return "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
+        + "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><title>"
+        + escape(title) + "</title><style>" + style() + "</style></head><body><main>";
   }
 
   private static String style() {

@@ -60,9 +60,9 @@ class ClaimTest {
     Outcome outcome = new Outcome("m", "", PromptMode.STREAM, "scalar", 1, true, 1, List.of(a, b));
     Claim claim = new Claim("text", "a", "b", List.of(Metric.DIVERGENCE, Metric.PREFIX, Metric.EXACT), 1);
     List<String> figures = claim.judge(outcome).figures();
-    assertEquals("KL 0.2000 ± 0.10 against 0.3000 ± 0.10", figures.get(0));
-    assertEquals("correct prefix 1.000 against 0.000", figures.get(1));
-    assertEquals(3, figures.size());
+    assertEquals("KL 0.2000 ± 0.10 against 0.3000 ± 0.10", figures.get(1));
+    assertEquals("correct prefix 1.000 against 0.000", figures.get(2));
+    assertEquals(4, figures.size());
   }
 
   @Test

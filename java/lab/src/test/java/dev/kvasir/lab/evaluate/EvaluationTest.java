@@ -11,14 +11,12 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.PatternKv;
 import dev.kvasir.Uniform;
-import dev.kvasir.lab.Json;
 import dev.kvasir.lab.TinyModel;
 import dev.kvasir.lab.model.Decoder;
 import dev.kvasir.lab.model.Model;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -233,61 +231,6 @@ class EvaluationTest {
   }
 
   @Test
-  void theProgramWritesItsFiles() throws Exception {
-    Path data = Files.createDirectories(folder.resolve("tests"));
-    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
-    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
-    List<String> lines = new ArrayList<>();
-    for (int i = 0; i < 5; i++) {
-      lines.add(Json.write(Map.of("prompt", letters(i, 50), "answer", letters(i + 9, 5), "meta", Map.of("n", i))));
-    }
-    Files.write(data.resolve("guess.jsonl"), lines);
-    Path out = folder.resolve("report");
-    String[] args = {
-      "model=" + folder, "methods=uniform-2,pattern-2", "windows=2", "samples=3", "out=" + out, "prompt=exact"
-    };
-    assertEquals(0, run(args, new AtomicBoolean()));
-    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
-    assertEquals(List.of("f16", "uniform-2", "pattern-2"), rows.stream().map(r -> r.get("method").text()).toList());
-    for (Json row : rows) {
-      for (String field : List.of("bits", "bpb", "bpb_far", "kl", "top1", "cache_bytes", "us_per_token")) {
-        assertTrue(Double.isFinite(row.get(field).number()), field);
-        assertTrue(row.get("errors").map().containsKey(field) || field.equals("bits") || field.equals("cache_bytes"));
-      }
-      assertTrue(row.get("tasks").get("guess").number() >= 0);
-      assertEquals(2, row.get("windows").integer());
-      assertEquals(3, row.get("graded").get("guess").get("instances").integer());
-      assertTrue(row.get("complete").flag());
-    }
-    assertEquals(0, rows.get(0).get("kl").number());
-    List<String> csv = Files.readAllLines(out.resolve("evaluate.csv"));
-    assertEquals(4, csv.size());
-    assertEquals(csv.get(0).split(",").length, csv.get(2).split(",", -1).length);
-    assertTrue(Files.readString(out.resolve("index.html")).contains("pattern-2"));
-
-    AtomicBoolean stopped = new AtomicBoolean(true);
-    assertEquals(130, run(args, stopped));
-    rows = Json.read(out.resolve("evaluate.json")).list();
-    assertEquals(3, rows.size());
-    assertFalse(rows.get(0).get("complete").flag());
-    assertTrue(rows.get(0).find("bpb").isEmpty());
-  }
-
-  @Test
-  void theProgramSaysWhatIsWrong() throws Exception {
-    assertSays(2, "model=DIR");
-    assertSays(2, "uniform-5", "model=" + folder, "methods=uniform-5");
-    assertSays(2, "windows", "model=" + folder, "windows=0");
-    assertSays(2, "prompt", "model=" + folder, "prompt=loud");
-    assertSays(2, "speed=9", "model=" + folder, "speed=9");
-    assertSays(1, "tests", "model=" + folder);
-    assertSays(1, "config.json", "model=" + folder.resolve("nowhere"));
-    Path data = Files.createDirectories(folder.resolve("tests"));
-    Files.writeString(data.resolve("bad.jsonl"), "{\"prompt\": \"a\"}\n");
-    assertSays(1, "answer", "model=" + folder);
-  }
-
-  @Test
   void methodsByName() {
     assertEquals(Methods.ALL, Methods.named("*"));
     assertEquals(List.of("f16", "uniform-2"), Methods.named("uniform-2").stream().map(MethodEntry::name).toList());
@@ -313,15 +256,5 @@ class EvaluationTest {
     bar.end();
     // The second came too soon.
     assertEquals(3, out.toString(StandardCharsets.UTF_8).chars().filter(c -> c == '\r').count() - 1);
-  }
-
-  private static int run(String[] args, AtomicBoolean stop) {
-    return Evaluate.run(args, new PrintStream(new ByteArrayOutputStream()), stop);
-  }
-
-  private static void assertSays(int code, String part, String... args) {
-    ByteArrayOutputStream out = new ByteArrayOutputStream();
-    assertEquals(code, Evaluate.run(args, new PrintStream(out), new AtomicBoolean()));
-    assertTrue(out.toString(StandardCharsets.UTF_8).contains(part), out.toString(StandardCharsets.UTF_8));
   }
 }

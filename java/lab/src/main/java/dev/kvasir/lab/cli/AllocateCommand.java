@@ -1,0 +1,71 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.KvGeometry;
+import dev.kvasir.Side;
+import dev.kvasir.calibrate.BitAllocator;
+import dev.kvasir.calibrate.BitPlan;
+import dev.kvasir.calibrate.PageCost;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.Sensitivities;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+import picocli.CommandLine.ParentCommand;
+
+@Command(
+    name = "allocate",
+    description = "Gives each layer the bits that hurt least within an average, and writes the plan to the profile.",
+    mixinStandardHelpOptions = true)
+final class AllocateCommand implements Callable<Integer> {
+
+  @ParentCommand private Main main;
+
+  @Parameters(paramLabel = "PROFILE", description = "A profile with sensitivities.")
+  private Path source;
+
+  @Option(
+      names = "--bits",
+      required = true,
+      paramLabel = "B",
+      description = "Average bits per element that pages may take, parameters included.")
+  private double bits;
+
+  @Option(names = "--widths", paramLabel = "N", split = ",", description = "Widths to choose from. Default: 2,4,8.")
+  private int[] widths = {2, 4, 8};
+
+  @Option(names = "--separate", description = "Keys and values of a layer may differ.")
+  private boolean separate;
+
+  @Option(names = "--out", paramLabel = "FILE", description = "Where to write. Default: PROFILE itself.")
+  private @Nullable Path target;
+
+  @Override
+  public Integer call() throws IOException {
+    Profile profile = Profile.load(source);
+    KvGeometry geometry = profile.geometry();
+    Sensitivities sensitivities =
+        profile
+            .sensitivities()
+            .orElseThrow(
+                () -> new IllegalArgumentException(source + " has no sensitivities: calibrate with --tensors first"));
+    BitPlan plan =
+        BitAllocator.of(geometry, sensitivities, PageCost.perToken(geometry))
+            .widths(widths)
+            .separateSides(separate)
+            .averageBits(bits)
+            .solve();
+    main.out().println("layer  keys  values");
+    for (int layer = 0; layer < plan.layers(); layer++) {
+      main.out().printf("%5d %5d %7d%n", layer, plan.bits(layer, Side.KEYS), plan.bits(layer, Side.VALUES));
+    }
+    main.out().printf("sensitivity %.4g, %s%n", plan.objective(), plan.optimal() ? "proven optimal" : "not proven");
+    Path file = target == null ? source : target;
+    profile.toBuilder().plan(plan).build().save(file);
+    main.out().println("Profile: " + file);
+    return 0;
+  }
+}

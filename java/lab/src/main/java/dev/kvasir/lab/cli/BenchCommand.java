@@ -1,0 +1,34 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.lab.Demo;
+import java.util.concurrent.Callable;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
+
+@Command(
+    name = "bench",
+    description = "Memory, speed and error of one attention layer at every uniform width, on synthetic tokens.",
+    mixinStandardHelpOptions = true)
+final class BenchCommand implements Callable<Integer> {
+
+  @ParentCommand private Main main;
+  @Spec private CommandLine.Model.CommandSpec spec;
+
+  @Option(names = "--tokens", paramLabel = "N", description = "Length of the sequence. Default: ${DEFAULT-VALUE}.")
+  private int tokens = 32 * 1024;
+
+  @Option(names = "--seconds", paramLabel = "S", description = "How long to measure. Default: ${DEFAULT-VALUE}.")
+  private double seconds = 8;
+
+  @Override
+  public Integer call() {
+    if (tokens < 1 || !(seconds >= 0)) {
+      throw new CommandLine.ParameterException(spec.commandLine(), "--tokens must be 1 or more, --seconds 0 or more");
+    }
+    Demo.run(main.out(), tokens, seconds);
+    return 0;
+  }
+}

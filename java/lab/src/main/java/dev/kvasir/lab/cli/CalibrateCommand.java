@@ -1,0 +1,78 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.KvGeometry;
+import dev.kvasir.calibrate.CalibrationTensors;
+import dev.kvasir.calibrate.KeyScaling;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.RopePairs;
+import dev.kvasir.calibrate.Sensitivities;
+import dev.kvasir.lab.inspect.Recording;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
+import java.util.concurrent.Callable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParentCommand;
+
+@Command(
+    name = "calibrate",
+    description = {
+      "Finds key scaling for a model from a text that it reads and, given recorded tensors with gradients, the",
+      "sensitivities of its layers; writes a profile."
+    },
+    mixinStandardHelpOptions = true)
+final class CalibrateCommand implements Callable<Integer> {
+
+  @ParentCommand private Main main;
+  @Mixin private TextOptions text;
+
+  @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: ${DEFAULT-VALUE}.")
+  private Path target = Path.of("kvasir.profile");
+
+  @Option(names = "--queries", paramLabel = "N", description = "Newest tokens that ask. Default: ${DEFAULT-VALUE}.")
+  private int queries = 128;
+
+  @Option(names = "--bits", paramLabel = "N", description = "Width to scale keys for. Default: ${DEFAULT-VALUE}.")
+  private int bits = 4;
+
+  @Option(
+      names = "--tensors",
+      paramLabel = "FILE",
+      split = ",",
+      description = "Safetensors with keys, values and gradients of one text, heads first.")
+  private List<Path> tensors = List.of();
+
+  @Override
+  public Integer call() throws IOException {
+    Recording recording = text.record();
+    KvGeometry geometry = recording.model().geometry();
+    KeyScaling.Options options =
+        KeyScaling.Options.defaults()
+            .rope(RopePairs.HALVES, 10_000)
+            .frequencies(Arrays.stream(recording.model().config().rope().frequencies()).boxed().toList())
+            .bits(bits);
+    KeyScaling scaling =
+        KeyScaling.calibrate(geometry, options, layer -> List.of(recording.sample(layer).lastQueries(queries)));
+    Profile.Builder profile = Profile.builder(geometry).keyScaling(scaling).note("model", text.name());
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      double[] errors = scaling.errors(layer);
+      double best = Arrays.stream(errors).min().orElse(0);
+      main.out().printf("layer %d: alpha %.2f, error %.3e, %.3e without scaling%n", layer, scaling.alpha(layer), best,
+          errors[0]);
+    }
+    if (!tensors.isEmpty()) {
+      try (CalibrationTensors files =
+          CalibrationTensors.open(
+              geometry, CalibrationTensors.Layout.HEADS_FIRST, tensors.toArray(Path[]::new))) {
+        profile.sensitivities(Sensitivities.accumulator(geometry).keyScaling(scaling).add(files).result());
+        main.out().println("Sensitivities of " + geometry.layers() + " layers.");
+      }
+    }
+    profile.build().save(target);
+    main.out().println("Profile: " + target);
+    return 0;
+  }
+}

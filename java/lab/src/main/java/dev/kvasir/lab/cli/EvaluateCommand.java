@@ -1,0 +1,115 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.lab.evaluate.Evaluation;
+import dev.kvasir.lab.evaluate.MethodEntry;
+import dev.kvasir.lab.evaluate.Methods;
+import dev.kvasir.lab.evaluate.Outcome;
+import dev.kvasir.lab.evaluate.ProgressBar;
+import dev.kvasir.lab.evaluate.PromptMode;
+import dev.kvasir.lab.evaluate.Sample;
+import dev.kvasir.lab.evaluate.SampleSets;
+import dev.kvasir.lab.model.Model;
+import dev.kvasir.lab.report.ResultFiles;
+import dev.kvasir.lab.report.TextTable;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Path;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
+
+@Command(
+    name = "evaluate",
+    description = {
+      "Measures what each method costs a model: text, tasks, memory and time.",
+      "Ctrl-C ends it early; what has been measured is written all the same."
+    },
+    mixinStandardHelpOptions = true)
+final class EvaluateCommand implements Callable<Integer> {
+
+  @ParentCommand private Main main;
+  @Spec private CommandLine.Model.CommandSpec spec;
+
+  @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
+  private Path folder;
+
+  @Option(
+      names = "--data",
+      paramLabel = "DIR",
+      description = "Texts (*_test.bin) and tasks (*.jsonl). Default: MODEL/tests.")
+  private @Nullable Path data;
+
+  @Option(names = "--out", paramLabel = "DIR", description = "Where reports go. Default: ${DEFAULT-VALUE}.")
+  private Path target = Path.of("build/reports/kvasir");
+
+  @Option(
+      names = "--methods",
+      paramLabel = "LIST",
+      description = "Names with commas between; a star stands for anything. Default: all.")
+  private String methods = "*";
+
+  @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: ${DEFAULT-VALUE}.")
+  private int windows = 2;
+
+  @Option(names = "--samples", paramLabel = "N", description = "Instances of each task. Default: ${DEFAULT-VALUE}.")
+  private int samples = 10;
+
+  @Option(
+      names = "--prompt",
+      paramLabel = "MODE",
+      description = "How prompts of tasks get into a cache: ${COMPLETION-CANDIDATES}. Default: ${DEFAULT-VALUE}.")
+  private PromptMode prompt = PromptMode.STREAM;
+
+  @Override
+  public Integer call() throws IOException {
+    List<MethodEntry> entries;
+    try {
+      entries = Methods.named(methods);
+    } catch (IllegalArgumentException e) {
+      throw new CommandLine.ParameterException(spec.commandLine(), e.getMessage());
+    }
+    if (windows < 1 || samples < 1) {
+      throw new CommandLine.ParameterException(
+          spec.commandLine(), "--windows " + windows + " --samples " + samples + ": both must be 1 or more");
+    }
+    Model model = Model.load(folder);
+    Path tests = data == null ? folder.resolve("tests") : data;
+    Map<String, List<Sample>> sets = SampleSets.read(tests, model.tokenizer(), windows, samples);
+    String name = folder.toAbsolutePath().normalize().getFileName().toString();
+    ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
+    Outcome outcome = new Evaluation(name, model, sets, entries, prompt, listener(bar)).run(main::stopped);
+    ResultFiles.write(outcome, target);
+    bar.end();
+    main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),
+        ProgressBar.time(outcome.seconds()));
+    main.out().println(TextTable.of(outcome));
+    main.out().println((outcome.complete() ? "" : "Stopped early. ") + "Report: " + target.resolve("index.html"));
+    main.out().flush();
+    return outcome.complete() ? 0 : Main.STOPPED;
+  }
+
+  private Evaluation.Listener listener(ProgressBar bar) {
+    return new Evaluation.Listener() {
+      @Override
+      public void progress(long done, long total, String doing) {
+        bar.show(done, total, doing);
+      }
+
+      @Override
+      public void advanced(Outcome soFar) {
+        try {
+          ResultFiles.write(soFar, target);
+        } catch (IOException e) {
+          throw new UncheckedIOException(e);
+        }
+      }
+    };
+  }
+}

@@ -1,0 +1,124 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.KvException;
+import dev.kvasir.Kvasir;
+import dev.kvasir.NativeUnavailableException;
+import java.io.IOException;
+import java.io.PrintStream;
+import java.io.PrintWriter;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.NoSuchFileException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+import picocli.CommandLine;
+import picocli.CommandLine.Command;
+
+/** The program {@code kvasir}. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by the user. */
+@Command(
+    name = "kvasir",
+    description = "Compressed KV caches: measure, calibrate, look inside.",
+    mixinStandardHelpOptions = true,
+    versionProvider = Main.Version.class,
+    synopsisSubcommandLabel = "COMMAND",
+    exitCodeListHeading = "%nExit codes:%n",
+    exitCodeList = {"0:done", "1:failed", "2:asked wrongly", "130:stopped by the user; results are partial"},
+    subcommands = {
+      EvaluateCommand.class,
+      CalibrateCommand.class,
+      AllocateCommand.class,
+      InspectCommand.class,
+      BenchCommand.class
+    })
+public final class Main implements Runnable {
+
+  /** How long the end of the program waits for the step under way and the files. */
+  private static final int GRACE_SECONDS = 20;
+
+  static final int STOPPED = 130;
+
+  private final PrintStream out;
+  private final AtomicBoolean stop;
+
+  @CommandLine.Spec private CommandLine.Model.CommandSpec spec;
+
+  private Main(PrintStream out, AtomicBoolean stop) {
+    this.out = out;
+    this.stop = stop;
+  }
+
+  /** What --version says: the library that was loaded. */
+  static final class Version implements CommandLine.IVersionProvider {
+    @Override
+    public String[] getVersion() {
+      return new String[] {"kvasir " + Kvasir.version() + ", " + Kvasir.defaultBackend()};
+    }
+  }
+
+  /** Runs the program. */
+  public static void main(String[] args) {
+    AtomicBoolean stop = new AtomicBoolean();
+    CountDownLatch ended = new CountDownLatch(1);
+    // Ctrl-C: commands that can leave partial results see the flag and do.
+    Runtime.getRuntime()
+        .addShutdownHook(
+            new Thread(
+                () -> {
+                  stop.set(true);
+                  try {
+                    ended.await(GRACE_SECONDS, TimeUnit.SECONDS);
+                  } catch (InterruptedException e) {
+                    Thread.currentThread().interrupt();
+                  }
+                }));
+    int code = 1;
+    try {
+      code = run(args, System.out, stop);
+    } finally {
+      ended.countDown();
+    }
+    if (!stop.get()) {
+      System.exit(code);
+    }
+  }
+
+  /** Runs the program until it is done or told to stop; all that it says goes to {@code out}. Returns its exit code. */
+  public static int run(String[] args, PrintStream out, AtomicBoolean stop) {
+    PrintWriter writer = new PrintWriter(out, true, StandardCharsets.UTF_8);
+    return new CommandLine(new Main(out, stop))
+        .setOut(writer)
+        .setErr(writer)
+        .setCaseInsensitiveEnumValuesAllowed(true)
+        .setUsageHelpWidth(110)
+        .setExecutionExceptionHandler((failure, line, parsed) -> explain(failure, writer))
+        .execute(args);
+  }
+
+  /** What users can mend is said in a line; anything else is a bug, and keeps its stack trace. */
+  private static int explain(Exception failure, PrintWriter writer) throws Exception {
+    if (failure instanceof NoSuchFileException) {
+      writer.println("kvasir: there is no file " + failure.getMessage());
+    } else if (failure instanceof IOException
+        || failure instanceof KvException
+        || failure instanceof NativeUnavailableException
+        || failure instanceof IllegalArgumentException) {
+      writer.println("kvasir: " + failure.getMessage());
+    } else {
+      throw failure;
+    }
+    return 1;
+  }
+
+  @Override
+  public void run() {
+    spec.commandLine().usage(spec.commandLine().getOut());
+  }
+
+  PrintStream out() {
+    return out;
+  }
+
+  boolean stopped() {
+    return stop.get();
+  }
+}

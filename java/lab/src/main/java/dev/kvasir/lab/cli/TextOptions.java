@@ -1,0 +1,73 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.lab.inspect.Recording;
+import dev.kvasir.lab.model.Model;
+import dev.kvasir.lab.model.ModelException;
+import java.io.IOException;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.TreeSet;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.Parameters;
+
+/** A model and a text for it to read. */
+final class TextOptions {
+
+  @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
+  private Path folder;
+
+  @Option(
+      names = "--text",
+      paramLabel = "FILE",
+      description = "What the model reads. Default: the first *_val.bin in MODEL/tests.")
+  private @Nullable Path text;
+
+  @Option(names = "--tokens", paramLabel = "N", description = "How much of it. Default: ${DEFAULT-VALUE}.")
+  private int tokens = 1024;
+
+  /** The model's name. */
+  String name() {
+    return folder.toAbsolutePath().normalize().getFileName().toString();
+  }
+
+  /** Lets the model read. */
+  Recording record() throws IOException {
+    if (tokens < 2) {
+      throw new IllegalArgumentException("--tokens is " + tokens + ", not 2 or more");
+    }
+    Model model = Model.load(folder);
+    Path file = text == null ? standard() : text;
+    // No token of ours stands for more than some bytes; 16 for each are enough.
+    byte[] bytes;
+    try (var in = Files.newInputStream(file)) {
+      bytes = in.readNBytes((int) Math.min(Integer.MAX_VALUE - 8, 16L * tokens));
+    }
+    int[] all =
+        IntStream.concat(
+                Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(bytes)))
+            .limit(tokens)
+            .toArray();
+    if (all.length < 2) {
+      throw new ModelException(file + " holds no text");
+    }
+    return Recording.of(model, all);
+  }
+
+  private Path standard() throws IOException {
+    Path tests = folder.resolve("tests");
+    TreeSet<Path> found = new TreeSet<>();
+    if (Files.isDirectory(tests)) {
+      try (DirectoryStream<Path> files = Files.newDirectoryStream(tests, "*_val.bin")) {
+        files.forEach(found::add);
+      }
+    }
+    if (found.isEmpty()) {
+      throw new ModelException(tests + " holds no *_val.bin; name a text with --text");
+    }
+    return found.first();
+  }
+}

@@ -1,0 +1,215 @@
+package dev.kvasir.lab.cli;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.Side;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.Safetensors;
+import dev.kvasir.calibrate.Tensor;
+import dev.kvasir.lab.Json;
+import dev.kvasir.lab.TinyModel;
+import dev.kvasir.lab.inspect.ChannelStatistics;
+import dev.kvasir.lab.inspect.Recording;
+import dev.kvasir.lab.model.Model;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** The commands on a small random model: what they write, what they say, their exit codes. */
+class MainTest {
+
+  @TempDir Path folder;
+
+  @BeforeEach
+  void writeModel() throws Exception {
+    TinyModel.qwen2(folder, 7);
+  }
+
+  private static byte[] bytes(long seed, int count) {
+    byte[] bytes = new byte[count];
+    new Random(seed).nextBytes(bytes);
+    return bytes;
+  }
+
+  private static String letters(long seed, int count) {
+    return new Random(seed).ints(count, 'a', 'z' + 1).collect(
+        StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
+  }
+
+  @Test
+  void evaluateWritesItsFiles() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
+    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    List<String> lines = new ArrayList<>();
+    for (int i = 0; i < 5; i++) {
+      lines.add(Json.write(Map.of("prompt", letters(i, 50), "answer", letters(i + 9, 5), "meta", Map.of("n", i))));
+    }
+    Files.write(data.resolve("guess.jsonl"), lines);
+    Path out = folder.resolve("report");
+    String[] args = {
+      "evaluate", "" + folder, "--methods=uniform-2,pattern-2", "--windows=2", "--samples", "3", "--out", "" + out,
+      "--prompt=exact"
+    };
+    assertSays(0, "pattern-2", args);
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(List.of("f16", "uniform-2", "pattern-2"), rows.stream().map(r -> r.get("method").text()).toList());
+    for (Json row : rows) {
+      for (String field : List.of("bits", "bpb", "bpb_far", "kl", "top1", "cache_bytes", "us_per_token")) {
+        assertTrue(Double.isFinite(row.get(field).number()), field);
+        assertTrue(row.get("errors").map().containsKey(field) || field.equals("bits") || field.equals("cache_bytes"));
+      }
+      assertTrue(row.get("tasks").get("guess").number() >= 0);
+      assertEquals(2, row.get("windows").integer());
+      assertEquals(3, row.get("graded").get("guess").get("instances").integer());
+      assertTrue(row.get("complete").flag());
+    }
+    assertEquals(0, rows.get(0).get("kl").number());
+    List<String> csv = Files.readAllLines(out.resolve("evaluate.csv"));
+    assertEquals(4, csv.size());
+    assertEquals(csv.get(0).split(",").length, csv.get(2).split(",", -1).length);
+    assertTrue(Files.readString(out.resolve("index.html")).contains("pattern-2"));
+
+    assertEquals(130, Main.run(args, new PrintStream(new ByteArrayOutputStream()), new AtomicBoolean(true)));
+    rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(3, rows.size());
+    assertFalse(rows.get(0).get("complete").flag());
+    assertTrue(rows.get(0).find("bpb").isEmpty());
+  }
+
+  @Test
+  void commandsSayWhatIsWrong() throws Exception {
+    String model = folder.toString();
+    assertSays(2, "MODEL", "evaluate");
+    assertSays(2, "uniform-5", "evaluate", model, "--methods=uniform-5");
+    assertSays(2, "windows", "evaluate", model, "--windows=0");
+    assertSays(2, "loud", "evaluate", model, "--prompt=loud");
+    assertSays(2, "speed", "evaluate", model, "--speed=9");
+    assertSays(2, "dance", "dance");
+    assertSays(1, "tests", "evaluate", model);
+    assertSays(1, "config.json", "evaluate", folder.resolve("nowhere").toString());
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.writeString(data.resolve("bad.jsonl"), "{\"prompt\": \"a\"}\n");
+    assertSays(1, "answer", "evaluate", model);
+    assertSays(1, "_val.bin", "inspect", model);
+    assertSays(1, "no file", "inspect", model, "--text", model + "/nothing");
+    assertSays(1, "nothing.profile", "allocate", model + "/nothing.profile", "--bits", "3");
+    assertSays(2, "--bits", "allocate", model);
+    assertSays(2, "tokens", "bench", "--tokens", "0");
+  }
+
+  @Test
+  void helpNamesAllCommands() {
+    for (String[] args : new String[][] {{}, {"--help"}}) {
+      String said = assertSays(0, "Exit codes", args);
+      for (String command : List.of("evaluate", "calibrate", "allocate", "inspect", "bench")) {
+        assertTrue(said.contains(command), command);
+      }
+    }
+    assertSays(0, "--methods", "evaluate", "--help");
+    assertSays(0, "kvasir ", "--version");
+  }
+
+  @Test
+  void benchMeasures() {
+    assertSays(0, "16-bit", "bench", "--tokens=600", "--seconds=0");
+  }
+
+  @Test
+  void inspectDrawsTheCache() throws Exception {
+    Path text = folder.resolve("some.txt");
+    Files.write(text, bytes(3, 500));
+    Path page = folder.resolve("pages").resolve("inspect.html");
+    String said =
+        assertSays(0, "widest", "inspect", folder.toString(), "--text", text.toString(), "--tokens=200", "--out",
+            page.toString());
+    // A header, two sides of two layers of two heads, and the place of the page.
+    assertEquals(1 + 8 + 1, said.lines().count());
+    String html = Files.readString(page);
+    assertEquals(2 * TinyModel.LAYERS * TinyModel.KV_HEADS * TinyModel.HEAD_DIM, html.split("<rect ").length - 1);
+    assertFalse(html.contains("NaN") || html.contains("src="));
+  }
+
+  @Test
+  void statisticsOfChannels() throws Exception {
+    Recording recording = Recording.of(Model.load(folder), 256, 1, 2, 3, 4, 5, 6, 7, 8, 9);
+    assertEquals(10, recording.tokens());
+    assertEquals(10, recording.sample(1).queryTokens());
+    int d = TinyModel.HEAD_DIM;
+    for (Side side : Side.values()) {
+      ChannelStatistics found = ChannelStatistics.of(recording, 1, side, 1);
+      float[] rows = recording.rows(1, side);
+      double widest = 0;
+      for (int c = 0; c < d; c++) {
+        double low = 1e9;
+        double high = -1e9;
+        for (int t = 0; t < 10; t++) {
+          low = Math.min(low, rows[(2 * t + 1) * d + c]);
+          high = Math.max(high, rows[(2 * t + 1) * d + c]);
+        }
+        assertEquals(high - low, found.ranges()[c], 1e-9);
+        widest = Math.max(widest, high - low);
+      }
+      double[] sorted = found.ranges().clone();
+      java.util.Arrays.sort(sorted);
+      assertEquals(widest / sorted[d / 2], found.outlierRatio(), 1e-9);
+      assertTrue(found.largest() > 0 && found.tokenOverChannel() > 0);
+    }
+  }
+
+  @Test
+  void calibrateThenAllocate() throws Exception {
+    Path text = folder.resolve("some.txt");
+    Files.write(text, bytes(3, 500));
+    Path profile = folder.resolve("tiny.profile");
+    String[] plain = {
+      "calibrate", folder.toString(), "--text", text.toString(), "--tokens=160", "--queries=16", "--out",
+      profile.toString()
+    };
+    assertSays(0, "layer 1: alpha", plain);
+    assertTrue(Profile.load(profile).keyScaling().isPresent());
+    assertSays(1, "sensitivities", "allocate", profile.toString(), "--bits=4");
+
+    Map<String, Tensor> tensors = new LinkedHashMap<>();
+    Random random = new Random(2);
+    for (int layer = 0; layer < TinyModel.LAYERS; layer++) {
+      for (String name : List.of("layers.%d.k", "layers.%d.v", "layers.%d.grad_k", "layers.%d.grad_v")) {
+        float[] values = new float[TinyModel.KV_HEADS * 128 * TinyModel.HEAD_DIM];
+        for (int i = 0; i < values.length; i++) {
+          values[i] = (float) random.nextGaussian();
+        }
+        tensors.put(String.format(name, layer), Tensor.ofFloats(values, TinyModel.KV_HEADS, 128, TinyModel.HEAD_DIM));
+      }
+    }
+    Path file = folder.resolve("tensors.safetensors");
+    Safetensors.write(file, Map.of(), tensors);
+    List<String> more = new ArrayList<>(List.of(plain));
+    more.add("--tensors=" + file);
+    assertSays(0, "Sensitivities", more.toArray(String[]::new));
+    String said = assertSays(0, "proven optimal", "allocate", profile.toString(), "--bits=6", "--separate");
+    assertTrue(said.contains("layer  keys  values"));
+    assertEquals(TinyModel.LAYERS, Profile.load(profile).plan().orElseThrow().layers());
+  }
+
+  private static String assertSays(int code, String part, String... args) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    int found = Main.run(args, new PrintStream(out), new AtomicBoolean());
+    String said = out.toString(StandardCharsets.UTF_8);
+    assertEquals(code, found, said);
+    assertTrue(said.contains(part), said);
+    return said;
+  }
+}
