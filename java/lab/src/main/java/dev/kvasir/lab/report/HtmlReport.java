@@ -95,9 +95,9 @@ final class HtmlReport {
         .ifPresent(r -> card("smallest with 95 % of the 16-bit answers right", r,
             format("%.1f %% exact, 16 bit %.1f %%", 100 * exact(r), 100 * exact)));
     outcome.results().stream()
-        .filter(r -> r != reference && r.bits() <= 2.5 && r.divergence().present())
+        .filter(r -> r != reference && r.bits() <= 3 && r.divergence().present())
         .min(Comparator.comparingDouble(r -> r.divergence().value()))
-        .ifPresent(r -> card("closest to 16 bit at 2.5 bits or less", r, format("KL %.4f", r.divergence().value())));
+        .ifPresent(r -> card("closest to 16 bit at 3 bits or less", r, format("KL %.4f", r.divergence().value())));
     outcome.results().stream()
         .filter(r -> r.attentionMicros().present())
         .min(Comparator.comparingDouble(r -> r.attentionMicros().value()))

@@ -32,7 +32,8 @@ public final class InspectReport {
     out.append(" tokens, keys after RoPE. Wide channels among narrow ones make a cache hard to quantise.</p>");
     out.append("</header>");
     double high = all.stream().flatMapToDouble(one -> java.util.Arrays.stream(one.ranges())).max().orElse(1);
-    double low = Math.max(high / 300, 1e-6);
+    double least = all.stream().flatMapToDouble(one -> java.util.Arrays.stream(one.ranges())).min().orElse(0);
+    double low = Math.max(Math.max(high / 300, least), 1e-6);
     for (Side side : Side.values()) {
       List<ChannelStatistics> rows = all.stream().filter(one -> one.side() == side).toList();
       out.append("<section><h2>").append(side == Side.KEYS ? "Keys" : "Values").append("</h2><figure>");
