@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.MethodEntry;
 import dev.kvasir.lab.evaluate.Methods;
@@ -84,7 +85,9 @@ final class EvaluateCommand implements Callable<Integer> {
     Map<String, List<Sample>> sets = SampleSets.read(tests, model.tokenizer(), windows, samples);
     String name = folder.toAbsolutePath().normalize().getFileName().toString();
     ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
-    Outcome outcome = new Evaluation(name, model, sets, entries, prompt, listener(bar)).run(main::stopped);
+    Calibrations calibrations = new Calibrations(model, Calibrations.texts(tests));
+    Outcome outcome =
+        new Evaluation(name, model, sets, entries, prompt, calibrations, listener(bar)).run(main::stopped);
     ResultFiles.write(outcome, target);
     bar.end();
     main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),

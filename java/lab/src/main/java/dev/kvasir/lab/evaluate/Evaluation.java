@@ -40,6 +40,7 @@ public final class Evaluation {
   private final Decoder decoder;
   private final Map<String, List<Sample>> sets;
   private final PromptMode prompt;
+  private final Calibrations calibrations;
   private final Listener listener;
   private final List<MethodResult> results = new ArrayList<>();
   private final long start = System.nanoTime();
@@ -55,6 +56,7 @@ public final class Evaluation {
    * @param sets samples by the name of their set
    * @param methods the methods, {@link Methods#REFERENCE} first
    * @param prompt how prompts get into caches
+   * @param calibrations for methods that learn of the model first
    * @param listener hears how things go
    */
   public Evaluation(
@@ -63,6 +65,7 @@ public final class Evaluation {
       Map<String, List<Sample>> sets,
       List<MethodEntry> methods,
       PromptMode prompt,
+      Calibrations calibrations,
       Listener listener) {
     if (methods.isEmpty() || methods.get(0) != Methods.REFERENCE) {
       throw new IllegalArgumentException("the first method must be the reference, " + Methods.REFERENCE.name());
@@ -72,6 +75,7 @@ public final class Evaluation {
     this.decoder = new Decoder(model);
     this.sets = sets;
     this.prompt = prompt;
+    this.calibrations = calibrations;
     this.listener = listener;
     methods.forEach(method -> results.add(new MethodResult(method)));
   }
@@ -122,7 +126,9 @@ public final class Evaluation {
     HeadErrors errors = null;
     List<KvSequence> exact = new ArrayList<>();
     int tokens = batch.stream().mapToInt(Sample::length).max().orElse(0) + TIMED_STEPS + 1;
-    try (KvCache referenceCache = Methods.REFERENCE.factory().create(model.geometry(), batch.size(), tokens)) {
+    MethodEntry.Request request =
+        new MethodEntry.Request(model.geometry(), batch.size(), tokens, calibrations);
+    try (KvCache referenceCache = Methods.REFERENCE.factory().create(request)) {
       for (MethodResult result : results) {
         Scorer scorer = new Scorer(batch, model.tokenizer(), model.config().vocabulary(), reference);
         if (reference == null) {
@@ -135,7 +141,7 @@ public final class Evaluation {
           }
           reference = scorer;
         } else if (result.failure() == null) {
-          if (!run(batch, result, scorer, tokens, exact, errors)) {
+          if (!run(batch, result, scorer, request, exact, errors)) {
             return false;
           }
         }
@@ -149,10 +155,10 @@ public final class Evaluation {
       List<Sample> batch,
       MethodResult result,
       Scorer scorer,
-      int tokens,
+      MethodEntry.Request request,
       List<KvSequence> exact,
       @Nullable HeadErrors errors) {
-    try (KvCache cache = result.method().factory().create(model.geometry(), batch.size(), tokens)) {
+    try (KvCache cache = result.method().factory().create(request)) {
       List<KvSequence> sequences = new ArrayList<>();
       for (int i = 0; i < batch.size(); i++) {
         KvSequence sequence = cache.newSequence();
@@ -167,7 +173,7 @@ public final class Evaluation {
         return false;
       }
       if (errors != null) {
-        result.headErrors(errors.of(result.method()));
+        result.headErrors(errors.of(result.method(), calibrations));
       }
     } catch (KvException | IllegalArgumentException e) {
       result.failed(String.valueOf(e.getMessage()));

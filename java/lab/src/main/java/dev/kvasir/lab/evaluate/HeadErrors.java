@@ -49,8 +49,8 @@ final class HeadErrors {
   }
 
   /** {@code [layer][query head]}: length of the difference of outputs, relative. */
-  double[][] of(MethodEntry method) {
-    try (KvCache cache = method.factory().create(reference.cache().geometry(), 1, tokens);
+  double[][] of(MethodEntry method, Calibrations calibrations) {
+    try (KvCache cache = method.factory().create(request(calibrations));
         KvSequence sequence = cache.newSequence()) {
       double[][] errors = new double[queries.length][];
       for (int layer = 0; layer < queries.length; layer++) {
@@ -61,6 +61,10 @@ final class HeadErrors {
       }
       return errors;
     }
+  }
+
+  private MethodEntry.Request request(Calibrations calibrations) {
+    return new MethodEntry.Request(reference.cache().geometry(), 1, tokens, calibrations);
   }
 
   /** Appends the first tokens of one sequence's layer to another's, in one piece. */

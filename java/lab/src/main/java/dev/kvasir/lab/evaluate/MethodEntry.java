@@ -14,22 +14,26 @@ import dev.kvasir.KvMethod;
  */
 public record MethodEntry(String name, String family, String about, CacheFactory factory) {
 
+  /**
+   * What a cache is wanted for.
+   *
+   * @param geometry the model's shape
+   * @param sequences how many there will be
+   * @param tokens how long each may become, for methods whose budget depends on it
+   * @param calibrations what can be learned of the model, for methods that need it
+   */
+  public record Request(KvGeometry geometry, int sequences, int tokens, Calibrations calibrations) {}
+
   /** Makes caches for an evaluation. */
   @FunctionalInterface
   public interface CacheFactory {
-    /**
-     * A cache for some sequences at once.
-     *
-     * @param geometry the model's shape
-     * @param sequences how many there will be
-     * @param tokens how long each may become, for methods whose budget depends on it
-     */
-    KvCache create(KvGeometry geometry, int sequences, int tokens);
+    /** A cache for some sequences at once. */
+    KvCache create(Request request);
   }
 
   /** A method without a budget. */
   static MethodEntry of(String name, String family, String about, KvMethod method) {
     return new MethodEntry(
-        name, family, about, (geometry, sequences, tokens) -> KvCache.builder(geometry).method(method).build());
+        name, family, about, request -> KvCache.builder(request.geometry()).method(method).build());
   }
 }

@@ -10,6 +10,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -18,7 +19,8 @@ import java.util.stream.IntStream;
 
 /**
  * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt} and
- * {@code answer}. The texts that end in {@code _val.bin} are for tuning and stay untouched.
+ * {@code answer}. The texts that end in {@code _val.bin} are for tuning: {@link
+ * Calibrations} reads them, no score does.
  */
 public final class SampleSets {
 
@@ -101,7 +103,7 @@ public final class SampleSets {
     }
   }
 
-  private static Iterable<Path> files(Path folder, String glob) throws IOException {
+  static Collection<Path> files(Path folder, String glob) throws IOException {
     TreeSet<Path> found = new TreeSet<>();
     try (DirectoryStream<Path> stream = Files.newDirectoryStream(folder, glob)) {
       stream.forEach(found::add);

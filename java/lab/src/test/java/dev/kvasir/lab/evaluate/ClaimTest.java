@@ -13,7 +13,7 @@ import org.junit.jupiter.api.Test;
 class ClaimTest {
 
   private static MethodResult result(String name, double... divergences) {
-    MethodResult result = new MethodResult(new MethodEntry(name, "family", "about", (g, s, t) -> null));
+    MethodResult result = new MethodResult(new MethodEntry(name, "family", "about", request -> null));
     for (double divergence : divergences) {
       result.add(new TextScore("text", 100, 100, 50, 50, 100 * divergence, 90, 100));
     }

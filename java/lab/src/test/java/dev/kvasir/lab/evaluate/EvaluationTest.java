@@ -17,6 +17,7 @@ import dev.kvasir.lab.model.Model;
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -68,6 +69,10 @@ class EvaluationTest {
 
   private Sample task(long seed, int prompt, int answer) {
     return SampleSets.task("task", letters(seed, prompt), letters(seed + 1, answer), model.tokenizer());
+  }
+
+  private Calibrations calibrations() {
+    return new Calibrations(model, List.of());
   }
 
   private static MethodEntry entry(String name, KvMethod method) {
@@ -144,7 +149,7 @@ class EvaluationTest {
     }
     Outcome outcome =
         new Evaluation("tiny", model, Map.of("text", List.of(sample)), List.of(Methods.REFERENCE), PromptMode.STREAM,
-            DEAF).run(() -> false);
+            calibrations(), DEAF).run(() -> false);
     assertEquals(bits / 200, outcome.results().get(0).bitsPerByte().value(), 1e-3 * bits / 200);
   }
 
@@ -156,7 +161,7 @@ class EvaluationTest {
     List<MethodEntry> methods =
         List.of(Methods.REFERENCE, entry("twin", new HalfPrecision()), entry("rough", Uniform.bits(1)));
     for (PromptMode prompt : PromptMode.values()) {
-      Outcome outcome = new Evaluation("tiny", model, sets, methods, prompt, DEAF).run(() -> false);
+      Outcome outcome = new Evaluation("tiny", model, sets, methods, prompt, calibrations(), DEAF).run(() -> false);
       assertTrue(outcome.complete());
       MethodResult first = outcome.results().get(0);
       MethodResult twin = outcome.find("twin").orElseThrow();
@@ -208,7 +213,7 @@ class EvaluationTest {
             advances.add(soFar);
           }
         };
-    Outcome outcome = new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, listener).run(stop::get);
+    Outcome outcome = new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), listener).run(stop::get);
     assertFalse(outcome.complete());
     assertFalse(advances.get(0).complete());
     assertEquals(1, outcome.results().get(1).texts().size());
@@ -220,14 +225,45 @@ class EvaluationTest {
   void aMethodThatFailsLeavesTheOthersAlone() {
     MethodEntry tight =
         new MethodEntry(
-            "tight", "family", "", (geometry, sequences, tokens) ->
-                KvCache.builder(geometry).method(Uniform.bits(2)).budgetBytes(100_000).build());
+            "tight", "family", "", request ->
+                KvCache.builder(request.geometry()).method(Uniform.bits(2)).budgetBytes(100_000).build());
     List<MethodEntry> methods = List.of(Methods.REFERENCE, tight, entry("rough", Uniform.bits(1)));
     Outcome outcome =
-        new Evaluation("tiny", model, Map.of("text", List.of(text(5, 600))), methods, PromptMode.STREAM, DEAF)
+        new Evaluation("tiny", model, Map.of("text", List.of(text(5, 600))), methods, PromptMode.STREAM, calibrations(), DEAF)
             .run(() -> false);
     assertTrue(outcome.find("tight").orElseThrow().failure().contains("budget"));
     assertEquals(1, outcome.find("rough").orElseThrow().texts().size());
+  }
+
+  @Test
+  void methodsLearnOnceFromTheTextsForTuning() throws Exception {
+    Files.write(folder.resolve("noise_val.bin"), bytes(8, 1500));
+    Files.write(folder.resolve("noise_test.bin"), bytes(9, 1500));
+    List<Path> texts = Calibrations.texts(folder);
+    assertEquals(List.of(folder.resolve("noise_val.bin")), texts);
+    AtomicInteger lessons = new AtomicInteger();
+    MethodEntry learner =
+        new MethodEntry(
+            "learner", "family", "", request -> {
+              int heard =
+                  request.calibrations().once("lesson", recordings -> {
+                    lessons.incrementAndGet();
+                    return recordings.get(0).tokens();
+                  });
+              assertEquals(1024, heard);
+              assertTrue(request.tokens() > 119);
+              return KvCache.builder(request.geometry()).method(Uniform.bits(2)).build();
+            });
+    Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 300)), "task", List.of(task(7, 100, 20)));
+    List<MethodEntry> methods = List.of(Methods.REFERENCE, learner);
+    Outcome outcome =
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, new Calibrations(model, texts), DEAF)
+            .run(() -> false);
+    assertTrue(outcome.complete());
+    assertEquals(1, lessons.get());
+    Outcome untaught =
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), DEAF).run(() -> false);
+    assertTrue(untaught.results().get(1).failure().contains("_val.bin"));
   }
 
   @Test
@@ -239,7 +275,8 @@ class EvaluationTest {
     assertThrows(IllegalArgumentException.class, () -> Methods.named("uniform"));
     assertThrows(
         IllegalArgumentException.class,
-        () -> new Evaluation("m", model, Map.of(), List.of(entry("a", Uniform.bits(2))), PromptMode.STREAM, DEAF));
+        () -> new Evaluation("m", model, Map.of(), List.of(entry("a", Uniform.bits(2))), PromptMode.STREAM,
+            calibrations(), DEAF));
   }
 
   @Test

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.lab.TinyModel;
+import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.Methods;
 import dev.kvasir.lab.evaluate.Outcome;
@@ -47,7 +48,8 @@ class HtmlReportTest {
     new Random(1).nextBytes(text);
     sets.put("noise", List.of(SampleSets.text("noise", text, model.tokenizer())));
     sets.put("a<b>&\"c\"", List.of(SampleSets.task("a<b>&\"c\"", "question ".repeat(30), "answer", model.tokenizer())));
-    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, DEAF).run(() -> stopped);
+    Calibrations calibrations = new Calibrations(model, List.of());
+    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, DEAF).run(() -> stopped);
   }
 
   @Test

@@ -1,0 +1,84 @@
+package dev.kvasir.lab.evaluate;
+
+import dev.kvasir.lab.inspect.Recording;
+import dev.kvasir.lab.model.Model;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Function;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * What methods learn of a model before they are measured: key scaling, codebooks, plans. They learn from the texts for
+ * tuning ({@code *_val.bin}), never from what they are measured on, and each thing is learned once an evaluation.
+ */
+public final class Calibrations {
+
+  /** Tokens of each text that are read. */
+  private static final int TOKENS = 1024;
+
+  private final Model model;
+  private final List<Path> texts;
+  private final Map<String, Object> known = new HashMap<>();
+  private @Nullable List<Recording> recordings;
+
+  /**
+   * Calibrations that have not begun.
+   *
+   * @param texts what the model reads when a method first asks
+   */
+  public Calibrations(Model model, List<Path> texts) {
+    this.model = model;
+    this.texts = List.copyOf(texts);
+  }
+
+  /**
+   * What {@code work} makes of the model's keys, values and queries on each text.
+   *
+   * @param name under which the result is kept; the same name must mean the same work
+   * @throws IllegalArgumentException if there is no text
+   */
+  @SuppressWarnings("unchecked")
+  public <T> T once(String name, Function<List<Recording>, T> work) {
+    if (!known.containsKey(name)) {
+      known.put(name, work.apply(recordings()));
+    }
+    return (T) known.get(name);
+  }
+
+  private List<Recording> recordings() {
+    if (texts.isEmpty()) {
+      throw new IllegalArgumentException("there is no text to calibrate on: *_val.bin beside the tests");
+    }
+    if (recordings == null) {
+      recordings = texts.stream().map(this::read).toList();
+    }
+    return recordings;
+  }
+
+  private Recording read(Path text) {
+    try {
+      byte[] bytes = Files.readAllBytes(text);
+      // However many bytes a token stands for, these are enough and do not take long.
+      byte[] beginning = Arrays.copyOf(bytes, Math.min(bytes.length, 16 * TOKENS));
+      IntStream tokens =
+          IntStream.concat(
+              Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(beginning)));
+      return Recording.of(model, tokens.limit(TOKENS).toArray());
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  /** The texts for tuning in a folder. */
+  public static List<Path> texts(Path folder) throws IOException {
+    return Files.isDirectory(folder) ? new ArrayList<>(SampleSets.files(folder, "*_val.bin")) : List.of();
+  }
+}
