@@ -82,7 +82,8 @@ final class EvaluateCommand implements Callable<Integer> {
     }
     Model model = Model.load(folder);
     Path tests = data == null ? folder.resolve("tests") : data;
-    Map<String, List<Sample>> sets = SampleSets.read(tests, model.tokenizer(), windows, samples);
+    Map<String, List<Sample>> sets =
+        SampleSets.read(tests, model.tokenizer(), windows, samples, model.config().maxPositions());
     String name = folder.toAbsolutePath().normalize().getFileName().toString();
     ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
     Calibrations calibrations = new Calibrations(model, Calibrations.texts(tests));

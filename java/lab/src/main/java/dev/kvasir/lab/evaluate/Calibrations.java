@@ -21,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Calibrations {
 
-  /** Tokens of each text that are read. */
+  /** Most tokens of each text that are read. */
   private static final int TOKENS = 1024;
 
   private final Model model;
@@ -71,7 +71,7 @@ public final class Calibrations {
       IntStream tokens =
           IntStream.concat(
               Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(beginning)));
-      return Recording.of(model, tokens.limit(TOKENS).toArray());
+      return Recording.of(model, tokens.limit(Math.min(TOKENS, model.config().maxPositions())).toArray());
     } catch (IOException e) {
       throw new UncheckedIOException(e);
     }

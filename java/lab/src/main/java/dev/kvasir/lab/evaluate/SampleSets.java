@@ -24,7 +24,7 @@ import java.util.stream.IntStream;
  */
 public final class SampleSets {
 
-  /** Bytes of a window of text. */
+  /** Bytes of a window of text, or fewer where the model takes no more tokens. */
   public static final int WINDOW_BYTES = 4096;
 
   private static final String TEXT_ENDING = "_test.bin";
@@ -37,17 +37,18 @@ public final class SampleSets {
    *
    * @param windows most windows of each text
    * @param samples most instances of each task
-   * @throws ModelException if there are none
+   * @param context most tokens that the model was made for; beyond it a score says nothing of the cache
+   * @throws ModelException if there are none, or an instance does not fit the context
    */
-  public static Map<String, List<Sample>> read(Path folder, Tokenizer tokenizer, int windows, int samples)
-      throws IOException {
+  public static Map<String, List<Sample>> read(
+      Path folder, Tokenizer tokenizer, int windows, int samples, int context) throws IOException {
     Map<String, List<Sample>> sets = new LinkedHashMap<>();
     if (Files.isDirectory(folder)) {
       for (Path file : files(folder, "*" + TEXT_ENDING)) {
-        put(sets, name(file, TEXT_ENDING), windows(file, tokenizer, windows));
+        put(sets, name(file, TEXT_ENDING), windows(file, tokenizer, windows, context));
       }
       for (Path file : files(folder, "*" + TASK_ENDING)) {
-        put(sets, name(file, TASK_ENDING), tasks(file, tokenizer, samples));
+        put(sets, name(file, TASK_ENDING), tasks(file, tokenizer, samples, context));
       }
     }
     if (sets.isEmpty()) {
@@ -69,16 +70,18 @@ public final class SampleSets {
     return new Sample(set, true, joined(asked, tokenizer.encode(answer)), asked.length - 1);
   }
 
-  private static List<Sample> windows(Path file, Tokenizer tokenizer, int most) throws IOException {
+  private static List<Sample> windows(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
+    // No tokenizer of ours makes more tokens than there are bytes.
+    int size = Math.min(WINDOW_BYTES, context);
     byte[] all = Files.readAllBytes(file);
     List<Sample> samples = new ArrayList<>();
-    for (int at = 0; samples.size() < most && at + WINDOW_BYTES <= all.length; at += WINDOW_BYTES) {
-      samples.add(text(name(file, TEXT_ENDING), Arrays.copyOfRange(all, at, at + WINDOW_BYTES), tokenizer));
+    for (int at = 0; samples.size() < most && at + size <= all.length; at += size) {
+      samples.add(text(name(file, TEXT_ENDING), Arrays.copyOfRange(all, at, at + size), tokenizer));
     }
     return samples;
   }
 
-  private static List<Sample> tasks(Path file, Tokenizer tokenizer, int most) throws IOException {
+  private static List<Sample> tasks(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
     List<Sample> samples = new ArrayList<>();
     try {
       for (String line : Files.readAllLines(file, StandardCharsets.UTF_8)) {
@@ -88,7 +91,12 @@ public final class SampleSets {
           if (answer.isEmpty() || json.get("prompt").text().isEmpty()) {
             throw new ModelException(file + ", instance " + samples.size() + " has an empty prompt or answer");
           }
-          samples.add(task(name(file, TASK_ENDING), json.get("prompt").text(), answer, tokenizer));
+          Sample sample = task(name(file, TASK_ENDING), json.get("prompt").text(), answer, tokenizer);
+          if (sample.length() > context) {
+            throw new ModelException(
+                file + ", instance " + samples.size() + " has " + sample.length() + " tokens; the model takes " + context);
+          }
+          samples.add(sample);
         }
       }
     } catch (Json.JsonException e) {

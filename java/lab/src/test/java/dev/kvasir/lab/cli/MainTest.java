@@ -74,6 +74,8 @@ class MainTest {
       }
       assertTrue(row.get("tasks").get("guess").number() >= 0);
       assertEquals(2, row.get("windows").integer());
+      // The tiny model takes 1024 tokens, fewer than a window of text usually has.
+      assertEquals(1024, row.get("cache_tokens").integer());
       assertEquals(3, row.get("graded").get("guess").get("instances").integer());
       assertTrue(row.get("complete").flag());
     }
@@ -104,6 +106,8 @@ class MainTest {
     Path data = Files.createDirectories(folder.resolve("tests"));
     Files.writeString(data.resolve("bad.jsonl"), "{\"prompt\": \"a\"}\n");
     assertSays(1, "answer", "evaluate", model);
+    Files.writeString(data.resolve("bad.jsonl"), Json.write(Map.of("prompt", letters(1, 1020), "answer", "12345")));
+    assertSays(1, "1025 tokens; the model takes 1024", "evaluate", model);
     assertSays(1, "_val.bin", "inspect", model);
     assertSays(1, "no file", "inspect", model, "--text", model + "/nothing");
     assertSays(1, "nothing.profile", "allocate", model + "/nothing.profile", "--bits", "3");
