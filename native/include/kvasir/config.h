@@ -14,13 +14,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "kvasir/commvq.h"
 #include "kvasir/rope.h"
 
 namespace kvasir {
-
-class KeyCodebook;
-class ValueCodebook;
-class ValueEncoder;
 
 enum class Side : int { kKeys = 0, kValues = 1 };
 

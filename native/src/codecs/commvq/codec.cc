@@ -1,5 +1,6 @@
 #include "codecs/codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -28,9 +29,9 @@ void check_heads(const char* whose, int kv_heads, int head_dim, int wanted_heads
          std::to_string(wanted_dim));
 }
 
-// A nominal width is that of the codes, norms and gains not counted, to the nearest whole number.
+// A nominal width is that of the codes, norms and gains not counted, to the nearest whole number from 1 on.
 void check_bits(double bits, int nominal) {
-  if (std::lround(bits) != nominal) {
+  if (std::max(1L, std::lround(bits)) != nominal) {
     refuse("the codebook has " + std::to_string(bits) + " bits per element, not " + std::to_string(nominal));
   }
 }

@@ -248,6 +248,21 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
+   * Moves the positions of the tokens from one on, and of those to be appended, without touching what is stored. For
+   * methods that store keys before RoPE in all layers, such as {@code CommVq}. A later {@link #truncate} forgets the
+   * moves of what it cuts off.
+   *
+   * @param first the first token to move, 0 or more; 0 moves the whole sequence
+   * @param offset how far, up or down
+   * @throws IllegalArgumentException if an argument is out of range, or a layer stores keys after RoPE
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void shift(long first, long offset) {
+    Sizes.requireNotNegative("first", first);
+    run(() -> target.shift(id, first, offset));
+  }
+
+  /**
    * Tokens in one layer.
    *
    * @param layer 0 .. layers-1

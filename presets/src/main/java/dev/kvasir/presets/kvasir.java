@@ -20,11 +20,11 @@ import org.bytedeco.javacpp.tools.InfoMapper;
             library = "jnikvasir",
             include = {
               "kvasir/error.h",
+              "kvasir/rope.h",
+              "kvasir/commvq.h",
               "kvasir/config.h",
               "kvasir/cache.h",
-              "kvasir/rope.h",
               "kvasir/calibrate.h",
-              "kvasir/commvq.h",
               "kvasir/codec.h",
               "kvasir/backend.h",
               "kvasir/kmeans.h",

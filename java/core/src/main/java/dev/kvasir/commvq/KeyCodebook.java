@@ -53,6 +53,10 @@ public final class KeyCodebook {
     this.codebook = new NativeKeyCodebook(kvHeads, headDim, pairs.ordinal(), stages, entries, tables);
   }
 
+  NativeKeyCodebook nativeCodebook() {
+    return codebook;
+  }
+
   static long tableElements(int kvHeads, int headDim, int stages, int entries) {
     return Sizes.product(Sizes.product(kvHeads, stages), Sizes.product(entries, headDim));
   }

@@ -42,6 +42,10 @@ public final class ValueCodebook {
     this.codebook = new NativeValueCodebook(width, codes, table, thresholds);
   }
 
+  NativeValueCodebook nativeCodebook() {
+    return codebook;
+  }
+
   /**
    * The channels of all kv heads together.
    *

@@ -98,6 +98,10 @@ public final class ValueEncoder {
     }
   }
 
+  NativeValueEncoder nativeEncoder() {
+    return encoder;
+  }
+
   /**
    * The channels of all kv heads together.
    *

@@ -5,6 +5,7 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.Precision;
 import dev.kvasir.ShrinkPolicy;
+import dev.kvasir.internal.commvq.TrainedMethod;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.Native;
 import java.util.Map;
@@ -41,6 +42,9 @@ public record CacheSettings(
       applySide(config, layer, Native.kValues, method.values(layer));
       float[] scaling = method.keyScaling(layer);
       config.set_key_scaling(layer, scaling, scaling.length);
+      if (method instanceof TrainedMethod trained) {
+        trained.model(layer).applyTo(config, layer);
+      }
     }
     config.set_window(method.window());
     config.set_sinks(method.sinks());

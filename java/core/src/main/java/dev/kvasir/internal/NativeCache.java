@@ -57,6 +57,10 @@ public final class NativeCache implements AutoCloseable {
     run(target -> target.truncate(id, length));
   }
 
+  public void shift(long id, long first, long offset) {
+    run(target -> target.shift(id, first, offset));
+  }
+
   public long length(long id, int layer) {
     return call(target -> target.length(id, layer));
   }

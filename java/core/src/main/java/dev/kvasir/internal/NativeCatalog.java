@@ -45,7 +45,8 @@ public final class NativeCatalog {
                     Native.codec_summary(codec),
                     sides(codec),
                     bits(codec),
-                    options(codec)));
+                    options(codec),
+                    Native.codec_is_trained(codec)));
           }
           return List.copyOf(all);
         });

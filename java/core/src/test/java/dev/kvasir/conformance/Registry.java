@@ -93,15 +93,19 @@ final class Registry {
     }
   }
 
-  /** Every codec at every width. */
+  /** Every codec at every width, but for those that need codebooks: {@link CommVqConformanceTest} is theirs. */
   static List<Width> widths() {
     List<Width> widths = new ArrayList<>();
-    for (CodecInfo codec : Kvasir.codecs()) {
+    for (CodecInfo codec : untrained()) {
       for (int bits : codec.bits()) {
         widths.add(new Width(codec.name(), bits));
       }
     }
     return widths;
+  }
+
+  static List<CodecInfo> untrained() {
+    return Kvasir.codecs().stream().filter(codec -> !codec.trained()).collect(Collectors.toList());
   }
 
   /** The backends that this machine can run, best first. */
