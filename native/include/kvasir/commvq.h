@@ -13,9 +13,9 @@
 //
 // Objects are made and freed by create and destroy. Codebooks and encoders are constant and may be used from any number
 // of threads; a trainer belongs to one thread at a time. Work runs on the library's threads. Results depend neither on
-// their number nor on the machine's instruction set: equal data and seeds give equal codebooks. Arrays are dense and
-// row-major; pointers are borrowed for the call alone. Every function throws kInvalidArgument for a size or a pointer
-// that makes no sense, and kNotFinite for data that no cache would accept.
+// their number nor on the machine's instruction set (but see ValueTrainer): equal data and seeds give equal codebooks.
+// Arrays are dense and row-major; pointers are borrowed for the call alone. Every function throws kInvalidArgument for
+// a size or a pointer that makes no sense, and kNotFinite for data that no cache would accept.
 #pragma once
 
 #include <cstdint>

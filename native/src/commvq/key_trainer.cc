@@ -239,10 +239,10 @@ struct KeyTrainer::Impl {
     subtract(head, Stage(shape.entries, shape.head_dim, head.best.data()));
     measure(head);
     head.finished = head.done.size() == shape.stages * shape.table_floats();
-    if (!head.finished) begin_stage(h);
     if (head.finished) {
-      head.points.clear();
-      head.points.shrink_to_fit();
+      std::vector<float>().swap(head.points);
+    } else {
+      begin_stage(h);
     }
   }
 

@@ -54,13 +54,13 @@ class CommVqTest {
   }
 
   private CommVqCodebooks train() {
-    try (KeyTrainer keyTrainer = new KeyTrainer(HEADS, D, RopePairs.HALVES, 5, 64, 1);
-        ValueFitter fitter = new ValueFitter(ROW, 2 * ROW)) {
-      keyTrainer.steps(20).add(keys, TOKENS);
+    try (KeyTrainer keyTrainer = KeyTrainer.builder(HEADS, D).stages(5).steps(20).build();
+        ValueFitter fitter = ValueFitter.of(ROW, 2 * ROW)) {
+      keyTrainer.add(keys, TOKENS);
       fitter.add(values, TOKENS);
       return CommVqCodebooks.builder(GEOMETRY)
-          .keys(0, keyTrainer.train(progress -> true))
-          .values(0, fitter.train(progress -> true))
+          .keys(0, keyTrainer.train(progress -> {}))
+          .values(0, fitter.train(progress -> {}))
           .build();
     }
   }
