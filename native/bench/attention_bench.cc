@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "check.h"
+#include "commvq_bench.h"
 #include "data.h"
 #include "kvasir/kvasir.h"
 #include "options.h"
@@ -37,6 +38,7 @@ using kvasir::CacheConfig;
 using kvasir::CacheStats;
 
 constexpr int kMaxLayers = 512;
+constexpr int kTrainedLayers = 2;
 constexpr int kMinedTokens = 1024;
 // Matching takes longer than all that is measured: codecs that do it get fewer layers, and two widths unless more are
 // named.
@@ -214,7 +216,12 @@ void run(const Options& options) {
   std::map<std::pair<int, int>, double> yardstick;  // microseconds of f16 by context and threads
   std::string backend;
   print_header();
+  bool trained = false;
   for (const Width& width : widths) {
+    if (kvasir::codec_is_trained(width.codec)) {
+      trained = true;  // needs codebooks: commvq_bench.h
+      continue;
+    }
     for (const int context : options.contexts) {
       if (context != longest && !is_baseline(width.codec)) continue;
       kvasir::set_threads(all_threads);
@@ -282,6 +289,18 @@ void run(const Options& options) {
     time_ratio(options, "tiered", 2, longest, data, query);
     time_choices(options, data, query);
     kvasir::set_threads(all_threads);
+  }
+  if (trained) {
+    kvasir::set_threads(all_threads);
+    const CommVqLayers filled(options, kTrainedLayers, data, longest);
+    std::printf("\n");
+    for (const int threads : thread_counts) {
+      kvasir::set_threads(threads);
+      time_commvq(options, filled, longest, yardstick.at({longest, threads}), query);
+    }
+    kvasir::set_threads(all_threads);
+    std::printf("commvq-1 encoding, one layer: %.0f tokens/s on %d threads\n", filled.tokens_per_second(), all_threads);
+    time_key_training();
   }
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -35,15 +35,21 @@ void each_row(kvasir::Cache& cache, int64_t sequence, int layer, kvasir::Side si
   }
 }
 
-// query: [query_heads][head_dim]. Computes every `stride`-th head.
+// query: [query_heads][head_dim]. Computes every `stride`-th head. rope: frequencies where keys are stored before it.
 inline std::vector<Head> double_attention(kvasir::Cache& cache, int64_t sequence, int layer, const Shape& shape,
-                                          const float* query, int stride) {
+                                          const float* query, int stride, const std::vector<double>* rope = nullptr) {
   const int d = shape.head_dim;
   const int group = shape.query_heads / shape.kv_heads;
   std::vector<Head> heads;
   for (int h = 0; h < shape.query_heads; h += stride) heads.push_back({h, std::vector<double>(d, 0.0)});
   std::vector<std::vector<double>> weights(heads.size(), std::vector<double>(shape.context));
+  std::vector<float> turned(static_cast<size_t>(shape.kv_heads) * d);
   each_row(cache, sequence, layer, kvasir::Side::kKeys, shape, [&](int token, const float* row) {
+    if (rope) {
+      std::copy(row, row + turned.size(), turned.begin());
+      kvasir::rotate(turned.data(), 1, shape.kv_heads, d, rope->data(), kvasir::RopePairs::kHalves, token, 1.0);
+      row = turned.data();
+    }
     for (size_t i = 0; i < heads.size(); ++i) {
       const float* key = row + heads[i].index / group * d;
       const float* q = query + heads[i].index * d;
