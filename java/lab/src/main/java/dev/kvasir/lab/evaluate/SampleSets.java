@@ -18,8 +18,8 @@ import java.util.TreeSet;
 import java.util.stream.IntStream;
 
 /**
- * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt} and
- * {@code answer}. The texts that end in {@code _val.bin} are for tuning: {@link
+ * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt}
+ * and {@code answer}. The texts that end in {@code _val.bin} are for tuning: {@link
  * Calibrations} reads them, no score does.
  */
 public final class SampleSets {
@@ -93,8 +93,8 @@ public final class SampleSets {
           }
           Sample sample = task(name(file, TASK_ENDING), json.get("prompt").text(), answer, tokenizer);
           if (sample.length() > context) {
-            throw new ModelException(
-                file + ", instance " + samples.size() + " has " + sample.length() + " tokens; the model takes " + context);
+            String length = sample.length() + " tokens; the model takes " + context;
+            throw new ModelException(file + ", instance " + samples.size() + " has " + length);
           }
           samples.add(sample);
         }

@@ -120,7 +120,7 @@ final class Linear {
     }
   }
 
-  /** Zeroed memory in native byte order. Safetensors are little-endian, as are the machines that the library runs on. */
+  /** Zeroed memory in native byte order. Safetensors are little-endian, as are the machines of the library. */
   private static ByteBuffer direct(long bytes) throws ModelException {
     if (bytes > Integer.MAX_VALUE) {
       throw new ModelException("a matrix of " + bytes + " bytes; up to 2 GiB can be run");

@@ -59,8 +59,9 @@ final class HtmlReport {
     out.append("<h1>What a compressed cache costs ").append(escape(outcome.model())).append("</h1><p class=\"lead\">");
     out.append(escape(outcome.about())).append(". ");
     out.append(format("%d methods, ", outcome.results().size()));
-    out.append(escape(outcome.backend())).append(format(" on %d threads, %.0f s", outcome.threads(), outcome.seconds()));
-    out.append(outcome.complete() ? "." : ". <strong>Stopped early: figures are of the samples that were run.</strong>");
+    out.append(escape(outcome.backend()));
+    out.append(format(" on %d threads, %.0f s", outcome.threads(), outcome.seconds()));
+    out.append(outcome.complete() ? "." : ". <strong>Stopped early: figures are of the samples run so far.</strong>");
     out.append("</p></header>");
   }
 
@@ -192,8 +193,8 @@ final class HtmlReport {
       cell(result.attentionMicros(), "%.0f", 1);
       out.append("</tr>");
     }
-    out.append("</tbody></table></div><p class=\"note\">Tasks: exact match of greedy answers. Small: one standard error ");
-    out.append("over samples. Bits and memory of a sequence of ");
+    out.append("</tbody></table></div><p class=\"note\">Tasks: exact match of greedy answers. Small: one standard ");
+    out.append("error over samples. Bits and memory of a sequence of ");
     out.append(outcome.results().get(0).cacheTokens()).append(" tokens, all counted. ");
     out.append("Time of one decoding step of one such sequence, matrix products included.</p></section>");
   }
@@ -204,8 +205,8 @@ final class HtmlReport {
       return;
     }
     out.append("<section><h2>Tasks, graded</h2><p>Exact match is unforgiving: one wrong token of a thousand fails an ");
-    out.append("answer. Token accuracy counts right tokens given the right beginning; the correct prefix is the share ");
-    out.append("of an answer before its first error.</p><div class=\"scroll\"><table><thead><tr><th>method</th>");
+    out.append("answer. Token accuracy counts right tokens given the right beginning; the correct prefix is the ");
+    out.append("share of an answer before its first error.</p><div class=\"scroll\"><table><thead><tr><th>method</th>");
     for (String task : outcome.tasks()) {
       out.append("<th>").append(escape(task)).append(": exact</th><th>token accuracy</th><th>correct prefix</th>");
     }
@@ -237,7 +238,8 @@ final class HtmlReport {
       out.append("<td>–</td>");
       return;
     }
-    out.append(format("<td class=\"share\" style=\"--share:%.1f%%\">%.1f %%", 100 * figure.value(), 100 * figure.value()));
+    double percent = 100 * figure.value();
+    out.append(format("<td class=\"share\" style=\"--share:%.1f%%\">%.1f %%", percent, percent));
     if (!Double.isNaN(figure.error()) && figure.error() > 0) {
       out.append(format("<small>± %.1f</small>", 100 * figure.error()));
     }
@@ -281,8 +283,8 @@ final class HtmlReport {
     if (all.isEmpty()) {
       return;
     }
-    out.append("<section><h2>Memory against tokens</h2><p>What one sequence takes as it grows, everything counted. The ");
-    out.append("newest tokens wait in 16 bits until 128 of them become a page.</p><figure class=\"wide\">");
+    out.append("<section><h2>Memory against tokens</h2><p>What one sequence takes as it grows, everything counted. ");
+    out.append("The newest tokens wait in 16 bits until 128 of them become a page.</p><figure class=\"wide\">");
     out.append(Charts.lines("memory", "tokens", "KiB", all)).append("</figure></section>");
   }
 
@@ -301,8 +303,8 @@ final class HtmlReport {
       return;
     }
     low = Math.max(low, high / 1000);
-    out.append("<section><h2>Error by layer and head</h2><p>Attention outputs on the very same keys, values and queries ");
-    out.append("of a text: length of the difference from 16 bits, relative. Layers downwards, query heads across.</p>");
+    out.append("<section><h2>Error by layer and head</h2><p>Attention outputs on the very same keys, values and ");
+    out.append("queries of a text: length of the difference from 16 bits, relative. Layers downwards, query heads across.</p>");
     out.append("<figure class=\"key\">").append(Charts.heatKey(low, high)).append("</figure><div class=\"grid\">");
     for (MethodResult result : outcome.results()) {
       if (result.headErrors().length > 0) {
@@ -321,8 +323,8 @@ final class HtmlReport {
     if (users.isEmpty()) {
       return;
     }
-    out.append("<section><h2>Use of patterns</h2><p>Share of keys (<i class=\"dot\" style=\"background:#2f6fde\"></i>) and ");
-    out.append("values (<i class=\"dot\" style=\"background:#e0701f\"></i>) in packed pages that are stored as the ");
+    out.append("<section><h2>Use of patterns</h2><p>Share of keys ");
+    out.append("(<i class=\"dot\" style=\"background:#2f6fde\"></i>) and values (<i class=\"dot\" style=\"background:#e0701f\"></i>) in packed pages that are stored as the ");
     out.append("difference from a pattern, by layer.</p><div class=\"grid bars\">");
     for (MethodResult result : users) {
       double[] keys = result.tableUse().stream().mapToDouble(MethodResult.TableUse::keys).toArray();
@@ -343,7 +345,7 @@ final class HtmlReport {
         outcome.prompt() == PromptMode.EXACT
             ? "; prompts of tasks attended in 16 bits and were compressed in one piece.</li>"
             : ", prompts included.</li>");
-    out.append("<li>KL is in nats a token, from the predictions of the 16-bit cache; top-1 is how often both agree on the ");
-    out.append("likeliest token.</li></ul></section>");
+    out.append("<li>KL is in nats a token, from the predictions of the 16-bit cache; top-1 is how often both agree on ");
+    out.append("the likeliest token.</li></ul></section>");
   }
 }

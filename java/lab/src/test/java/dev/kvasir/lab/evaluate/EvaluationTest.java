@@ -213,7 +213,8 @@ class EvaluationTest {
             advances.add(soFar);
           }
         };
-    Outcome outcome = new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), listener).run(stop::get);
+    Outcome outcome =
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), listener).run(stop::get);
     assertFalse(outcome.complete());
     assertFalse(advances.get(0).complete());
     assertEquals(1, outcome.results().get(1).texts().size());
@@ -228,8 +229,9 @@ class EvaluationTest {
             "tight", "family", "", request ->
                 KvCache.builder(request.geometry()).method(Uniform.bits(2)).budgetBytes(100_000).build());
     List<MethodEntry> methods = List.of(Methods.REFERENCE, tight, entry("rough", Uniform.bits(1)));
+    Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 600)));
     Outcome outcome =
-        new Evaluation("tiny", model, Map.of("text", List.of(text(5, 600))), methods, PromptMode.STREAM, calibrations(), DEAF)
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), DEAF)
             .run(() -> false);
     assertTrue(outcome.find("tight").orElseThrow().failure().contains("budget"));
     assertEquals(1, outcome.find("rough").orElseThrow().texts().size());

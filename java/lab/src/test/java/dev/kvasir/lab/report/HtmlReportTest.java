@@ -49,7 +49,8 @@ class HtmlReportTest {
     sets.put("noise", List.of(SampleSets.text("noise", text, model.tokenizer())));
     sets.put("a<b>&\"c\"", List.of(SampleSets.task("a<b>&\"c\"", "question ".repeat(30), "answer", model.tokenizer())));
     Calibrations calibrations = new Calibrations(model, List.of());
-    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, DEAF).run(() -> stopped);
+    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, DEAF)
+        .run(() -> stopped);
   }
 
   @Test
