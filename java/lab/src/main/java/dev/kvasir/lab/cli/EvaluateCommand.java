@@ -57,7 +57,7 @@ final class EvaluateCommand implements Callable<Integer> {
   private String methods = "*";
 
   @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: ${DEFAULT-VALUE}.")
-  private int windows = 2;
+  private int windows = 3;
 
   @Option(names = "--samples", paramLabel = "N", description = "Instances of each task. Default: ${DEFAULT-VALUE}.")
   private int samples = 10;

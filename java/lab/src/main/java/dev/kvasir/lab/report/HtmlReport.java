@@ -304,7 +304,8 @@ final class HtmlReport {
     }
     low = Math.max(low, high / 1000);
     out.append("<section><h2>Error by layer and head</h2><p>Attention outputs on the very same keys, values and ");
-    out.append("queries of a text: length of the difference from 16 bits, relative. Layers downwards, query heads across.</p>");
+    out.append("queries of a text: length of the difference from 16 bits, relative. Layers downwards, query heads ");
+    out.append("across.</p>");
     out.append("<figure class=\"key\">").append(Charts.heatKey(low, high)).append("</figure><div class=\"grid\">");
     for (MethodResult result : outcome.results()) {
       if (result.headErrors().length > 0) {
@@ -324,7 +325,8 @@ final class HtmlReport {
       return;
     }
     out.append("<section><h2>Use of patterns</h2><p>Share of keys ");
-    out.append("(<i class=\"dot\" style=\"background:#2f6fde\"></i>) and values (<i class=\"dot\" style=\"background:#e0701f\"></i>) in packed pages that are stored as the ");
+    out.append("(<i class=\"dot\" style=\"background:#2f6fde\"></i>) and values ");
+    out.append("(<i class=\"dot\" style=\"background:#e0701f\"></i>) in packed pages that are stored as the ");
     out.append("difference from a pattern, by layer.</p><div class=\"grid bars\">");
     for (MethodResult result : users) {
       double[] keys = result.tableUse().stream().mapToDouble(MethodResult.TableUse::keys).toArray();
@@ -345,7 +347,7 @@ final class HtmlReport {
         outcome.prompt() == PromptMode.EXACT
             ? "; prompts of tasks attended in 16 bits and were compressed in one piece.</li>"
             : ", prompts included.</li>");
-    out.append("<li>KL is in nats a token, from the predictions of the 16-bit cache; top-1 is how often both agree on ");
-    out.append("the likeliest token.</li></ul></section>");
+    out.append("<li>KL is in nats a token, from the predictions of the 16-bit cache; top-1 is how often both ");
+    out.append("agree on the likeliest token.</li></ul></section>");
   }
 }
