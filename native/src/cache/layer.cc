@@ -93,6 +93,7 @@ SequenceLayer::PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, con
   const auto d = static_cast<size_t>(attention.head_dim);
   const PageShape& shape = plan.shapes[0];
   heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
+  if (pages == 0 || !shape.varies()) return heads;
   std::vector<float> importance(kv_heads * d, 1.0f);
   if (plan.wants_queries && queries_) queries_.read(attention, importance.data());
   // Keys are stored divided by the scaling, and meet queries multiplied by it.

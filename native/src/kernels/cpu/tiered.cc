@@ -41,51 +41,33 @@ size_t lay_out(const PageFormat& format, const float* rows, const float* importa
   return write_head(format, extremes, importance, head);
 }
 
-// Writes kTokens tokens, 16 apart, of columns begin .. begin + plane.columns: their code bytes become words.
-template <int kTokens>
-void pack_words(const uint8_t* const (&codes)[kTokens], const tiered::Plane& plane, uint8_t* first_word) {
-  for (int column = 0; column < plane.columns; column += tiered::kColumnsPerVector) {
-    uint32_t word = 0;
-    for (int i = 0; i < kTokens; ++i) {
-      uint32_t four;
-      memcpy(&four, codes[i] + column, sizeof four);
-      word |= four << (i * (8 / kTokens));
-    }
-    memcpy(first_word + column / tiered::kColumnsPerVector * tiered::kVectorBytes, &word, sizeof word);
-  }
-}
+// Codes as bytes, in the order of columns; padding is 0.
+struct CodeBytes {
+  alignas(64) uint8_t of[kPageTokens][kMaxColumns];
+};
 
-void encode(const PageFormat& format, const float* rows, uint8_t* page) {
-  const Layout layout = tiered::layout_of(format, page);
-  const int d = format.head_dim;
-  const uint8_t* channels = tiered::channels_of(page);
-  write_values(layout, rows, page);
-
-  // Codes are computed channel by channel as they come, and put into the order of columns as bytes.
+// Computed channel by channel as they come: which has a column, and how many levels, is looked up by channel.
+void make_codes(const Layout& layout, const float* rows, const uint8_t* page, CodeBytes& codes) {
+  const int d = layout.head_dim;
   alignas(64) float lo[kMaxSize] = {}, inverse[kMaxSize] = {};
   alignas(64) int32_t levels[kMaxSize] = {};
-  uint8_t channel_of[kMaxColumns] = {};
-  int real[kMaxColumns];
+  uint8_t channel_of[kMaxColumns];
+  uint8_t real[kMaxColumns];  // 0 for padding
   for (int column = 0; column < layout.columns; ++column) {
     const int at = layout.place_of(column);
     real[column] = at >= 0;
-    channel_of[column] = at >= 0 ? channels[at] : 0;
-    if (at >= 0) levels[channels[at]] = levels_of_column(layout, column);
+    channel_of[column] = at >= 0 ? tiered::channels_of(page)[at] : 0;
+    if (at >= 0) levels[channel_of[column]] = levels_of_column(layout, column);
   }
-  alignas(64) uint8_t codes[kPageTokens][kMaxColumns];
   for (int t = 0; t < kPageTokens; ++t) {
-    if (t % layout.group == 0) {
-      const uint8_t* stored_lo = page + layout.lo_offset(t / layout.group);
-      const uint8_t* stored_range = page + layout.range_offset(t / layout.group);
-      for (int column = 0; column < layout.columns; ++column) {
-        if (!real[column]) continue;
-        uint16_t half[2];
-        memcpy(&half[0], stored_lo + 2 * column, 2);
-        memcpy(&half[1], stored_range + 2 * column, 2);
-        const int c = channel_of[column];
-        lo[c] = half_to_float(half[0]);
-        inverse[c] = uniform::inverse_step(half_to_float(half[1]), levels[c]);
-      }
+    for (int column = 0; t % layout.group == 0 && column < layout.columns; ++column) {
+      if (!real[column]) continue;
+      uint16_t stored_lo, stored_range;
+      memcpy(&stored_lo, page + layout.lo_offset(t / layout.group) + 2 * column, 2);
+      memcpy(&stored_range, page + layout.range_offset(t / layout.group) + 2 * column, 2);
+      const int c = channel_of[column];
+      lo[c] = half_to_float(stored_lo);
+      inverse[c] = uniform::inverse_step(half_to_float(stored_range), levels[c]);
     }
     alignas(64) int32_t by_channel[kMaxSize];
     for (int c = 0; c < d; c += kLanes) {
@@ -93,21 +75,35 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
       store(by_channel + c, min(round((x - load(lo + c)) * load(inverse + c)), load(levels + c)));
     }
     for (int column = 0; column < layout.columns; ++column) {
-      codes[t][column] = static_cast<uint8_t>(by_channel[channel_of[column]] * real[column]);
+      codes.of[t][column] = static_cast<uint8_t>(by_channel[channel_of[column]] * real[column]);
     }
   }
+}
+
+// Puts the codes of a plane together, words of 8 / kBits tokens that are 16 apart. first: its first column.
+template <int kBits>
+void pack_codes(const CodeBytes& codes, const tiered::Plane& plane, int first, uint8_t* to) {
   for (int t = 0; t < kPageTokens; ++t) {
-    if (t % layout.wide.tokens_per_vector() < 16) {
-      const uint8_t* const tokens[2] = {codes[t], codes[t + 16]};
-      pack_words(tokens, layout.wide, page + layout.wide_offset + layout.wide.byte_of(0, t));
-    }
-    if (t % layout.narrow.tokens_per_vector() < 16) {
-      const int first = layout.wide.columns;
-      const uint8_t* const tokens[4] = {codes[t] + first, codes[t + 16] + first, codes[t + 32] + first,
-                                        codes[t + 48] + first};
-      pack_words(tokens, layout.narrow, page + layout.narrow_offset + layout.narrow.byte_of(0, t));
+    if (plane.bit_of(t) != 0) continue;
+    for (int column = 0; column < plane.columns; column += tiered::kColumnsPerVector) {
+      uint32_t word = 0;
+      for (int i = 0; i < 8 / kBits; ++i) {
+        uint32_t four;
+        memcpy(&four, codes.of[t + 16 * i] + first + column, sizeof four);
+        word |= four << (i * kBits);
+      }
+      memcpy(to + plane.byte_of(column, t), &word, sizeof word);
     }
   }
+}
+
+void encode(const PageFormat& format, const float* rows, uint8_t* page) {
+  const Layout layout = tiered::layout_of(format, page);
+  write_values(layout, rows, page);
+  CodeBytes codes;
+  make_codes(layout, rows, page, codes);
+  pack_codes<4>(codes, layout.wide, 0, page + layout.wide_offset);
+  pack_codes<2>(codes, layout.narrow, layout.wide.columns, page + layout.narrow_offset);
 }
 
 // A part as attention sees it, and the queries of a few rows in its order.
