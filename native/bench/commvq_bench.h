@@ -30,8 +30,8 @@ class CommVqLayers {
   CommVqLayers(const Options& options, int layers, const Rows& data, int context) : layers_(layers) {
     constexpr int kStages = 11, kEntries = 64, kHidden = 64, kCodes = kRow;
     const auto tables = random_floats(static_cast<size_t>(kKvHeads) * kStages * kEntries * kHeadDim, 0.3f, 1);
-    keys_.reset(kvasir::KeyCodebook::create(kKvHeads, kHeadDim, kvasir::RopePairs::kHalves, kStages, kEntries,
-                                            tables.data()));
+    keys_.reset(
+        kvasir::KeyCodebook::create(kKvHeads, kHeadDim, kvasir::RopePairs::kHalves, kStages, kEntries, tables.data()));
     const auto table = random_floats(static_cast<size_t>(kCodes) * kRow, 0.05f, 2);
     values_.reset(kvasir::ValueCodebook::create(kRow, kCodes, table.data(), nullptr));
     const std::vector<float> ones(kRow, 1.0f), zeros(2 * kCodes, 0.0f);
@@ -73,7 +73,7 @@ class CommVqLayers {
   std::vector<double> frequencies_;
   std::unique_ptr<kvasir::KeyCodebook, void (*)(kvasir::KeyCodebook*)> keys_{nullptr, kvasir::KeyCodebook::destroy};
   std::unique_ptr<kvasir::ValueCodebook, void (*)(kvasir::ValueCodebook*)> values_{nullptr,
-                                                                                  kvasir::ValueCodebook::destroy};
+                                                                                   kvasir::ValueCodebook::destroy};
   std::unique_ptr<kvasir::Cache, void (*)(kvasir::Cache*)> cache_{nullptr, kvasir::Cache::destroy};
   int64_t sequence_ = 0;
   double tokens_per_second_ = 0.0;
@@ -106,7 +106,8 @@ inline void time_commvq(const Options& options, const CommVqLayers& filled, int 
 inline void time_key_training() {
   constexpr int kTokens = 4096, kSteps = 8, kStages = 11, kAllSteps = 100, kAllTokens = 16384;
   const std::unique_ptr<kvasir::KeyTrainer, void (*)(kvasir::KeyTrainer*)> trainer(
-      kvasir::KeyTrainer::create(kKvHeads, kHeadDim, kvasir::RopePairs::kHalves, 1, 64, 1), kvasir::KeyTrainer::destroy);
+      kvasir::KeyTrainer::create(kKvHeads, kHeadDim, kvasir::RopePairs::kHalves, 1, 64, 1),
+      kvasir::KeyTrainer::destroy);
   trainer->set_steps(kSteps);
   const auto rows = random_floats(static_cast<size_t>(kTokens) * kRow, 1.0f, 5);
   trainer->add(rows.data(), kTokens);
@@ -114,10 +115,11 @@ inline void time_key_training() {
   const double start = seconds_now();
   while (trainer->step()) ++steps;
   const double each = (seconds_now() - start) / (steps > 0 ? steps : 1) / kTokens;
-  std::printf("commvq training of keys, %d threads: %.2f us per token and step (%d heads); %d tokens, %d stages of %d "
-              "steps would take %.1f minutes\n",
-              kvasir::threads(), 1e6 * each, kKvHeads, kAllTokens, kStages, kAllSteps,
-              each * kAllTokens * kStages * kAllSteps / 60);
+  std::printf(
+      "commvq training of keys, %d threads: %.2f us per token and step (%d heads); %d tokens, %d stages of %d "
+      "steps would take %.1f minutes\n",
+      kvasir::threads(), 1e6 * each, kKvHeads, kAllTokens, kStages, kAllSteps,
+      each * kAllTokens * kStages * kAllSteps / 60);
 }
 
 }  // namespace bench

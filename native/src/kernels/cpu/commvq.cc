@@ -1,9 +1,9 @@
 // The commvq codec.
 //
-// Keys: 2 * stages rows of the tables are added up for each token, 16 lanes at a time for all tokens of the page, so
-// that the rows of a stage (8 KB) and the sums (8 KB) stay in the first cache; then each key is turned by its offset in
-// the page and multiplied with all queries. Values: one-bit codes, contracted with the weights as bytes like those of
-// the uniform codec, for all rows of the codebook; the codebook comes last, once.
+// Keys: 2 * stages rows of the tables are added up for each token, 16 lanes at a time and in registers; then a few keys
+// at a time are turned by their offsets in the page and multiplied with all queries. Values: one-bit codes, contracted
+// with the weights as bytes like those of the uniform codec, for all rows of the codebook; the codebook comes last,
+// once.
 #include "base/half.h"
 #include "codecs/commvq/model.h"
 #include "kernels/commvq_inl.h"
@@ -28,47 +28,63 @@ const commvq::ValueModel& values_of(const PageFormat& format) {
 void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
 void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
 
+// Codes of all tokens, with the sums of their rows.
+struct DecodedKeys {
+  KeyCodes codes;
+  alignas(64) float sums[kMaxHeadDim / kChunk][kPageTokens][kChunk];
+};
+
 // sums[t] += the rows of kStages stages.
-template <int kStages>
-void add_stages(const commvq::KeyModel& model, int kv_head, int chunk, int stage, const KeyCodes& codes, float* sums) {
+template <int kStages, bool kFirst>
+void add_stages(const commvq::KeyModel& model, const float* tables, int stage, const KeyCodes& codes,
+                float (*sums)[kChunk]) {
   constexpr int kVectors = kChunk / kLanes;
+  const int table = 2 * model.entries * kChunk;
   for (int t = 0; t < kPageTokens; ++t) {
-    F32 sum[kVectors];
-    for (int v = 0; v < kVectors; ++v) sum[v] = load(sums + t * kChunk + v * kLanes);
-    for (int s = stage; s < stage + kStages; ++s) {
-      const float* table = model.table(kv_head, chunk, s);
-      const float* a = table + codes.a[s][t] * kChunk;
-      const float* b = table + (model.entries + codes.b[s][t]) * kChunk;
-      for (int v = 0; v < kVectors; ++v) sum[v] = sum[v] + (load(a + v * kLanes) + load(b + v * kLanes));
+    for (int v = 0; v < kVectors; ++v) {
+      F32 sum = kFirst ? splat(0.0f) : load(sums[t] + v * kLanes);
+#pragma GCC unroll 4
+      for (int s = 0; s < kStages; ++s) {
+        const float* rows = tables + s * table + v * kLanes;
+        sum = sum + (load(rows + codes.a[stage + s][t]) + load(rows + codes.b[stage + s][t]));
+      }
+      store(sums[t] + v * kLanes, sum);
     }
-    for (int v = 0; v < kVectors; ++v) store(sums + t * kChunk + v * kLanes, sum[v]);
   }
+}
+
+// Two stages at a time, for all tokens of the page: their rows (16 KB) and the sums (8 KB) stay in the first cache.
+void decode_chunk(const commvq::KeyModel& model, int kv_head, int chunk, const KeyCodes& codes, float (*sums)[kChunk]) {
+  const float* tables = model.table(kv_head, chunk, 0);
+  const int table = 2 * model.entries * kChunk;
+  const int stages = model.page.stages;
+  (stages == 1 ? add_stages<1, true> : add_stages<2, true>)(model, tables, 0, codes, sums);
+  int s = 2;
+  for (; s + 2 <= stages; s += 2) add_stages<2, false>(model, tables + s * table, s, codes, sums);
+  if (s < stages) add_stages<1, false>(model, tables + s * table, s, codes, sums);
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
   const commvq::KeyModel& model = keys_of(format);
   const int d = format.head_dim;
-  KeyCodes codes;
-  unpack_head(model.page, page, queries.head, codes);
-  alignas(64) float keys[kPageTokens * kMaxHeadDim];  // [head_dim / kChunk][kPageTokens][kChunk]
-  memset(keys, 0, sizeof(float) * kPageTokens * d);
+  DecodedKeys keys;
+  unpack_head(model.page, page, queries.head, keys.codes);
   for (int chunk = 0; chunk < d / kChunk; ++chunk) {
-    float* sums = keys + static_cast<size_t>(chunk) * kPageTokens * kChunk;
-    int s = 0;
-    for (; s + 2 <= model.page.stages; s += 2) add_stages<2>(model, queries.head, chunk, s, codes, sums);
-    for (; s < model.page.stages; ++s) add_stages<1>(model, queries.head, chunk, s, codes, sums);
+    decode_chunk(model, queries.head, chunk, keys.codes, keys.sums[chunk]);
   }
-  const auto* norms = reinterpret_cast<const uint16_t*>(page);
   for (int t = 0; t < kPageTokens; t += kTurnedTokens) {
     alignas(64) float block[kTurnedTokens][kMaxHeadDim];
     for (int i = 0; i < kTurnedTokens; ++i) {
-      const F32 norm = splat(half_to_float(norms[t + i]));
-      for (int c = 0; c < d; c += kLanes) {
-        const size_t at = (static_cast<size_t>(c / kChunk) * kPageTokens + t + i) * kChunk + c % kChunk;
-        store(block[i] + c, load(keys + at) * norm);
-      }
+      for (int c = 0; c < d; c += kLanes) store(block[i] + c, load(keys.sums[c / kChunk][t + i] + c % kChunk));
     }
     score_turned(block, kTurnedTokens, d, t, queries, scores);
+  }
+  const auto* norms = reinterpret_cast<const uint16_t*>(page);
+  for (int t = 0; t < kPageTokens; t += kLanes) {
+    const F32 norm = load_half(norms + t);
+    for (int r = 0; r < queries.count; ++r) {
+      store(scores + r * kPageTokens + t, load(scores + r * kPageTokens + t) * norm);
+    }
   }
 }
 
@@ -116,16 +132,31 @@ void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& w
   }
 }
 
+constexpr int kSumRows = 4;
+
 void end_values(const PageFormat& format, const SideView&, const TileInput& weights, float* outputs) {
   const commvq::ValueModel& model = values_of(format);
   const int d = format.head_dim;
-  for (int r = 0; r < weights.count; ++r) {
-    const float* sums = weights.sums + static_cast<size_t>(r) * weights.entries;
-    float* output = outputs + static_cast<size_t>(r) * d;
-    for (int n = 0; n < model.page.codes; ++n) {
-      const uint16_t* row = model.row(weights.head, n);
-      const F32 weight = splat(sums[n]);
-      for (int c = 0; c < d; c += kLanes) store(output + c, fma(weight, load_half(row + c), load(output + c)));
+  for (int r = 0; r < weights.count; r += kSumRows) {
+    const int rows = weights.count - r < kSumRows ? weights.count - r : kSumRows;
+    // Rows that are not there repeat the last one.
+    const float* sums[kSumRows];
+    for (int i = 0; i < kSumRows; ++i) {
+      sums[i] = weights.sums + static_cast<size_t>(i < rows ? r + i : r + rows - 1) * weights.entries;
+    }
+    for (int c = 0; c < d; c += kLanes) {
+      F32 totals[kSumRows];
+#pragma GCC unroll 4
+      for (int i = 0; i < kSumRows; ++i) totals[i] = splat(0.0f);
+      for (int n = 0; n < model.page.codes; ++n) {
+        const F32 row = load_half(model.row(weights.head, n) + c);
+#pragma GCC unroll 4
+        for (int i = 0; i < kSumRows; ++i) totals[i] = fma(splat(sums[i][n]), row, totals[i]);
+      }
+      for (int i = 0; i < rows; ++i) {
+        float* output = outputs + static_cast<size_t>(r + i) * d + c;
+        store(output, load(output) + totals[i]);
+      }
     }
   }
 }

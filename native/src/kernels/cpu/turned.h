@@ -17,7 +17,13 @@ inline void score_turned(float (&keys)[kTurnedTokens][kMaxHeadDim], int count, i
     const float* cosine = queries.turns + static_cast<size_t>(first + i) * head_dim;
     const float* sine = cosine + half;
     float* key = keys[i];
-    for (int j = 0; j < half; ++j) {
+    int j = 0;
+    for (; j + kLanes <= half; j += kLanes) {
+      const F32 re = load(key + j), im = load(key + half + j), c = load(cosine + j), s = load(sine + j);
+      store(key + j, re * c - im * s);
+      store(key + half + j, re * s + im * c);
+    }
+    for (; j < half; ++j) {
       const float re = key[j], im = key[half + j];
       key[j] = re * cosine[j] - im * sine[j];
       key[half + j] = re * sine[j] + im * cosine[j];
@@ -25,14 +31,16 @@ inline void score_turned(float (&keys)[kTurnedTokens][kMaxHeadDim], int count, i
   }
   for (int r = 0; r < queries.count; ++r) {
     const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
-    F32 sums[kTurnedTokens];
-    for (int i = 0; i < kTurnedTokens; ++i) sums[i] = splat(0.0f);
-    for (int c = 0; c < head_dim; c += kLanes) {
-      const F32 q = load(query + c);
-      for (int i = 0; i < kTurnedTokens; ++i) sums[i] = fma(q, load(keys[i] + c), sums[i]);
+    F32 a = splat(0.0f), b = a, c = a, e = a;
+    for (int i = 0; i < head_dim; i += kLanes) {
+      const F32 q = load(query + i);
+      a = fma(q, load(keys[0] + i), a);
+      b = fma(q, load(keys[1] + i), b);
+      c = fma(q, load(keys[2] + i), c);
+      e = fma(q, load(keys[3] + i), e);
     }
-    float out[4];
-    store_sums(out, sums[0], sums[1], sums[2], sums[3]);
+    float out[kTurnedTokens];
+    store_sums(out, a, b, c, e);
     for (int i = 0; i < count; ++i) scores[r * kPageTokens + first + i] = out[i];
   }
 }

@@ -29,8 +29,8 @@ void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& 
     for (int chunk = 0; chunk < d / commvq::kChunk; ++chunk) {
       for (int s = 0; s < model.page.stages; ++s) {
         const float* table = model.table(queries.head, chunk, s);
-        const float* a = table + codes.a[s][t] * commvq::kChunk;
-        const float* b = table + (model.entries + codes.b[s][t]) * commvq::kChunk;
+        const float* a = table + codes.a[s][t];
+        const float* b = table + codes.b[s][t];
         for (int i = 0; i < commvq::kChunk; ++i) key[chunk * commvq::kChunk + i] += a[i] + b[i];
       }
     }
