@@ -63,6 +63,15 @@ public interface KvMethod {
   }
 
   /**
+   * Whether keys are to be appended before RoPE, which the cache then applies itself. Queries always come after it.
+   *
+   * @return false unless the method says otherwise
+   */
+  default boolean keysBeforeRope() {
+    return false;
+  }
+
+  /**
    * Factors that keys are divided by when they are stored, and queries multiplied by, so that scores stay what they are
    * while large channels no longer spoil the others' precision. Both channels of a RoPE pair have one factor. {@code
    * KeyScaling} finds them from sample tensors.

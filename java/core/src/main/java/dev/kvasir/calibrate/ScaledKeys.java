@@ -48,6 +48,11 @@ record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
   }
 
   @Override
+  public boolean keysBeforeRope() {
+    return method.keysBeforeRope();
+  }
+
+  @Override
   public float[] keyScaling(int layer) {
     return scaling.lambda(layer);
   }

@@ -116,6 +116,11 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
   }
 
   @Override
+  public boolean keysBeforeRope() {
+    return true;
+  }
+
+  @Override
   public CodecChoice keys(int layer) {
     return codebooks
         .keys(layer)

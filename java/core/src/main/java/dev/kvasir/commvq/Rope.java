@@ -48,6 +48,22 @@ public final class Rope {
   }
 
   /**
+   * RoPE by its frequencies, e.g. those of a scaling that is not here.
+   *
+   * @param pairs which channels are rotated together
+   * @param frequencies radians per position, half as many as a head has channels; copied
+   * @return the embedding
+   * @throws IllegalArgumentException if there are too few or too many, or one is not finite
+   */
+  public static Rope of(RopePairs pairs, double... frequencies) {
+    int headDim = 2 * frequencies.length;
+    if (headDim < 32 || headDim > 256 || headDim % 16 != 0 || !Arrays.stream(frequencies).allMatch(Double::isFinite)) {
+      throw new IllegalArgumentException("frequencies " + Arrays.toString(frequencies));
+    }
+    return new Rope(pairs, Double.NaN, frequencies.clone(), 1);
+  }
+
+  /**
    * Linear scaling: every pair turns more slowly by a factor.
    *
    * @param factor 1 or more
@@ -138,12 +154,29 @@ public final class Rope {
    * @throws IllegalArgumentException if the array is too short or a number out of range
    */
   public void rotate(float[] rows, int tokens, int heads, long first) {
+    rotate(rows, tokens, heads, first, 1);
+  }
+
+  /**
+   * Undoes {@link #rotate}, up to rounding.
+   *
+   * @param rows {@code [tokens][heads][headDim]}, changed in place
+   * @param tokens 1 or more
+   * @param heads 1 or more
+   * @param first the position of the first row
+   * @throws IllegalArgumentException if the array is too short or a number out of range
+   */
+  public void rotateBack(float[] rows, int tokens, int heads, long first) {
+    rotate(rows, tokens, heads, first, -1);
+  }
+
+  private void rotate(float[] rows, int tokens, int heads, long first, double scale) {
     Sizes.requirePositive("tokens", tokens);
     Sizes.requirePositive("heads", heads);
     long needed = Sizes.product(tokens, (long) heads * headDim());
     Floats.require("rows", rows, needed);
     float[] target = Floats.exact(rows, (int) needed);
-    NativeRope.rotate(target, tokens, heads, headDim(), frequencies, pairs.ordinal(), first);
+    NativeRope.rotate(target, tokens, heads, headDim(), frequencies, pairs.ordinal(), first, scale);
     Floats.deliver(target, rows);
   }
 

@@ -49,10 +49,17 @@ public final class NativeRope {
   }
 
   public static void rotate(
-      float[] rows, int tokens, int heads, int headDim, double[] frequencies, int pairs, long first) {
+      float[] rows,
+      int tokens,
+      int heads,
+      int headDim,
+      double[] frequencies,
+      int pairs,
+      long first,
+      double scale) {
     call(
         () -> {
-          Native.rotate(rows, tokens, heads, headDim, frequencies, pairs, first, 1.0);
+          Native.rotate(rows, tokens, heads, headDim, frequencies, pairs, first, scale);
           return 1;
         });
   }

@@ -53,25 +53,55 @@ public final class Calibrations {
     return (T) known.get(name);
   }
 
-  private List<Recording> recordings() {
+  /**
+   * What {@code work} makes of the keys before RoPE and the values of several windows of each text.
+   *
+   * @param name under which the result is kept
+   * @param tokens the most to read of each text
+   */
+  @SuppressWarnings("unchecked")
+  public <T> T onceBeforeRope(String name, int tokens, Function<List<Recording>, T> work) {
+    if (!known.containsKey(name)) {
+      List<Recording> windows = new ArrayList<>();
+      for (Path text : require(texts)) {
+        int[] all = tokens(text, tokens);
+        int length = Math.min(TOKENS, model.config().maxPositions());
+        for (int from = 0; from + length <= all.length; from += length) {
+          windows.add(Recording.beforeRope(model, Arrays.copyOfRange(all, from, from + length)));
+        }
+      }
+      known.put(name, work.apply(windows));
+    }
+    return (T) known.get(name);
+  }
+
+  private static List<Path> require(List<Path> texts) {
     if (texts.isEmpty()) {
       throw new IllegalArgumentException("there is no text to calibrate on: *_val.bin beside the tests");
     }
+    return texts;
+  }
+
+  private List<Recording> recordings() {
     if (recordings == null) {
-      recordings = texts.stream().map(this::read).toList();
+      recordings = require(texts).stream().map(this::read).toList();
     }
     return recordings;
   }
 
   private Recording read(Path text) {
+    return Recording.of(model, tokens(text, Math.min(TOKENS, model.config().maxPositions())));
+  }
+
+  private int[] tokens(Path text, int most) {
     try {
       byte[] bytes = Files.readAllBytes(text);
       // However many bytes a token stands for, these are enough and do not take long.
-      byte[] beginning = Arrays.copyOf(bytes, Math.min(bytes.length, 16 * TOKENS));
+      byte[] beginning = Arrays.copyOf(bytes, Math.min(bytes.length, 16 * most));
       IntStream tokens =
           IntStream.concat(
               Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(beginning)));
-      return Recording.of(model, tokens.limit(Math.min(TOKENS, model.config().maxPositions())).toArray());
+      return tokens.limit(most).toArray();
     } catch (IOException e) {
       throw new UncheckedIOException(e);
     }

@@ -3,6 +3,7 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
+import dev.kvasir.commvq.CommVq;
 import dev.kvasir.lab.model.Decoder;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
@@ -69,7 +70,11 @@ final class HeadErrors {
 
   /** Appends the first tokens of one sequence's layer to another's, in one piece. */
   static void transfer(KvSequence from, KvSequence to, int layer, int tokens) {
-    to.append(layer, from.read(layer, Side.KEYS, 0, tokens), from.read(layer, Side.VALUES, 0, tokens), tokens);
+    float[] keys = from.read(layer, Side.KEYS, 0, tokens);
+    if (to.cache().method() instanceof CommVq method) {
+      method.rope().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
+    }
+    to.append(layer, keys, from.read(layer, Side.VALUES, 0, tokens), tokens);
   }
 
   private double[] compare(float[] expected, float[] found, int heads) {

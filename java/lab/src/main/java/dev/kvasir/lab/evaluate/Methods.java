@@ -3,7 +3,10 @@ package dev.kvasir.lab.evaluate;
 import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
 import dev.kvasir.HalfPrecision;
+import dev.kvasir.KvCache;
+import dev.kvasir.MixKvq;
 import dev.kvasir.PatternKv;
+import dev.kvasir.PmKvq;
 import dev.kvasir.Uniform;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
@@ -19,6 +22,9 @@ public final class Methods {
   private static final String UNIFORM = "uniform (KIVI)";
   private static final String PATTERN = "PatternKV";
   private static final String ABLATION = "PatternKV ablations";
+  private static final String PROGRESSIVE = "PM-KVQ";
+  private static final String TIERED = "MixKVQ";
+  private static final String TRAINED = "CommVQ";
 
   /** All of them, the reference first. */
   public static final List<MethodEntry> ALL =
@@ -37,9 +43,35 @@ public final class Methods {
           of("pattern-2-no-value-test", ABLATION, "values always use patterns", PatternKv.bits(2).alpha(0)),
           of("pattern-2-no-new", ABLATION, "no patterns from decoded pages", PatternKv.bits(2).newPatterns(false)),
           of("pattern-2-keys-only", ABLATION, "values without patterns", PatternKv.bits(2).valuePatterns(false)),
-          of("pattern-2-values-only", ABLATION, "keys without patterns", PatternKv.bits(2).keyPatterns(false)));
+          of("pattern-2-values-only", ABLATION, "keys without patterns", PatternKv.bits(2).keyPatterns(false)),
+          budgeted("pm-kvq-4", "into a budget that ends at 4 bits", PmKvq.floor(4)),
+          budgeted("pm-kvq-2", "into a budget that ends at 2 bits", PmKvq.floor(2)),
+          budgeted("pm-kvq-2-direct", "the same, codes cut off", PmKvq.floor(2).shift(PmKvq.Shift.DIRECT)),
+          budgeted("pm-kvq-2-modified", "the same, codes cut off, parameters moved",
+              PmKvq.floor(2).shift(PmKvq.Shift.MODIFIED)),
+          of("pm-kvq-2-immediate", PROGRESSIVE, "2 bits from the start", PmKvq.floor(2).startBits(2)),
+          of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.keyBits(3.4)),
+          of("mix-kvq-2.7", TIERED, "2.7 bits a key, 2 a value", MixKvq.keyBits(2.7)),
+          of("mix-kvq-2.3", TIERED, "2.3 bits a key, 2 a value", MixKvq.keyBits(2.3)),
+          of("mix-kvq-2.7-error-only", TIERED, "the same bits, without a look at queries",
+              MixKvq.keyBits(2.7).queryAware(false)),
+          trained("comm-vq-2", 2),
+          trained("comm-vq-1", 1));
 
   private Methods() {}
+
+  private static MethodEntry budgeted(String name, String about, PmKvq method) {
+    return new MethodEntry(name, PROGRESSIVE, about, request -> Budgets.cache(method, request));
+  }
+
+  private static MethodEntry trained(String name, int bits) {
+    return new MethodEntry(
+        name,
+        TRAINED,
+        "codebooks trained on the texts for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
+        request ->
+            KvCache.builder(request.geometry()).method(Codebooks.method(request.calibrations(), bits)).build());
+  }
 
   /**
    * The methods that a comma-separated list names, in the order of {@link #ALL} and with the reference first. A star
@@ -51,7 +83,7 @@ public final class Methods {
     Set<MethodEntry> wanted = new LinkedHashSet<>();
     wanted.add(REFERENCE);
     for (String name : list.split(",")) {
-      String expression = name.strip().replaceAll("[^A-Za-z0-9*-]", "").replace("*", ".*");
+      String expression = name.strip().replaceAll("[^A-Za-z0-9.*-]", "").replace(".", "\\.").replace("*", ".*");
       List<MethodEntry> found = ALL.stream().filter(entry -> entry.name().matches(expression)).toList();
       if (found.isEmpty()) {
         throw new IllegalArgumentException(

@@ -2,9 +2,12 @@ package dev.kvasir.lab.inspect;
 
 import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.AttentionSample;
+import dev.kvasir.commvq.CommVq;
+import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.lab.model.Decoder;
 import dev.kvasir.lab.model.Model;
 import java.util.ArrayList;
@@ -30,6 +33,16 @@ public final class Recording {
    * @param tokens one or more; the model's prefix should be among them
    */
   public static Recording of(Model model, int... tokens) {
+    return of(model, new HalfPrecision(), tokens);
+  }
+
+  /** The same, with keys as they are before RoPE. */
+  public static Recording beforeRope(Model model, int... tokens) {
+    CommVqCodebooks none = CommVqCodebooks.builder(model.geometry()).build();
+    return of(model, CommVq.of(none, model.config().rope().forCache()), tokens);
+  }
+
+  private static Recording of(Model model, KvMethod method, int... tokens) {
     Recording recording = new Recording(model, tokens.length);
     Decoder decoder = new Decoder(model);
     decoder.probe(
@@ -38,7 +51,7 @@ public final class Recording {
           asked.get(0, copy);
           recording.queries.add(copy);
         });
-    try (KvCache cache = KvCache.builder(model.geometry()).method(new HalfPrecision()).build();
+    try (KvCache cache = KvCache.builder(model.geometry()).method(method).build();
         KvSequence sequence = cache.newSequence()) {
       decoder.decode(
           List.of(new Decoder.Feed(sequence, tokens, 0, tokens.length, 0)), (feed, token, logits) -> {});
@@ -60,7 +73,7 @@ public final class Recording {
     return tokens;
   }
 
-  /** Keys after RoPE, or values, of a layer: {@code [tokens][kvHeads][headDim]}. */
+  /** Keys, or values, of a layer: {@code [tokens][kvHeads][headDim]}. */
   public float[] rows(int layer, Side side) {
     return (side == Side.KEYS ? keys : values).get(layer);
   }

@@ -193,13 +193,16 @@ public final class Decoder {
   private void attend(int layer, List<Feed> feeds, int[] positions) {
     int rows = positions.length;
     int width = querySize + 2 * rowSize;
+    boolean turnKeys = !feeds.get(0).sequence().cache().method().keysBeforeRope();
     each(
         rows,
         r -> {
           float[] row = new float[width];
           qkv.get(r * width, row);
           config.rope().turn(row, 0, config.queryHeads(), positions[r]);
-          config.rope().turn(row, querySize, config.kvHeads(), positions[r]);
+          if (turnKeys) {
+            config.rope().turn(row, querySize, config.kvHeads(), positions[r]);
+          }
           queries.put(r * querySize, row, 0, querySize);
           keys.put(r * rowSize, row, querySize, rowSize);
           values.put(r * rowSize, row, querySize + rowSize, rowSize);

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.model;
 
+import dev.kvasir.calibrate.RopePairs;
 import dev.kvasir.lab.Json;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -16,6 +17,11 @@ public final class Rope {
 
   private Rope(double[] frequencies) {
     this.frequencies = frequencies;
+  }
+
+  /** The same, for methods that apply it themselves. */
+  public dev.kvasir.commvq.Rope forCache() {
+    return dev.kvasir.commvq.Rope.of(RopePairs.HALVES, frequencies);
   }
 
   /** The embedding that a config.json describes: plain, linear or llama3 scaling. */

@@ -2,6 +2,7 @@ package dev.kvasir.lab.report;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.lab.TinyModel;
@@ -15,6 +16,7 @@ import dev.kvasir.lab.evaluate.SampleSets;
 import dev.kvasir.lab.model.Model;
 import java.io.ByteArrayInputStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -48,14 +50,18 @@ class HtmlReportTest {
     new Random(1).nextBytes(text);
     sets.put("noise", List.of(SampleSets.text("noise", text, model.tokenizer())));
     sets.put("a<b>&\"c\"", List.of(SampleSets.task("a<b>&\"c\"", "question ".repeat(30), "answer", model.tokenizer())));
-    Calibrations calibrations = new Calibrations(model, List.of());
+    byte[] tuning = new byte[1024];
+    new Random(2).nextBytes(tuning);
+    Calibrations calibrations = new Calibrations(model, List.of(Files.write(folder.resolve("noise_val.bin"), tuning)));
     return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, DEAF)
         .run(() -> stopped);
   }
 
   @Test
   void thePageStandsAlone() throws Exception {
-    String page = HtmlReport.of(outcome(false));
+    Outcome outcome = outcome(false);
+    outcome.results().forEach(result -> assertNull(result.failure(), result.method().name()));
+    String page = HtmlReport.of(outcome);
     assertFalse(page.matches("(?s).*(src=|href=|url\\(|@import|<script).*"), "needs something from elsewhere");
     assertFalse(page.contains("NaN") || page.contains("Infinity"), "a figure without a value");
     assertFalse(page.contains("<b>&"), "text that was not escaped");
