@@ -25,20 +25,16 @@ class KeyPages : public KeyModel {
     entries = shape.entries;
     pairs = shape.pairs;
     const size_t chunks = static_cast<size_t>(shape.kv_heads) * (head_dim / kChunk) * shape.stages;
-    memory_ = make_aligned<float>(chunks * 2 * entries * kChunk);
+    memory_ = make_aligned<uint16_t>(chunks * entries * kChunk);
     tables = memory_.get();
-    float* out = memory_.get();
-    const int half = head_dim / 2;
+    uint16_t* out = memory_.get();
     for (int head = 0; head < shape.kv_heads; ++head) {
       for (int chunk = 0; chunk < head_dim / kChunk; ++chunk) {
         for (int s = 0; s < shape.stages; ++s) {
           const Stage& stage = codebook_->impl().stage(head, s);
-          for (int e = 0; e < 2 * entries; ++e) {
-            const float* z = stage.vector(e % entries);
-            for (int c = chunk * kChunk; c < (chunk + 1) * kChunk; ++c) {
-              // Times i: real parts become imaginary ones, and imaginary parts negative real ones.
-              *out++ = e < entries ? z[c] : c < half ? -z[half + c] : z[c - half];
-            }
+          for (int e = 0; e < entries; ++e) {
+            const float* z = stage.vector(e) + chunk * kChunk;
+            for (int c = 0; c < kChunk; ++c) *out++ = float_to_half(z[c]);
           }
         }
       }
@@ -83,7 +79,7 @@ class KeyPages : public KeyModel {
  private:
   const std::unique_ptr<const KeyCodebook> codebook_;
   const int refinements_;
-  AlignedArray<float> memory_;
+  AlignedArray<uint16_t> memory_;
 };
 
 class ValuePages : public ValueModel {

@@ -23,11 +23,15 @@ void unpack_codes(const commvq::KeyPage& layout, const uint8_t* packed, KeyCodes
   constexpr uint64_t kMask = (1u << kIndexBits) - 1;
   for (int s = 0; s < layout.stages; ++s) {
     for (int t = 0; t < kPageTokens; t += 4, packed += kIndexBits) {
-      uint64_t word = 0;
-      memcpy(&word, packed, kIndexBits);
+      // Two loads: one of an odd length would go through memory.
+      uint32_t low;
+      uint16_t high = 0;
+      memcpy(&low, packed, 4);
+      memcpy(&high, packed + 4, kIndexBits - 4);
+      uint64_t word = static_cast<uint64_t>(high) << 32 | low;
       for (int i = 0; i < 4; ++i, word >>= 2 * kIndexBits) {
         codes.a[s][t + i] = static_cast<uint16_t>((word & kMask) * commvq::kChunk);
-        codes.b[s][t + i] = static_cast<uint16_t>(((word >> kIndexBits & kMask) + kMask + 1) * commvq::kChunk);
+        codes.b[s][t + i] = static_cast<uint16_t>((word >> kIndexBits & kMask) * commvq::kChunk);
       }
     }
   }

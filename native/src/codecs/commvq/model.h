@@ -10,8 +10,7 @@
 
 namespace kvasir::commvq {
 
-// Lanes of a key that are decoded together: the tables of one stage for them, and the sums of all tokens of a page, fit
-// the smallest cache.
+// Lanes of a key that are decoded together: the tables of all stages for them fit the smallest cache.
 constexpr int kChunk = 16;
 
 class KeyModel : public PageModel {
@@ -20,13 +19,14 @@ class KeyModel : public PageModel {
   int head_dim;
   int entries;
   RopePairs pairs;
-  // [kv_heads][head_dim / kChunk][stages][2 * entries][kChunk] of planar rows: z, then i z. A key is the sum over
-  // stages of z_a and i z_b.
-  const float* tables;
+  // [kv_heads][head_dim / kChunk][stages][entries][kChunk] of planar rows z, float16. A key is the sum over stages of
+  // z_a and, times i, that of z_b.
+  const uint16_t* tables;
 
-  const float* table(int kv_head, int chunk, int stage) const {
-    const size_t number = (static_cast<size_t>(kv_head) * (head_dim / kChunk) + chunk) * page.stages + stage;
-    return tables + number * 2 * entries * kChunk;
+  // The tables of a chunk, stage by stage.
+  const uint16_t* chunk_tables(int kv_head, int chunk) const {
+    const size_t number = static_cast<size_t>(kv_head) * (head_dim / kChunk) + chunk;
+    return tables + number * page.stages * entries * kChunk;
   }
 };
 

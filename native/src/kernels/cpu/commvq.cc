@@ -1,9 +1,9 @@
 // The commvq codec.
 //
-// Keys: 2 * stages rows of the tables are added up for each token, 16 lanes at a time and in registers; then a few keys
-// at a time are turned by their offsets in the page and multiplied with all queries. Values: one-bit codes, contracted
-// with the weights as bytes like those of the uniform codec, for all rows of the codebook; the codebook comes last,
-// once.
+// Keys: 2 * stages rows of the tables are added up for each token, 16 lanes at a time, in registers and from tables
+// that stay in the first cache; then a few keys at a time are turned by their offsets in the page and multiplied with
+// all queries. Values: one-bit codes, contracted with the weights as bytes like those of the uniform codec, for all
+// rows of the codebook; the codebook comes last, once.
 #include "base/half.h"
 #include "codecs/commvq/model.h"
 #include "kernels/commvq_inl.h"
@@ -28,55 +28,72 @@ const commvq::ValueModel& values_of(const PageFormat& format) {
 void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
 void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
 
-// Codes of all tokens, with the sums of their rows.
-struct DecodedKeys {
-  KeyCodes codes;
-  alignas(64) float sums[kMaxHeadDim / kChunk][kPageTokens][kChunk];
+// Sums of rows for all tokens of a page: of those that stand as they are, and of those to be multiplied by i. Both
+// begin at the same place of a 4 KB page, so that their stores stand in the way of few loads.
+struct KeySums {
+  alignas(64) float plain[kPageTokens][kMaxHeadDim];
+  alignas(64) float times_i[kPageTokens][kMaxHeadDim];
 };
 
-// sums[t] += the rows of kStages stages.
-template <int kStages, bool kFirst>
-void add_stages(const commvq::KeyModel& model, const float* tables, int stage, const KeyCodes& codes,
-                float (*sums)[kChunk]) {
+// Tokens whose sums stay in registers together.
+constexpr int kDecodeTokens = kLanes == 16 ? 4 : 2;
+
+void sum_chunk(const commvq::KeyModel& model, int kv_head, int chunk, const KeyCodes& codes, KeySums& out) {
   constexpr int kVectors = kChunk / kLanes;
-  const int table = 2 * model.entries * kChunk;
-  for (int t = 0; t < kPageTokens; ++t) {
-    for (int v = 0; v < kVectors; ++v) {
-      F32 sum = kFirst ? splat(0.0f) : load(sums[t] + v * kLanes);
+  for (int t = 0; t < kPageTokens; t += kDecodeTokens) {
+    const uint16_t* tables = model.chunk_tables(kv_head, chunk);
+    F32 a[kDecodeTokens][kVectors], b[kDecodeTokens][kVectors];  // in registers, because every loop is unrolled
 #pragma GCC unroll 4
-      for (int s = 0; s < kStages; ++s) {
-        const float* rows = tables + s * table + v * kLanes;
-        sum = sum + (load(rows + codes.a[stage + s][t]) + load(rows + codes.b[stage + s][t]));
+    for (int i = 0; i < kDecodeTokens; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) a[i][v] = b[i][v] = splat(0.0f);
+    }
+    for (int s = 0; s < model.page.stages; ++s, tables += model.entries * kChunk) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kDecodeTokens; ++i) {
+        const uint16_t* first = tables + codes.a[s][t + i];
+        const uint16_t* second = tables + codes.b[s][t + i];
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v) {
+          a[i][v] = a[i][v] + load_half(first + v * kLanes);
+          b[i][v] = b[i][v] + load_half(second + v * kLanes);
+        }
       }
-      store(sums[t] + v * kLanes, sum);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kDecodeTokens; ++i) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        store(out.plain[t + i] + chunk * kChunk + v * kLanes, a[i][v]);
+        store(out.times_i[t + i] + chunk * kChunk + v * kLanes, b[i][v]);
+      }
     }
   }
 }
 
-// Two stages at a time, for all tokens of the page: their rows (16 KB) and the sums (8 KB) stay in the first cache.
-void decode_chunk(const commvq::KeyModel& model, int kv_head, int chunk, const KeyCodes& codes, float (*sums)[kChunk]) {
-  const float* tables = model.table(kv_head, chunk, 0);
-  const int table = 2 * model.entries * kChunk;
-  const int stages = model.page.stages;
-  (stages == 1 ? add_stages<1, true> : add_stages<2, true>)(model, tables, 0, codes, sums);
-  int s = 2;
-  for (; s + 2 <= stages; s += 2) add_stages<2, false>(model, tables + s * table, s, codes, sums);
-  if (s < stages) add_stages<1, false>(model, tables + s * table, s, codes, sums);
+// key = plain + i times_i, planar.
+void combine(const float* plain, const float* times_i, int half, float* key) {
+  int j = 0;
+  for (; j + kLanes <= half; j += kLanes) {
+    store(key + j, load(plain + j) - load(times_i + half + j));
+    store(key + half + j, load(plain + half + j) + load(times_i + j));
+  }
+  for (; j < half; ++j) {
+    key[j] = plain[j] - times_i[half + j];
+    key[half + j] = plain[half + j] + times_i[j];
+  }
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
   const commvq::KeyModel& model = keys_of(format);
   const int d = format.head_dim;
-  DecodedKeys keys;
-  unpack_head(model.page, page, queries.head, keys.codes);
-  for (int chunk = 0; chunk < d / kChunk; ++chunk) {
-    decode_chunk(model, queries.head, chunk, keys.codes, keys.sums[chunk]);
-  }
+  KeyCodes codes;
+  unpack_head(model.page, page, queries.head, codes);
+  KeySums sums;
+  for (int chunk = 0; chunk < d / kChunk; ++chunk) sum_chunk(model, queries.head, chunk, codes, sums);
   for (int t = 0; t < kPageTokens; t += kTurnedTokens) {
     alignas(64) float block[kTurnedTokens][kMaxHeadDim];
-    for (int i = 0; i < kTurnedTokens; ++i) {
-      for (int c = 0; c < d; c += kLanes) store(block[i] + c, load(keys.sums[c / kChunk][t + i] + c % kChunk));
-    }
+    for (int i = 0; i < kTurnedTokens; ++i) combine(sums.plain[t + i], sums.times_i[t + i], d / 2, block[i]);
     score_turned(block, kTurnedTokens, d, t, queries, scores);
   }
   const auto* norms = reinterpret_cast<const uint16_t*>(page);

@@ -25,14 +25,19 @@ void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& 
   KeyCodes codes;
   unpack_head(model.page, page, queries.head, codes);
   for (int t = 0; t < kPageTokens; ++t) {
-    float key[kMaxHeadDim] = {};
+    float plain[kMaxHeadDim] = {}, times_i[kMaxHeadDim] = {}, key[kMaxHeadDim];
     for (int chunk = 0; chunk < d / commvq::kChunk; ++chunk) {
-      for (int s = 0; s < model.page.stages; ++s) {
-        const float* table = model.table(queries.head, chunk, s);
-        const float* a = table + codes.a[s][t];
-        const float* b = table + codes.b[s][t];
-        for (int i = 0; i < commvq::kChunk; ++i) key[chunk * commvq::kChunk + i] += a[i] + b[i];
+      const uint16_t* table = model.chunk_tables(queries.head, chunk);
+      for (int s = 0; s < model.page.stages; ++s, table += model.entries * commvq::kChunk) {
+        for (int i = 0; i < commvq::kChunk; ++i) {
+          plain[chunk * commvq::kChunk + i] += half_to_float(table[codes.a[s][t] + i]);
+          times_i[chunk * commvq::kChunk + i] += half_to_float(table[codes.b[s][t] + i]);
+        }
       }
+    }
+    for (int j = 0; j < half; ++j) {
+      key[j] = plain[j] - times_i[half + j];
+      key[half + j] = plain[half + j] + times_i[j];
     }
     const float* cosine = queries.turns + static_cast<size_t>(t) * d;
     float turned[kMaxHeadDim];
