@@ -8,6 +8,7 @@
 #include "support/effort.h"
 
 TEST_CASE("commvq: a lower error than uniform quantisation at equal bits") {
+  if (support::kSanitized) return;  // a matter of numbers, and slow
   const int heads = 2, d = 128, width = heads * d;
   // Less under sanitizers.
   const int tokens = support::effort() < 1.0 ? 400 : 1200;
