@@ -1,4 +1,5 @@
-// Codes of CommVQ keys, unpacked. Included by the sources of every level, hence in a namespace without a name.
+// What all levels do alike for CommVQ: pages by their model, and codes of keys, unpacked. Included by the sources of
+// every level, hence in a namespace without a name.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,17 @@
 #include "codecs/commvq/model.h"
 
 namespace kvasir {
+namespace commvq {
+namespace {
+
+inline const KeyModel& keys_of(const PageFormat& format) { return static_cast<const KeyModel&>(*format.model); }
+inline const ValueModel& values_of(const PageFormat& format) { return static_cast<const ValueModel&>(*format.model); }
+
+inline void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
+inline void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
+
+}  // namespace
+}  // namespace commvq
 namespace {
 
 constexpr int kMaxStages = 64;

@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "codecs/pattern/format.h"
+#include "kernels/forward_inl.h"
 #include "kernels/kernels.h"
 
 namespace kvasir {
@@ -99,6 +100,19 @@ inline void collect_weights(const PageFormat& format, const uint8_t* page, const
 }
 
 #undef KVASIR_INLINE
+
+// The codec whose pages hold the residuals, plus what the labels add.
+template <const CodecKernels& kResiduals>
+struct OnResiduals : Forward<kResiduals> {
+  static void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
+    kResiduals.key_scores(format, page, queries, scores);
+    add_terms(format, page, queries, scores);
+  }
+  static void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs) {
+    kResiduals.value_sum(format, page, weights, outputs);
+    collect_weights(format, page, weights);
+  }
+};
 
 }  // namespace
 }  // namespace kvasir

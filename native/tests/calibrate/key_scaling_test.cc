@@ -13,6 +13,7 @@
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -70,18 +71,6 @@ std::vector<float> factors(uint64_t seed, int count) {
   std::vector<float> lambda(count);
   for (float& x : lambda) x = static_cast<float>(std::exp2(6.0 * random.uniform() - 3.0));
   return lambda;
-}
-
-template <class Call>
-std::string error_of(kvasir::ErrorCode code, Call call) {
-  try {
-    call();
-  } catch (const kvasir::Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return "";
 }
 
 }  // namespace
@@ -282,7 +271,7 @@ TEST_CASE("key scaling: interpolated positions serve far positions better") {
 
 TEST_CASE("key scaling: refuses what makes no sense") {
   using kvasir::ErrorCode;
-  const auto invalid = [](auto call) { return error_of(ErrorCode::kInvalidArgument, call); };
+  const auto invalid = [](auto call) { return support::error_of(ErrorCode::kInvalidArgument, call); };
   Sample s = random_sample(support::seed(), 20, 10, 4, 2, 32);
   const auto lambda = factors(1, 64);
   double energy;
@@ -321,14 +310,14 @@ TEST_CASE("key scaling: refuses what makes no sense") {
   invalid([&] { kvasir::scaling_factors(&negative, 1, 0.5, out); });
 
   s.values[7] = std::numeric_limits<float>::infinity();
-  error_of(ErrorCode::kNotFinite, [&] { s.errors(2, 0, lambda, &energy); });
+  support::error_of(ErrorCode::kNotFinite, [&] { s.errors(2, 0, lambda, &energy); });
   s.values[7] = 0.0f;
   s.keys[7] = 30000.0f;  // fine as it is, too large once divided by a small factor
   const std::vector<float> small(64, 0.01f);
-  CHECK(error_of(ErrorCode::kNotFinite, [&] { s.errors(2, 0, small, &energy); }).find("channel 7") !=
+  CHECK(support::error_of(ErrorCode::kNotFinite, [&] { s.errors(2, 0, small, &energy); }).find("channel 7") !=
         std::string::npos);
   s.keys[7] = std::nanf("");
   float maxima[64] = {};
-  error_of(ErrorCode::kNotFinite,
-           [&] { kvasir::raise_key_maxima(s.keys.data(), 20, 2, 32, RopePairs::kHalves, maxima); });
+  support::error_of(ErrorCode::kNotFinite,
+                    [&] { kvasir::raise_key_maxima(s.keys.data(), 20, 2, 32, RopePairs::kHalves, maxima); });
 }

@@ -12,6 +12,7 @@
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/errors.h"
 
 namespace {
 
@@ -42,18 +43,6 @@ std::vector<float> factors(uint64_t seed, int count) {
   std::vector<float> lambda(count);
   for (float& x : lambda) x = static_cast<float>(std::exp2(4.0 * random.uniform() - 2.0));
   return lambda;
-}
-
-template <class Call>
-std::string error_of(kvasir::ErrorCode code, Call call) {
-  try {
-    call();
-  } catch (const kvasir::Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return "";
 }
 
 }  // namespace
@@ -154,24 +143,27 @@ TEST_CASE("sensitivity: refuses what makes no sense") {
                           1, &sum);
   };
   call(130, 2, 64, 1, 0, 2);
-  error_of(ErrorCode::kInvalidArgument, [&] { call(0, 2, 64, 1, 0, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(-1, 2, 64, 1, 0, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 0, 64, 1, 0, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 63, 1, 0, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 2, 0, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 33, 2); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 0, 0); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 0, 17); });
-  error_of(ErrorCode::kInvalidArgument, [&] { call(std::numeric_limits<int64_t>::max() / 64, 2, 64, 1, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(0, 2, 64, 1, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(-1, 2, 64, 1, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 0, 64, 1, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 63, 1, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 2, 0, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 33, 2); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 0, 0); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { call(130, 2, 64, 1, 0, 17); });
+  support::error_of(ErrorCode::kInvalidArgument,
+                    [&] { call(std::numeric_limits<int64_t>::max() / 64, 2, 64, 1, 0, 2); });
   const std::vector<float> wrong(128, 0.0f);
-  error_of(ErrorCode::kInvalidArgument, [&] { side.sums(1, 0, wrong); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { side.sums(1, 0, wrong); });
 
   side.rows[(129 * 2 + 1) * 64 + 5] = std::nanf("");
-  CHECK(error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 1, 0, 2); }).find("token 129, head 1, channel 5") !=
-        std::string::npos);
+  CHECK(support::error_of(ErrorCode::kNotFinite, [&] {
+          call(130, 2, 64, 1, 0, 2);
+        }).find("token 129, head 1, channel 5") != std::string::npos);
   side.rows[(129 * 2 + 1) * 64 + 5] = 40000.0f;
-  error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 1, 0, 2); });
+  support::error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 1, 0, 2); });
   side.rows[(129 * 2 + 1) * 64 + 5] = 0.0f;
   side.gradients[3] = std::numeric_limits<float>::infinity();
-  CHECK(error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 0, 0, 2); }).find("gradient") != std::string::npos);
+  CHECK(support::error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 0, 0, 2); }).find("gradient") !=
+        std::string::npos);
 }

@@ -18,16 +18,6 @@ namespace {
 
 using commvq::kChunk;
 
-const commvq::KeyModel& keys_of(const PageFormat& format) {
-  return static_cast<const commvq::KeyModel&>(*format.model);
-}
-const commvq::ValueModel& values_of(const PageFormat& format) {
-  return static_cast<const commvq::ValueModel&>(*format.model);
-}
-
-void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
-void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
-
 // Sums of rows for all tokens of a page: of those that stand as they are, and of those to be multiplied by i. Both
 // begin at the same place of a 4 KB page, so that their stores stand in the way of few loads.
 struct KeySums {
@@ -85,7 +75,7 @@ void combine(const float* plain, const float* times_i, int half, float* key) {
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  const commvq::KeyModel& model = keys_of(format);
+  const commvq::KeyModel& model = commvq::keys_of(format);
   const int d = format.head_dim;
   KeyCodes codes;
   unpack_head(model.page, page, queries.head, codes);
@@ -107,7 +97,7 @@ void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& 
 
 // Rows of the codebook that one pass takes: totals have room for kMaxSize.
 void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float*) {
-  const commvq::ValuePage layout = values_of(format).page;
+  const commvq::ValuePage layout = commvq::values_of(format).page;
   const CodePlane plane = layout.plane();
   const size_t stride = static_cast<size_t>(plane.vectors_per_row()) * CodePlane::kVectorBytes;
   const auto* stored = reinterpret_cast<const uint16_t*>(page);
@@ -152,7 +142,7 @@ void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& w
 constexpr int kSumRows = 4;
 
 void end_values(const PageFormat& format, const SideView&, const TileInput& weights, float* outputs) {
-  const commvq::ValueModel& model = values_of(format);
+  const commvq::ValueModel& model = commvq::values_of(format);
   const int d = format.head_dim;
   for (int r = 0; r < weights.count; r += kSumRows) {
     const int rows = weights.count - r < kSumRows ? weights.count - r : kSumRows;
@@ -180,6 +170,8 @@ void end_values(const PageFormat& format, const SideView&, const TileInput& weig
 
 }  // namespace
 
-const CodecKernels commvq_kernels = {encode, decode, key_scores, value_sum, nullptr, end_values};
+const CodecKernels commvq_kernels = {
+    commvq::encode, commvq::decode, key_scores, value_sum, nullptr, end_values,
+};
 
 }  // namespace kvasir::KVASIR_LEVEL

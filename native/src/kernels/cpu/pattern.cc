@@ -6,20 +6,6 @@
 namespace kvasir::KVASIR_LEVEL {
 namespace {
 
-void encode(const PageFormat& format, const float* rows, uint8_t* page) { uniform_kernels.encode(format, rows, page); }
-
-void decode(const PageFormat& format, const uint8_t* page, float* rows) { uniform_kernels.decode(format, page, rows); }
-
-void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  uniform_kernels.key_scores(format, page, queries, scores);
-  add_terms(format, page, queries, scores);
-}
-
-void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs) {
-  uniform_kernels.value_sum(format, page, weights, outputs);
-  collect_weights(format, page, weights);
-}
-
 void begin_keys(const PageFormat& format, const SideView& side, const TileInput& queries, float* terms) {
   for (int r = 0; r < queries.count; ++r) {
     const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
@@ -48,6 +34,9 @@ void end_values(const PageFormat& format, const SideView& side, const TileInput&
 
 }  // namespace
 
-const CodecKernels pattern_kernels = {encode, decode, key_scores, value_sum, begin_keys, end_values};
+using Pattern = OnResiduals<uniform_kernels>;
+const CodecKernels pattern_kernels = {
+    Pattern::encode, Pattern::decode, Pattern::key_scores, Pattern::value_sum, begin_keys, end_values,
+};
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/uniform_pack.h"
+#include "kernels/forward_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
@@ -63,16 +64,6 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
   }
   pack_codes(
       format, layout, [&](int token, int channel) { return load(codes.at[token] + channel); }, page);
-}
-
-void decode(const PageFormat& format, const uint8_t* page, float* rows) { uniform_kernels.decode(format, page, rows); }
-
-void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  uniform_kernels.key_scores(format, page, queries, scores);
-}
-
-void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs) {
-  uniform_kernels.value_sum(format, page, weights, outputs);
 }
 
 // Bytes with the halves of codes, each 0 .. 2^kBits - 1.
@@ -139,6 +130,9 @@ void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, u
 
 }  // namespace
 
-const CodecKernels progressive_kernels = {encode, decode, key_scores, value_sum, nullptr, nullptr, shrink};
+using Uniform = Forward<uniform_kernels>;
+const CodecKernels progressive_kernels = {
+    encode, Uniform::decode, Uniform::key_scores, Uniform::value_sum, nullptr, nullptr, shrink,
+};
 
 }  // namespace kvasir::KVASIR_LEVEL

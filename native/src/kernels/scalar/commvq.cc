@@ -8,18 +8,8 @@
 namespace kvasir::scalar {
 namespace {
 
-const commvq::KeyModel& keys_of(const PageFormat& format) {
-  return static_cast<const commvq::KeyModel&>(*format.model);
-}
-const commvq::ValueModel& values_of(const PageFormat& format) {
-  return static_cast<const commvq::ValueModel&>(*format.model);
-}
-
-void encode(const PageFormat& format, const float* rows, uint8_t* page) { format.model->encode(rows, page); }
-void decode(const PageFormat& format, const uint8_t* page, float* rows) { format.model->decode(page, rows); }
-
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  const commvq::KeyModel& model = keys_of(format);
+  const commvq::KeyModel& model = commvq::keys_of(format);
   const int d = format.head_dim, half = d / 2;
   const auto* norms = reinterpret_cast<const uint16_t*>(page);
   KeyCodes codes;
@@ -55,7 +45,7 @@ void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& 
 }
 
 void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float*) {
-  const commvq::ValuePage layout = values_of(format).page;
+  const commvq::ValuePage layout = commvq::values_of(format).page;
   const CodePlane plane = layout.plane();
   const auto* gains = reinterpret_cast<const uint16_t*>(page);
   for (int r = 0; r < weights.count; ++r) {
@@ -70,7 +60,7 @@ void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& w
 }
 
 void end_values(const PageFormat& format, const SideView&, const TileInput& weights, float* outputs) {
-  const commvq::ValueModel& model = values_of(format);
+  const commvq::ValueModel& model = commvq::values_of(format);
   for (int r = 0; r < weights.count; ++r) {
     const float* sums = weights.sums + static_cast<size_t>(r) * weights.entries;
     float* output = outputs + static_cast<size_t>(r) * format.head_dim;
@@ -83,6 +73,8 @@ void end_values(const PageFormat& format, const SideView&, const TileInput& weig
 
 }  // namespace
 
-const CodecKernels commvq_kernels = {encode, decode, key_scores, value_sum, nullptr, end_values};
+const CodecKernels commvq_kernels = {
+    commvq::encode, commvq::decode, key_scores, value_sum, nullptr, end_values,
+};
 
 }  // namespace kvasir::scalar

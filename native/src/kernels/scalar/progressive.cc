@@ -2,6 +2,7 @@
 
 #include "codecs/progressive/formula.h"
 #include "codecs/uniform/format.h"
+#include "kernels/forward_inl.h"
 #include "kernels/scalar/scalar.h"
 #include "kernels/scalar/uniform_page.h"
 
@@ -16,16 +17,6 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
     return static_cast<int>(progressive::narrow_to(code, format.bits));
   };
   encode_page(format, rows, code_of, page);
-}
-
-void decode(const PageFormat& format, const uint8_t* page, float* rows) { uniform_kernels.decode(format, page, rows); }
-
-void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
-  uniform_kernels.key_scores(format, page, queries, scores);
-}
-
-void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& weights, float* outputs) {
-  uniform_kernels.value_sum(format, page, weights, outputs);
 }
 
 void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) {
@@ -56,6 +47,9 @@ void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, u
 
 }  // namespace
 
-const CodecKernels progressive_kernels = {encode, decode, key_scores, value_sum, nullptr, nullptr, shrink};
+using Uniform = Forward<uniform_kernels>;
+const CodecKernels progressive_kernels = {
+    encode, Uniform::decode, Uniform::key_scores, Uniform::value_sum, nullptr, nullptr, shrink,
+};
 
 }  // namespace kvasir::scalar

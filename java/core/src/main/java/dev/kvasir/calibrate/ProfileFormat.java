@@ -1,6 +1,7 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.internal.Json;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;

@@ -1,5 +1,6 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.internal.Json;
 import java.io.EOFException;
 import java.io.IOException;
 import java.nio.ByteBuffer;

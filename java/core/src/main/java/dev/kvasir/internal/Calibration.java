@@ -1,6 +1,7 @@
 package dev.kvasir.internal;
 
 import dev.kvasir.Axis;
+import dev.kvasir.internal.commvq.NativeRope;
 import dev.kvasir.internal.jni.Native;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -27,7 +28,7 @@ public final class Calibration {
     int needed = elements("rows", rows, tokens, kvHeads, headDim);
     elements("gradients", gradients, tokens, kvHeads, headDim);
     double[] sums = new double[widths.length];
-    call(
+    NativeCall.run(
         () ->
             Native.sensitivities(
                 Floats.exact(rows, needed),
@@ -47,7 +48,7 @@ public final class Calibration {
   /** See rope_frequencies in calibrate.h. */
   public static double[] ropeFrequencies(double base, int headDim) {
     double[] frequencies = new double[headDim / 2];
-    call(() -> Native.rope_frequencies(base, headDim, frequencies));
+    NativeRope.plain(base, headDim, frequencies);
     return frequencies;
   }
 
@@ -63,20 +64,20 @@ public final class Calibration {
       long first,
       double scale) {
     float[] copy = Arrays.copyOf(rows, elements(name, rows, tokens, heads, headDim));
-    call(() -> Native.rotate(copy, tokens, heads, headDim, frequencies, pairs, first, scale));
+    NativeRope.rotate(copy, tokens, heads, headDim, frequencies, pairs, first, scale);
     return copy;
   }
 
   /** See raise_key_maxima in calibrate.h. */
   public static void raiseKeyMaxima(float[] keys, int tokens, int kvHeads, int headDim, int pairs, float[] maxima) {
     int needed = elements("keys", keys, tokens, kvHeads, headDim);
-    call(() -> Native.raise_key_maxima(Floats.exact(keys, needed), tokens, kvHeads, headDim, pairs, maxima));
+    NativeCall.run(() -> Native.raise_key_maxima(Floats.exact(keys, needed), tokens, kvHeads, headDim, pairs, maxima));
   }
 
   /** See scaling_factors in calibrate.h. */
   public static float[] scalingFactors(float[] maxima, double alpha) {
     float[] lambda = new float[maxima.length];
-    call(() -> Native.scaling_factors(maxima, maxima.length, alpha, lambda));
+    NativeCall.run(() -> Native.scaling_factors(maxima, maxima.length, alpha, lambda));
     return lambda;
   }
 
@@ -100,7 +101,7 @@ public final class Calibration {
     int queryRows = elements("queries", queries, queryTokens, queryHeads, headDim);
     double[] errors = new double[candidateCount];
     double[] energy = new double[1];
-    call(
+    NativeCall.run(
         () ->
             Native.key_scaling_errors(
                 Floats.exact(keys, rows),
@@ -126,14 +127,5 @@ public final class Calibration {
     long needed = Sizes.product(tokens, (long) heads * headDim);
     Floats.require(name, array, needed);
     return (int) needed;
-  }
-
-  private static void call(Runnable work) {
-    NativeLibrary.get();
-    try {
-      work.run();
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    }
   }
 }

@@ -10,7 +10,6 @@ import java.util.EnumSet;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.function.Supplier;
 
 /** What the native library says about itself, and its threads. */
 public final class NativeCatalog {
@@ -20,11 +19,11 @@ public final class NativeCatalog {
   private NativeCatalog() {}
 
   public static String version() {
-    return call(Native::version);
+    return NativeCall.get(Native::version);
   }
 
   public static List<BackendInfo> backends() {
-    return call(
+    return NativeCall.get(
         () -> {
           List<BackendInfo> all = new ArrayList<>();
           for (int i = 0; i < Native.backend_count(); i++) {
@@ -35,7 +34,7 @@ public final class NativeCatalog {
   }
 
   public static List<CodecInfo> codecs() {
-    return call(
+    return NativeCall.get(
         () -> {
           List<CodecInfo> all = new ArrayList<>();
           for (int codec = 0; codec < Native.codec_count(); codec++) {
@@ -53,11 +52,11 @@ public final class NativeCatalog {
   }
 
   public static int threads() {
-    return call(Native::threads);
+    return NativeCall.get(Native::threads);
   }
 
   public static void setThreads(int threads) {
-    call(
+    NativeCall.get(
         () -> {
           Native.set_threads(threads);
           return threads;
@@ -90,14 +89,5 @@ public final class NativeCatalog {
       options.add(new CodecInfo.Option(Native.codec_option_name(codec, i), Native.codec_option_summary(codec, i)));
     }
     return List.copyOf(options);
-  }
-
-  private static <T> T call(Supplier<T> work) {
-    NativeLibrary.get();
-    try {
-      return work.get();
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    }
   }
 }

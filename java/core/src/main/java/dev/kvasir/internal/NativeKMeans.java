@@ -10,11 +10,7 @@ public final class NativeKMeans {
   /** Fills {@code centres} and {@code labels}; returns the objective. */
   public static double cluster(
       float[] points, int count, int dim, int clusters, int maxSteps, long seed, float[] centres, int[] labels) {
-    NativeLibrary.get();
-    try {
-      return Native.kmeans(points, count, dim, clusters, maxSteps, seed, centres, labels);
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    }
+    return NativeCall.get(
+        () -> Native.kmeans(points, count, dim, clusters, maxSteps, seed, centres, labels));
   }
 }

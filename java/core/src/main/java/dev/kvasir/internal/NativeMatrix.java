@@ -13,26 +13,17 @@ public final class NativeMatrix {
   /** See matrix_product in matrix.h. */
   public static void product(
       FloatBuffer a, FloatBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-    call(() -> Native.matrix_product(a, b, bias, rows, columns, depth, out));
+    NativeCall.run(() -> Native.matrix_product(a, b, bias, rows, columns, depth, out));
   }
 
   /** See matrix_product_bf16 in matrix.h. */
   public static void product(
       FloatBuffer a, ShortBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-    call(() -> Native.matrix_product_bf16(a, b, bias, rows, columns, depth, out));
+    NativeCall.run(() -> Native.matrix_product_bf16(a, b, bias, rows, columns, depth, out));
   }
 
   /** See silu_product in matrix.h. */
   public static void siluProduct(FloatBuffer gates, int rows, int columns, FloatBuffer out) {
-    call(() -> Native.silu_product(gates, rows, columns, out));
-  }
-
-  private static void call(Runnable work) {
-    NativeLibrary.get();
-    try {
-      work.run();
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    }
+    NativeCall.run(() -> Native.silu_product(gates, rows, columns, out));
   }
 }

@@ -1,11 +1,8 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.Random;
 import org.junit.jupiter.api.Assertions;
-import org.junit.jupiter.api.Assumptions;
 
 /** What several tests of calibration need: seeds, data, and the model "lab-a" where it is at hand. */
 final class CalibrationTesting {
@@ -39,25 +36,5 @@ final class CalibrationTesting {
   /** The geometry of lab-a. */
   static KvGeometry labGeometry() {
     return KvGeometry.builder().layers(8).queryHeads(8).kvHeads(2).headDim(128).build();
-  }
-
-  /** The folder of lab-a; skips the test where it is missing. The system property kvasir.shared names its place. */
-  static Path lab() {
-    String property = System.getProperty("kvasir.shared");
-    Path found = property == null ? search() : Path.of(property, "models", "lab-a");
-    Assumptions.assumeTrue(
-        found != null && Files.exists(found.resolve("calib.safetensors")),
-        "models/lab-a is in no folder \"shared\" beside the project, nor where kvasir.shared says (" + property + ")");
-    return found;
-  }
-
-  private static Path search() {
-    for (Path folder = Path.of("").toAbsolutePath(); folder != null; folder = folder.getParent()) {
-      Path candidate = folder.resolve("shared").resolve("models").resolve("lab-a");
-      if (Files.exists(candidate)) {
-        return candidate;
-      }
-    }
-    return null;
   }
 }

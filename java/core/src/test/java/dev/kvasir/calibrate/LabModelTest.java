@@ -5,7 +5,9 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.Axis;
 import dev.kvasir.KvGeometry;
+import dev.kvasir.LabModel;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Json;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -23,7 +25,7 @@ class LabModelTest {
   @TempDir Path folder;
 
   private static CalibrationTensors open() throws IOException {
-    Path lab = CalibrationTesting.lab();
+    Path lab = LabModel.folder();
     return CalibrationTensors.open(
         GEOMETRY,
         CalibrationTensors.Layout.HEADS_FIRST,
@@ -57,7 +59,7 @@ class LabModelTest {
     try (CalibrationTensors tensors = open()) {
       assertEquals(TOKENS, tensors.tokens());
       Map<String, Object> root =
-          Json.object(Json.parse(Files.readAllBytes(CalibrationTesting.lab().resolve("sensitivity.json"))), "root");
+          Json.object(Json.parse(Files.readAllBytes(LabModel.folder().resolve("sensitivity.json"))), "root");
       // The reference has keys per channel over 128 tokens and values per token over 128 channels.
       Sensitivities found =
           Sensitivities.accumulator(GEOMETRY)

@@ -4,6 +4,8 @@ import static dev.kvasir.calibrate.CalibrationTesting.assertNames;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import dev.kvasir.LabModel;
+import dev.kvasir.internal.Json;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -72,7 +74,7 @@ class SafetensorsModelTest {
 
   @Test
   void readsARealModel() throws Exception {
-    Path lab = CalibrationTesting.lab();
+    Path lab = LabModel.folder();
     Map<String, Object> index = Json.object(Json.parse(Files.readAllBytes(lab.resolve(INDEX))), "index");
     try (SafetensorsModel model = SafetensorsModel.open(lab)) {
       assertEquals(Json.object(index.get("weight_map"), "map").keySet(), model.names());

@@ -1,10 +1,7 @@
 package dev.kvasir.commvq;
 
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.Random;
 import org.junit.jupiter.api.Assertions;
-import org.junit.jupiter.api.Assumptions;
 
 /** What several tests of CommVQ need: data, errors, and the model "lab-a" where it is at hand. */
 final class CommVqTesting {
@@ -84,25 +81,5 @@ final class CommVqTesting {
           String.valueOf(thrown.getMessage()).contains(String.valueOf(name)),
           () -> "\"" + thrown.getMessage() + "\" does not name " + name);
     }
-  }
-
-  /** The folder of lab-a; skips the test where it is missing. The system property kvasir.shared names its place. */
-  static Path lab() {
-    String property = System.getProperty("kvasir.shared");
-    Path found = property == null ? search() : Path.of(property, "models", "lab-a");
-    Assumptions.assumeTrue(
-        found != null && Files.exists(found.resolve("calib.safetensors")),
-        "models/lab-a is in no folder \"shared\" beside the project, nor where kvasir.shared says (" + property + ")");
-    return found;
-  }
-
-  private static Path search() {
-    for (Path folder = Path.of("").toAbsolutePath(); folder != null; folder = folder.getParent()) {
-      Path candidate = folder.resolve("shared").resolve("models").resolve("lab-a");
-      if (Files.exists(candidate)) {
-        return candidate;
-      }
-    }
-    return null;
   }
 }

@@ -2,6 +2,7 @@ package dev.kvasir.commvq;
 
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.LabModel;
 import dev.kvasir.calibrate.Safetensors;
 import java.io.IOException;
 import java.util.Arrays;
@@ -30,7 +31,7 @@ class LabCodebooksTest {
 
   @Test
   void lowerErrorThanUniform() throws Exception {
-    try (Safetensors file = Safetensors.open(CommVqTesting.lab().resolve("calib.safetensors"))) {
+    try (Safetensors file = Safetensors.open(LabModel.folder().resolve("calib.safetensors"))) {
       System.out.println("lab-a, 384 tokens to train on; mean squared error / mean square, seen | unseen tokens");
       for (int layer : new int[] {0, 4, 7}) {
         float[] keys = read(file, "layers." + layer + ".k_pre");

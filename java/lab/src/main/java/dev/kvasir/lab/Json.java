@@ -37,7 +37,11 @@ public final class Json {
 
   /** The value of a text; {@code name} is what errors call it. */
   public static Json parse(String text, String name) {
-    return new Json(new Parser(text, name).whole(), name);
+    try {
+      return new Json(dev.kvasir.internal.Json.parse(text), name);
+    } catch (dev.kvasir.internal.Json.SyntaxException e) {
+      throw new JsonException(name + ": " + e.getMessage());
+    }
   }
 
   /** The value in a file in UTF-8. */
@@ -100,7 +104,7 @@ public final class Json {
 
   /** A number. */
   public double number() {
-    return as(Double.class, "a number");
+    return as(Number.class, "a number").doubleValue();
   }
 
   /** A number that is an int. */
@@ -147,8 +151,8 @@ public final class Json {
     if (value instanceof Map<?, ?> map) {
       String separator = "{";
       for (Map.Entry<?, ?> entry : map.entrySet()) {
-        quote(out.append(separator), String.valueOf(entry.getKey()));
-        append(out.append(":"), entry.getValue());
+        out.append(separator).append(quoted(String.valueOf(entry.getKey()))).append(":");
+        append(out, entry.getValue());
         separator = ",";
       }
       out.append(map.isEmpty() ? "{}" : "}");
@@ -160,7 +164,7 @@ public final class Json {
       }
       out.append(list.isEmpty() ? "[]" : "]");
     } else if (value instanceof String text) {
-      quote(out, text);
+      out.append(quoted(text));
     } else if (value instanceof Double number) {
       boolean whole = number == Math.rint(number) && Math.abs(number) < 1e15;
       out.append(!Double.isFinite(number) ? "null" : whole ? String.valueOf(number.longValue()) : number.toString());
@@ -169,170 +173,7 @@ public final class Json {
     }
   }
 
-  private static void quote(StringBuilder out, String text) {
-    out.append('"');
-    for (char c : text.toCharArray()) {
-      if (c == '"' || c == '\\') {
-        out.append('\\').append(c);
-      } else if (c < ' ' || Character.isSurrogate(c)) {
-        out.append(String.format("\\u%04x", (int) c));
-      } else {
-        out.append(c);
-      }
-    }
-    out.append('"');
-  }
-
-  /** Recursive descent. Numbers become Doubles. */
-  private static final class Parser {
-
-    private static final int MAX_DEPTH = 64;
-
-    private final String text;
-    private final String name;
-    private int at;
-    private int depth;
-
-    Parser(String text, String name) {
-      this.text = text;
-      this.name = name;
-    }
-
-    @Nullable Object whole() {
-      Object value = value();
-      skipSpace();
-      if (at < text.length()) {
-        throw error("something after the value");
-      }
-      return value;
-    }
-
-    private @Nullable Object value() {
-      skipSpace();
-      if (depth > MAX_DEPTH) {
-        throw error("more than " + MAX_DEPTH + " levels");
-      }
-      char c = peek();
-      if (c == '{' || c == '[') {
-        depth++;
-        at++;
-        Object result = c == '{' ? object() : array();
-        depth--;
-        return result;
-      }
-      if (c == '"') {
-        return string();
-      }
-      for (Object word : new Object[] {true, false, null}) {
-        if (text.startsWith(String.valueOf(word), at)) {
-          at += String.valueOf(word).length();
-          return word;
-        }
-      }
-      return number();
-    }
-
-    private Map<String, @Nullable Object> object() {
-      Map<String, @Nullable Object> members = new LinkedHashMap<>();
-      while (more('}', members.isEmpty())) {
-        skipSpace();
-        if (peek() != '"') {
-          throw error("a name was expected");
-        }
-        String member = string();
-        skipSpace();
-        expect(':');
-        members.put(member, value());
-      }
-      return members;
-    }
-
-    private List<@Nullable Object> array() {
-      List<@Nullable Object> elements = new ArrayList<>();
-      while (more(']', elements.isEmpty())) {
-        elements.add(value());
-      }
-      return elements;
-    }
-
-    private boolean more(char end, boolean first) {
-      skipSpace();
-      if (peek() == end) {
-        at++;
-        return false;
-      }
-      if (!first) {
-        expect(',');
-      }
-      return true;
-    }
-
-    private String string() {
-      StringBuilder out = new StringBuilder();
-      for (at++; peek() != '"'; at++) {
-        char c = peek();
-        if (c < ' ') {
-          throw error("a control character in a string");
-        }
-        out.append(c == '\\' ? escape() : c);
-      }
-      at++;
-      return out.toString();
-    }
-
-    private char escape() {
-      at++;
-      char c = peek();
-      int known = "\"\\/bfnrt".indexOf(c);
-      if (known >= 0) {
-        return "\"\\/\b\f\n\r\t".charAt(known);
-      }
-      try {
-        if (c == 'u') {
-          at += 4;
-          return (char) Integer.parseInt(text.substring(at - 3, at + 1), 16);
-        }
-      } catch (NumberFormatException | IndexOutOfBoundsException e) {
-        at -= 4;
-      }
-      throw error("an unknown escape");
-    }
-
-    private Double number() {
-      int start = at;
-      while (at < text.length() && "+-.eE0123456789".indexOf(text.charAt(at)) >= 0) {
-        at++;
-      }
-      String number = text.substring(start, at);
-      if (!number.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?")) {
-        at = start;
-        throw error("a value was expected");
-      }
-      return Double.valueOf(number);
-    }
-
-    private void skipSpace() {
-      while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) {
-        at++;
-      }
-    }
-
-    private char peek() {
-      if (at >= text.length()) {
-        throw error("the text ends");
-      }
-      return text.charAt(at);
-    }
-
-    private void expect(char c) {
-      if (peek() != c) {
-        throw error("'" + c + "' was expected");
-      }
-      at++;
-    }
-
-    private JsonException error(String problem) {
-      return new JsonException(name + ": " + problem + " at character " + at);
-    }
+  private static String quoted(String text) {
+    return dev.kvasir.internal.Json.write(text);
   }
 }

@@ -1,8 +1,7 @@
 package dev.kvasir.internal.commvq;
 
 import dev.kvasir.internal.Lifetime;
-import dev.kvasir.internal.NativeErrors;
-import dev.kvasir.internal.NativeLibrary;
+import dev.kvasir.internal.NativeCall;
 import java.lang.ref.Reference;
 import java.util.function.Consumer;
 import java.util.function.Function;
@@ -16,7 +15,7 @@ abstract class NativeObject<T> implements AutoCloseable {
 
   /** Neither function may refer to this object, or it would never be forgotten. */
   NativeObject(String name, Supplier<T> create, Consumer<T> destroy) {
-    T made = translated(create);
+    T made = NativeCall.get(create);
     this.object = made;
     this.lifetime = new Lifetime(this, name, () -> destroy.accept(made));
   }
@@ -32,7 +31,7 @@ abstract class NativeObject<T> implements AutoCloseable {
   final <R> R call(Function<T, R> work) {
     lifetime.acquire();
     try {
-      return translated(() -> work.apply(object));
+      return NativeCall.get(() -> work.apply(object));
     } finally {
       lifetime.release();
       Reference.reachabilityFence(this);
@@ -42,14 +41,5 @@ abstract class NativeObject<T> implements AutoCloseable {
   @Override
   public void close() {
     lifetime.close();
-  }
-
-  private static <R> R translated(Supplier<R> work) {
-    NativeLibrary.get();
-    try {
-      return work.get();
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    }
   }
 }

@@ -11,17 +11,19 @@ import java.util.Arrays;
  */
 public final class Rope {
 
+  private final dev.kvasir.commvq.Rope rope;
   private final double[] frequencies;
   /** cos and sin of each position so far: {@code [positions][2][headDim / 2]}. */
   private volatile float[] table = new float[0];
 
-  private Rope(double[] frequencies) {
-    this.frequencies = frequencies;
+  private Rope(dev.kvasir.commvq.Rope rope) {
+    this.rope = rope;
+    this.frequencies = rope.frequencies();
   }
 
   /** The same, for methods that apply it themselves. */
   public dev.kvasir.commvq.Rope forCache() {
-    return dev.kvasir.commvq.Rope.of(RopePairs.HALVES, frequencies);
+    return rope;
   }
 
   /** The embedding that a config.json describes: plain, linear or llama3 scaling. */
@@ -32,38 +34,26 @@ public final class Rope {
     if (scaling != null) {
       base = scaling.find("rope_theta").map(Json::number).orElse(base);
     }
-    double[] frequencies = new double[headDim / 2];
-    for (int j = 0; j < frequencies.length; j++) {
-      frequencies[j] = Math.pow(base, -2.0 * j / headDim);
-    }
+    dev.kvasir.commvq.Rope plain = dev.kvasir.commvq.Rope.plain(RopePairs.HALVES, base, headDim);
     String type =
         scaling == null
             ? "default"
             : scaling.find("rope_type").or(() -> scaling.find("type")).map(Json::text).orElse("default");
     switch (type) {
       case "default":
-        break;
+        return new Rope(plain);
       case "linear":
-        double factor = scaling.get("factor").number();
-        Arrays.setAll(frequencies, j -> frequencies[j] / factor);
-        break;
+        return new Rope(plain.linear(scaling.get("factor").number()));
       case "llama3":
-        Arrays.setAll(frequencies, j -> llama3(frequencies[j], scaling));
-        break;
+        return new Rope(
+            plain.llama3(
+                scaling.get("factor").number(),
+                scaling.get("low_freq_factor").number(),
+                scaling.get("high_freq_factor").number(),
+                scaling.get("original_max_position_embeddings").number()));
       default:
         throw new ModelException(file + ": rope scaling is \"" + type + "\"; default, linear and llama3 can be run");
     }
-    return new Rope(frequencies);
-  }
-
-  /** Slow turns are stretched by a factor, fast ones stay, those between are blended. */
-  private static double llama3(double frequency, Json scaling) {
-    double factor = scaling.get("factor").number();
-    double low = scaling.get("low_freq_factor").number();
-    double high = scaling.get("high_freq_factor").number();
-    double turns = scaling.get("original_max_position_embeddings").number() * frequency / (2 * Math.PI);
-    double share = Math.max(0, Math.min(1, (turns - low) / (high - low)));
-    return frequency * (share + (1 - share) / factor);
   }
 
   /** Radians per position of each pair of channels. */

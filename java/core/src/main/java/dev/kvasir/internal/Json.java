@@ -1,4 +1,4 @@
-package dev.kvasir.calibrate;
+package dev.kvasir.internal;
 
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
@@ -13,13 +13,13 @@ import org.jspecify.annotations.Nullable;
  * JSON (RFC 8259) for headers and metadata, strict: valid UTF-8, no name twice in an object, no more than one value.
  * Objects become maps in their order, arrays lists, integers Longs, other numbers Doubles.
  */
-final class Json {
+public final class Json {
 
   /** Deep enough for any file of ours, shallow enough for any stack. */
   private static final int MAX_DEPTH = 32;
 
   /** What is wrong with a text, and where. */
-  static final class SyntaxException extends Exception {
+  public static final class SyntaxException extends Exception {
     private static final long serialVersionUID = 1L;
 
     SyntaxException(String message) {
@@ -36,7 +36,7 @@ final class Json {
   }
 
   /** The value of a text in UTF-8. */
-  static @Nullable Object parse(byte[] utf8) throws SyntaxException {
+  public static @Nullable Object parse(byte[] utf8) throws SyntaxException {
     String text;
     try {
       text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(utf8)).toString();
@@ -46,7 +46,7 @@ final class Json {
     return parse(text);
   }
 
-  static @Nullable Object parse(String text) throws SyntaxException {
+  public static @Nullable Object parse(String text) throws SyntaxException {
     Json json = new Json(text);
     Object value = json.value();
     json.skipSpace();
@@ -58,7 +58,7 @@ final class Json {
 
   /** The value as a map. Throws SyntaxException if it is none; {@code what} names it. */
   @SuppressWarnings("unchecked")
-  static Map<String, @Nullable Object> object(@Nullable Object value, String what) throws SyntaxException {
+  public static Map<String, @Nullable Object> object(@Nullable Object value, String what) throws SyntaxException {
     if (!(value instanceof Map)) {
       throw new SyntaxException(what + " is no object");
     }
@@ -66,21 +66,21 @@ final class Json {
   }
 
   @SuppressWarnings("unchecked")
-  static List<@Nullable Object> array(@Nullable Object value, String what) throws SyntaxException {
+  public static List<@Nullable Object> array(@Nullable Object value, String what) throws SyntaxException {
     if (!(value instanceof List)) {
       throw new SyntaxException(what + " is no array");
     }
     return (List<@Nullable Object>) value;
   }
 
-  static String string(@Nullable Object value, String what) throws SyntaxException {
+  public static String string(@Nullable Object value, String what) throws SyntaxException {
     if (!(value instanceof String)) {
       throw new SyntaxException(what + " is no string");
     }
     return (String) value;
   }
 
-  static long integer(@Nullable Object value, String what) throws SyntaxException {
+  public static long integer(@Nullable Object value, String what) throws SyntaxException {
     if (!(value instanceof Long)) {
       throw new SyntaxException(what + " is no integer that fits 64 bits");
     }
@@ -88,7 +88,7 @@ final class Json {
   }
 
   /** The text of a value made of maps, lists, strings, numbers, booleans and null. */
-  static String write(@Nullable Object value) {
+  public static String write(@Nullable Object value) {
     StringBuilder out = new StringBuilder();
     append(out, value);
     return out.toString();
@@ -334,7 +334,7 @@ final class Json {
     return new SyntaxException(problem + " at character " + at);
   }
 
-  static String abbreviate(String text) {
+  public static String abbreviate(String text) {
     return text.length() <= 100 ? text : text.substring(0, 100) + "...";
   }
 }

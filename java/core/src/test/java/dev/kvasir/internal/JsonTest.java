@@ -1,4 +1,4 @@
-package dev.kvasir.calibrate;
+package dev.kvasir.internal;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
