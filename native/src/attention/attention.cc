@@ -211,7 +211,6 @@ class Attention {
     if (!visible) return;
 
     const int d = layer_.head_dim;
-    const size_t half_row = (static_cast<size_t>(task.kv_head) * sequence.half_rows + tile.row) * d;
     alignas(64) float scores[kMaxTileRows * kPageTokens];
     TileInput input = {queries, task.rows, d, layer_.fast};
     TileInput weights = {scores, task.rows, kPageTokens, layer_.fast};
@@ -230,9 +229,9 @@ class Attention {
     input.head = task.kv_head % layer_.formats[0].heads;
     weights.head = task.kv_head % layer_.formats[1].heads;
     if (layer_.turns) {
-      turned_scores(sequence, task, tile, half_row, input, scores);
+      turned_scores(sequence, task, tile, input, scores);
     } else {
-      tile_scores(sequence, task, tile, half_row, input, scores);
+      tile_scores(sequence, task, tile, input, scores);
     }
 
     for (int r = 0; r < task.rows; ++r) {
@@ -250,25 +249,31 @@ class Attention {
       layer_.codecs[1].value_sum(tile.page->format(Side::kValues), tile.page->part(Side::kValues, task.kv_head),
                                  weights, state.output);
     } else {
-      layer_.rows->value_sum(sequence.halves[1] + half_row, tile.tokens, d, weights, state.output);
+      layer_.rows->value_sum(halves(sequence, task, tile, Side::kValues), tile.tokens, d, weights, state.output);
     }
   }
 
-  void tile_scores(const SequenceView& sequence, const Task& task, const Tile& tile, size_t half_row,
-                   const TileInput& input, float* scores) const {
+  // The rows of a tile that is no page.
+  const uint16_t* halves(const SequenceView& sequence, const Task& task, const Tile& tile, Side side) const {
+    return reinterpret_cast<const uint16_t*>(sequence.storage) +
+           half_row_offset(layer_, sequence.half_rows, side, task.kv_head, tile.row);
+  }
+
+  void tile_scores(const SequenceView& sequence, const Task& task, const Tile& tile, const TileInput& input,
+                   float* scores) const {
     if (tile.page) {
       layer_.codecs[0].key_scores(tile.page->format(Side::kKeys), tile.page->part(Side::kKeys, task.kv_head), input,
                                   scores);
     } else {
-      (input.turns ? layer_.rows->turned_scores : layer_.rows->key_scores)(sequence.halves[0] + half_row, tile.tokens,
-                                                                           layer_.head_dim, input, scores);
+      const auto verb = input.turns ? layer_.rows->turned_scores : layer_.rows->key_scores;
+      verb(halves(sequence, task, tile, Side::kKeys), tile.tokens, layer_.head_dim, input, scores);
     }
   }
 
   // The same for keys that are stored before RoPE. Tokens of one tile may have been shifted by different offsets: it is
   // then computed for each, and the tokens that have it keep the result.
-  void turned_scores(const SequenceView& sequence, const Task& task, const Tile& tile, size_t half_row,
-                     const TileInput& planar, float* scores) const {
+  void turned_scores(const SequenceView& sequence, const Task& task, const Tile& tile, const TileInput& planar,
+                     float* scores) const {
     alignas(64) float turned[kMaxTileRows * kMaxHeadDim];
     TileInput input = planar;
     input.rows = turned;
@@ -278,11 +283,11 @@ class Attention {
     while (shift < sequence.shift_count && sequence.shifts[shift].first <= tile.position) ++shift;
     const auto offset_of = [&](int index) { return index == 0 ? 0 : sequence.shifts[index - 1].offset; };
     layer_.turns->turn_back(tile.position + offset_of(shift), planar.rows, planar.count, turned);
-    tile_scores(sequence, task, tile, half_row, input, scores);
+    tile_scores(sequence, task, tile, input, scores);
     for (; shift < sequence.shift_count && sequence.shifts[shift].first < tile.position + tile.tokens; ++shift) {
       alignas(64) float others[kMaxTileRows * kPageTokens];
       layer_.turns->turn_back(tile.position + offset_of(shift + 1), planar.rows, planar.count, turned);
-      tile_scores(sequence, task, tile, half_row, input, others);
+      tile_scores(sequence, task, tile, input, others);
       const int first = static_cast<int>(sequence.shifts[shift].first - tile.position);
       for (int r = 0; r < planar.count; ++r) {
         std::copy(others + r * kPageTokens + first, others + r * kPageTokens + tile.tokens,

@@ -59,6 +59,8 @@ struct PageView {
   }
 };
 
+class LayerState;
+
 // What is the same for all sequences of a layer.
 struct AttentionLayer {
   int query_heads;
@@ -86,10 +88,10 @@ struct PositionShift {
 // One layer of one sequence: sinks, then pages, then the window. Positions count tokens from 0.
 struct SequenceView {
   int64_t length;
-  const uint16_t* halves[2];  // sinks and window by side: [kv_heads][half_rows][head_dim]
+  const uint8_t* storage;  // 16-bit rows of sinks and window, as its engine keeps them
   int half_rows;
-  int sinks;                     // rows 0 .. sinks - 1 of `halves`, positions 0 .. sinks - 1
-  int window_row;                // first row of the window in `halves`
+  int sinks;                     // rows 0 .. sinks - 1 of the storage, positions 0 .. sinks - 1
+  int window_row;                // first row of the window in the storage
   int window;                    // rows of the window, positions length - window .. length - 1
   const PageView* const* pages;  // held pages, oldest first; they end where the window begins
   int64_t page_count;
@@ -97,7 +99,14 @@ struct SequenceView {
   const SideTable* tables[2];             // by side; empty where the codec has none
   const PositionShift* shifts = nullptr;  // ascending; before the first of them the offset is 0
   int shift_count = 0;
+  LayerState* state = nullptr;  // the engine's own
 };
+
+// Where this machine keeps row `row` of a head: [side][kv_heads][half_rows][head_dim], float16.
+inline size_t half_row_offset(const AttentionLayer& layer, int half_rows, Side side, int kv_head, int64_t row) {
+  const size_t head = static_cast<size_t>(side == Side::kValues ? layer.kv_heads : 0) + kv_head;
+  return (head * half_rows + static_cast<size_t>(row)) * layer.head_dim;
+}
 
 struct AttentionRequest {
   const AttentionLayer* layer;

@@ -17,12 +17,12 @@
 #include "base/fair_shared_mutex.h"
 #include "base/half.h"
 #include "base/scratch.h"
-#include "base/thread_pool.h"
 #include "cache/config.h"
 #include "cache/layer.h"
 #include "cache/memory.h"
 #include "cache/plan.h"
 #include "cache/stats.h"
+#include "engine/engines.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -47,9 +47,9 @@ struct Sequence {
 class Cache::Impl {
  public:
   explicit Impl(const CacheConfig::Impl& config)
-      : backend_(backend_index(config.backend.c_str())),
-        plans_(plan_layers(config, backend_)),
-        memory_(plans_, config.budget, layer_budgets(config), config.shrink_policy) {}
+      : engine_(make_engine(config.backend)),
+        plans_(plan_layers(config, engine_.kernels)),
+        memory_(plans_, *engine_.engine, config.budget, layer_budgets(config), config.shrink_policy) {}
 
   int64_t new_sequence() { return add(std::make_shared<Sequence>(static_cast<int>(plans_.size()))); }
 
@@ -63,7 +63,8 @@ class Cache::Impl {
       memory_.check_room(bytes);
       copy->shifts = original->shifts;
       std::lock_guard<std::mutex> queries(original->queries);
-      for (const LayerPlan& plan : plans_) copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_);
+      for (const LayerPlan& plan : plans_)
+        copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_, engine());
     }
     return add(copy);
   }
@@ -74,7 +75,9 @@ class Cache::Impl {
     float* scratch = page_scratch();
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
     for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
-    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].truncate(plan, memory_, length, scratch);
+    for (const LayerPlan& plan : plans_) {
+      sequence->layers[plan.index].truncate(plan, memory_, engine(), length, scratch);
+    }
     while (!sequence->shifts.empty() && sequence->shifts.back().first > length) sequence->shifts.pop_back();
   }
 
@@ -131,18 +134,10 @@ class Cache::Impl {
     const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token() / 2, "tokens times row size");
     checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of keys");
     const auto sequence = find(id);
-    check_elements(plan, rows, elements);
-    TokenRows stored = rows;
-    std::vector<float> scaled;
-    if (!plan.key_scaling.empty()) {
-      scaled = scaled_keys(plan, rows, elements);
-      stored.sides[0] = scaled.data();
-      stored.types[0] = ElementType::kFloat32;
-      check_elements(plan, stored, elements);
-    }
+    const std::unique_ptr<Append> append = engine().begin_append(plan, rows);
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
     checked_add(sequence->layers[layer].length(), rows.tokens, "length plus tokens");
-    sequence->layers[layer].append(plan, memory_, stored, ThreadPool::shared());
+    sequence->layers[layer].append(plan, memory_, engine(), *append);
   }
 
   void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs) {
@@ -166,9 +161,9 @@ class Cache::Impl {
       views.back().shift_count = static_cast<int>(sequences[i]->shifts.size());
     }
     const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
-    const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
-    tiles_ += tiles;
-    if (plan.fallback) fallback_tiles_ += tiles;
+    const Engine::Tiles tiles = engine().attend(plan, request);
+    tiles_ += tiles.computed;
+    fallback_tiles_ += tiles.fallback;
     if (!plan.wants_queries) return;
     pages = {};  // a fork holds the lock below while it waits for pages to shrink
     const size_t size = query_size(plan, tokens);
@@ -219,7 +214,7 @@ class Cache::Impl {
              std::to_string(each.first_held(plan)) + " behind, asked for " + std::to_string(first));
     }
     const auto pages = memory_.read(layer);
-    each.read(plan, side, first, tokens, out, scratch);
+    each.read(plan, engine(), side, first, tokens, out, scratch);
     if (side == Side::kKeys && !plan.key_scaling.empty()) {
       const size_t row = plan.key_scaling.size();
       for (size_t i = 0; i < static_cast<size_t>(tokens) * row; ++i) out[i] *= plan.key_scaling[i % row];
@@ -247,7 +242,7 @@ class Cache::Impl {
     const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side, kv_head));
     if (capacity < bytes) return bytes;
     check_pointer("out", out);
-    const uint8_t* part = each.page(page).part(side, kv_head);
+    const uint8_t* part = engine().part(each.page(page), side, kv_head);
     std::copy(part, part + bytes, out);
     return bytes;
   }
@@ -309,7 +304,7 @@ class Cache::Impl {
     stats->budget = pool.budget();
     stats->bytes = pool.bytes();
     stats->peak_bytes = pool.peak_bytes();
-    stats->backend = backend_at(backend_).name;
+    stats->backend = engine().name();
     stats->tiles = tiles_;
     stats->fallback_tiles = fallback_tiles_;
     return stats;
@@ -333,8 +328,8 @@ class Cache::Impl {
   }
 
   // What the parts of pages are like; pages that were counted already, for another sequence, are left out.
-  static void count_parts(const LayerPlan& plan, const SequenceLayer& layer, std::set<const PageView*>& counted,
-                          LayerStats& stats) {
+  void count_parts(const LayerPlan& plan, const SequenceLayer& layer, std::set<const PageView*>& counted,
+                   LayerStats& stats) {
     for (int64_t i = 0; i < layer.page_count(); ++i) {
       const PageView& page = layer.page(i);
       if (!counted.insert(&page).second) continue;
@@ -345,12 +340,12 @@ class Cache::Impl {
         for (int head = 0; head < plan.attention.kv_heads; ++head) {
           stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head));
           if (codec.count_widths) {
-            codec.count_widths(page.format(side), page.part(side, head), stats.channels[index]);
+            codec.count_widths(page.format(side), engine().part(page, side, head), stats.channels[index]);
           } else {
             stats.channels[index][page.format(side).bits] += plan.attention.head_dim;
           }
           if (!codec.labelled) continue;
-          const int tokens = codec.labelled(page.format(side), page.part(side, head));
+          const int tokens = codec.labelled(page.format(side), engine().part(page, side, head));
           stats.parts_without_table[index] += tokens == 0;
           stats.labelled_tokens[index] += tokens;
         }
@@ -368,25 +363,6 @@ class Cache::Impl {
   static size_t query_size(const LayerPlan& plan, int tokens) {
     const int64_t row = int64_t{plan.attention.query_heads} * plan.attention.head_dim;
     return static_cast<size_t>(checked_multiply(tokens, row, "tokens times query size"));
-  }
-
-  // Keys as they are stored under key scaling.
-  static std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows, int64_t elements) {
-    std::vector<float> keys(static_cast<size_t>(elements));
-    const size_t row = plan.key_scaling.size();
-    const auto* floats = static_cast<const float*>(rows.sides[0]);
-    const auto* halves = static_cast<const uint16_t*>(rows.sides[0]);
-    for (size_t i = 0; i < keys.size(); i += row) {
-      if (rows.types[0] == ElementType::kFloat32) {
-        std::copy(floats + i, floats + i + row, keys.begin() + static_cast<std::ptrdiff_t>(i));
-      } else if (rows.types[0] == ElementType::kFloat16) {
-        plan.attention.rows->from_half(halves + i, row, keys.data() + i);
-      } else {
-        for (size_t c = 0; c < row; ++c) keys[i + c] = bfloat_to_float(halves[i + c]);
-      }
-      for (size_t c = 0; c < row; ++c) keys[i + c] /= plan.key_scaling[c];
-    }
-    return keys;
   }
 
   // Room for one decoded page of one head.
@@ -430,26 +406,6 @@ class Cache::Impl {
     return locks;
   }
 
-  static void check_elements(const LayerPlan& plan, const TokenRows& rows, int64_t elements) {
-    constexpr int64_t kPerTask = 1 << 18;
-    const int tasks = static_cast<int>((elements + kPerTask - 1) / kPerTask);
-    for (int side = 0; side < 2; ++side) {
-      const size_t size = rows.types[side] == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
-      std::atomic<bool> good{true};
-      ThreadPool::shared().run(tasks, [&](int task) {
-        const int64_t first = task * kPerTask;
-        const auto count = static_cast<size_t>(std::min(kPerTask, elements - first));
-        const char* begin = static_cast<const char*>(rows.sides[side]) + static_cast<size_t>(first) * size;
-        if (!plan.attention.rows->check(begin, rows.types[side], count)) good = false;
-      });
-      if (!good) {
-        throw Error(ErrorCode::kNotFinite, std::string(side == 0 ? "keys" : "values") +
-                                               " hold NaN, infinity or a magnitude above " +
-                                               std::to_string(static_cast<int>(kMaxMagnitude)));
-      }
-    }
-  }
-
   static void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) {
     if (layer.length() < tokens) {
       refuse("sequence " + std::to_string(id) + " holds " + std::to_string(layer.length()) + " tokens in layer " +
@@ -462,7 +418,9 @@ class Cache::Impl {
     }
   }
 
-  const int backend_;
+  Engine& engine() { return *engine_.engine; }
+
+  const ChosenEngine engine_;
   const std::vector<LayerPlan> plans_;
   Memory memory_;
   std::mutex mutex_;  // guards the map, not the sequences

@@ -9,19 +9,11 @@
 #include <memory>
 #include <vector>
 
-#include "attention/attention.h"
 #include "cache/memory.h"
-#include "cache/plan.h"
 #include "cache/query_means.h"
+#include "engine/engine.h"
 
 namespace kvasir {
-
-// Token rows as they come in: [tokens][kv_heads][head_dim].
-struct TokenRows {
-  const void* sides[2];
-  ElementType types[2];
-  int64_t tokens;
-};
 
 class SequenceLayer {
  public:
@@ -34,16 +26,16 @@ class SequenceLayer {
   const PageView& page(int64_t index) const { return *page_views_[index]; }
   const SideTable& table(Side side) const { return tables_[static_cast<int>(side)]; }
 
-  // All or nothing: throws before anything changes. `rows` has been checked.
-  void append(const LayerPlan& plan, Memory& memory, const TokenRows& rows, ThreadPool& threads);
+  // All or nothing: throws before anything changes.
+  void append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append);
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
   // Cannot fail once checked. `scratch`: kPageTokens * head_dim floats.
-  void truncate(const LayerPlan& plan, Memory& memory, int64_t length, float* scratch);
+  void truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch);
 
   // A copy that shares the pages.
-  SequenceLayer fork(const LayerPlan& plan, Memory& memory) const;
+  SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
   int64_t bytes_to_fork() const { return halves_.bytes() + queries_.bytes(); }
 
   // For layers whose codec goes by queries. A sequence without tokens must be made ready for them, which may fail.
@@ -55,26 +47,18 @@ class SequenceLayer {
   SequenceView view(const LayerPlan& plan) const;
 
   // Decoded rows of one side. `scratch` as above.
-  void read(const LayerPlan& plan, Side side, int64_t first, int64_t tokens, float* out, float* scratch) const;
+  void read(const LayerPlan& plan, Engine& engine, Side side, int64_t first, int64_t tokens, float* out,
+            float* scratch) const;
 
  private:
-  // 16-bit row `row` of a head.
-  uint16_t* half_row(const LayerPlan& plan, Side side, int kv_head, int64_t row) const;
   int64_t body(const LayerPlan& plan) const { return length_ > plan.sinks ? length_ - plan.sinks : 0; }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
   class Seal;
-  // Rows of the body as float16 values, from the window or from rows about to be appended.
-  void gather(const LayerPlan& plan, const TokenRows& rows, Side side, int kv_head, int64_t first, int64_t count,
-              float* out, int stride) const;
   // How the parts of pages to seal are laid out, where the codec says that for each.
-  struct PartHeads;
-  PartHeads lay_out_parts(const LayerPlan& plan, const TokenRows& rows, int64_t pages, ThreadPool& threads) const;
-  void encode_part(const LayerPlan& plan, const TokenRows& rows, const SideTable& table, int64_t page, Side side,
-                   int kv_head, const uint8_t* head, Page& out) const;
+  PartHeads lay_out_parts(const LayerPlan& plan, const Append& append, int64_t pages) const;
   // One head's side of a sealed page, counted from the sinks on.
-  void decode_part(const LayerPlan& plan, int64_t page, Side side, int kv_head, float* rows) const;
-  void fill_halves(const LayerPlan& plan, const TokenRows& rows, int64_t new_pages, Side side, int kv_head);
+  void decode_part(const LayerPlan& plan, Engine& engine, int64_t page, Side side, int kv_head, float* rows) const;
   void drop_old_pages(const LayerPlan& plan, int64_t length);
 
   int64_t length_ = 0;
@@ -82,7 +66,8 @@ class SequenceLayer {
   std::vector<std::shared_ptr<Page>> pages_;  // held, oldest first
   std::vector<const PageView*> page_views_;   // theirs, for attention
   SideTable tables_[2];                       // by side; empty where the codec has none
-  Block halves_;                              // [side][kv_heads][half_rows][head_dim], from the first append on
+  Block halves_;                              // 16-bit rows, from the first append on
+  std::unique_ptr<LayerState> state_;         // the engine's
   QueryMeans queries_;                        // where the plan wants them
 };
 

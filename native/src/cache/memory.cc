@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <string>
 #include <utility>
 
@@ -54,11 +53,9 @@ Page::Page(Memory& memory, int layer, Block block, const PageShape& shape, const
   view_.data = block_.data();
   view_.shape = &shape;
   if (shape.varies()) {
-    std::memset(block_.data(), 0, shape.table_bytes());
-    auto* offsets = reinterpret_cast<uint32_t*>(block_.data());
-    offsets[0] = static_cast<uint32_t>(shape.table_bytes());
-    for (int i = 0; i < shape.parts(); ++i) offsets[i + 1] = offsets[i] + sizes[i];
-    view_.offsets = offsets;
+    offsets_.push_back(static_cast<uint32_t>(shape.table_bytes()));
+    for (int i = 0; i < shape.parts(); ++i) offsets_.push_back(offsets_[i] + sizes[i]);
+    view_.offsets = offsets_.data();
   }
   if (!memory.plans_[layer].can_shrink()) return;
   Ranks one;
@@ -68,9 +65,12 @@ Page::Page(Memory& memory, int layer, Block block, const PageShape& shape, const
 
 Page::~Page() { memory_.forget(*this); }
 
-Memory::Memory(const std::vector<LayerPlan>& plans, int64_t budget, std::vector<int64_t> layer_budgets,
+Memory::Memory(const std::vector<LayerPlan>& plans, Engine& engine, int64_t budget, std::vector<int64_t> layer_budgets,
                ShrinkPolicy policy)
-    : plans_(plans), pool_(std::make_shared<Pool>(budget, std::move(layer_budgets))), policy_(policy) {
+    : plans_(plans),
+      engine_(engine),
+      pool_(std::make_shared<Pool>(engine.arena(), budget, std::move(layer_budgets))),
+      policy_(policy) {
   for (const LayerPlan& plan : plans) {
     layers_.push_back(std::make_unique<Layer>());
     layers_.back()->ranks.resize(plan.shapes.size());
@@ -101,8 +101,8 @@ std::shared_lock<FairSharedMutex> Memory::read(int layer) {
   return std::shared_lock<FairSharedMutex>(layers_[layer]->pages);
 }
 
-Block Memory::take(int layer, BlockKind kind, int64_t bytes) {
-  return make_room(layer, bytes, 0).bytes.take(kind, bytes);
+Block Memory::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place) {
+  return make_room(layer, bytes, 0).bytes.take(kind, bytes, place);
 }
 
 Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
@@ -219,43 +219,23 @@ void Memory::shrink_some(const Candidates& at) {
     if (policy_ == ShrinkPolicy::kOldest) break;
   }
   {
+    std::vector<ShrinkingPage> shrinking;
+    for (Page* page : pages) {
+      uint32_t* offsets = page->offsets_.empty() ? nullptr : page->offsets_.data();
+      shrinking.push_back({page->block_.data(), &shapes[level], &shapes[level + 1], offsets});
+    }
     const std::unique_lock<FairSharedMutex> lock(layer.pages);
-    ThreadPool::shared().run(static_cast<int>(pages.size()), [&](int i) { shrink(*pages[i]); });
+    engine_.shrink(plans_[at.layer], shrinking);
+    for (Page* page : pages) {
+      const size_t bytes = page->offsets_.empty() ? shapes[level + 1].bytes() : page->offsets_.back();
+      page->block_.shrink(static_cast<int64_t>(bytes));
+      page->view_.shape = &shapes[level + 1];
+    }
   }
   for (const Page* page : pages) layer.ranks[level + 1].insert(from.extract(page->age_));
   layer.shrinks.count += static_cast<int64_t>(pages.size());
   layer.shrinks.freed_bytes += static_cast<int64_t>((shapes[level].bytes() - shapes[level + 1].bytes()) * pages.size());
   layer.shrinks.nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
-}
-
-// Part by part, from the front: each lands at or before where it was.
-void Memory::shrink(Page& page) {
-  const LayerPlan& plan = plans_[page.layer_];
-  const PageShape& from = *page.view_.shape;
-  const PageShape& to = *(page.view_.shape + 1);
-  uint8_t* data = page.block_.data();
-  auto* offsets = page.view_.offsets ? reinterpret_cast<uint32_t*>(data) : nullptr;
-  size_t end = to.table_bytes();
-  size_t next = page.view_.part_offset(Side::kKeys, 0);
-  for (int number = 0; number < from.parts(); ++number) {
-    const int side = number >= from.parts(Side::kKeys);
-    // The table still says where parts were, but for those that have moved.
-    const size_t bytes = offsets ? offsets[number + 1] - next : from.formats[side].page_bytes;
-    const uint8_t* part = data + next;
-    uint8_t* out = data + end;
-    next += bytes;
-    if (from.formats[side].bits == to.formats[side].bits) {
-      std::memmove(out, part, bytes);
-      end += bytes;
-    } else {
-      plan.attention.codecs[side].shrink(from.formats[side], to.formats[side], part, out);
-      end += to.formats[side].page_bytes;
-    }
-    if (offsets) offsets[number] = static_cast<uint32_t>(static_cast<size_t>(out - data));
-  }
-  if (offsets) offsets[to.parts()] = static_cast<uint32_t>(end);
-  page.block_.shrink(static_cast<int64_t>(end));
-  page.view_.shape = &to;
 }
 
 Memory::Shrinks Memory::shrinks(int layer) {

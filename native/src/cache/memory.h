@@ -21,8 +21,8 @@
 
 #include "base/fair_shared_mutex.h"
 #include "base/thread_pool.h"
-#include "cache/plan.h"
 #include "cache/pool.h"
+#include "engine/engine.h"
 
 namespace kvasir {
 
@@ -38,7 +38,7 @@ class Page {
   Page& operator=(const Page&) = delete;
 
   const PageView& view() const { return view_; }
-  uint8_t* part(Side side, int kv_head) { return block_.data() + view_.part_offset(side, kv_head); }
+  NewPage to_seal(int64_t number) { return {&view_, block_.data(), number}; }
 
  private:
   friend class Memory;
@@ -47,6 +47,7 @@ class Page {
   Memory& memory_;
   const int layer_;
   Block block_;
+  std::vector<uint32_t> offsets_;  // of parts and the end, where they vary
   PageView view_;
   bool enlisted_ = false;
   int64_t age_ = 0;
@@ -67,8 +68,9 @@ class Memory {
     int64_t pages;
   };
 
-  // The plans must outlive the memory.
-  Memory(const std::vector<LayerPlan>& plans, int64_t budget, std::vector<int64_t> layer_budgets, ShrinkPolicy policy);
+  // The plans and the engine must outlive the memory.
+  Memory(const std::vector<LayerPlan>& plans, Engine& engine, int64_t budget, std::vector<int64_t> layer_budgets,
+         ShrinkPolicy policy);
 
   struct Room {
     Pool::Reservation bytes;
@@ -77,7 +79,7 @@ class Memory {
   // Room for `bytes`, and for `pages` new pages beside them. Throws kBudgetExceeded.
   Room make_room(int layer, int64_t bytes, int64_t pages);
   // One block, with room made for it. Throws kBudgetExceeded or kOutOfMemory.
-  Block take(int layer, BlockKind kind, int64_t bytes);
+  Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
   // Throws kBudgetExceeded where make_room would for bytes[layer] in each layer, one after the other.
   void check_room(const std::vector<int64_t>& bytes);
 
@@ -114,9 +116,9 @@ class Memory {
   void require_cache_floor(int64_t bytes) const;
   Candidates most_bits(int layer, bool whole_cache) const;
   void shrink_some(const Candidates& at);
-  void shrink(Page& page);
 
   const std::vector<LayerPlan>& plans_;
+  Engine& engine_;
   const std::shared_ptr<Pool> pool_;
   const ShrinkPolicy policy_;
   bool can_shrink_ = false;

@@ -25,9 +25,11 @@ Block& Block::operator=(Block&& other) noexcept {
   if (this != &other) {
     reset();
     pool_ = std::move(other.pool_);
-    memory_ = std::move(other.memory_);
-    mapping_ = std::move(other.mapping_);
+    arena_ = other.arena_;
+    data_ = std::exchange(other.data_, nullptr);
+    taken_ = other.taken_;
     bytes_ = std::exchange(other.bytes_, 0);
+    shrinkable_ = other.shrinkable_;
     layer_ = other.layer_;
     kind_ = other.kind_;
   }
@@ -36,8 +38,8 @@ Block& Block::operator=(Block&& other) noexcept {
 
 void Block::reset() {
   if (!pool_) return;
-  memory_.reset();
-  mapping_ = Mapping();
+  arena_->give_back(data_, static_cast<size_t>(taken_), shrinkable_);
+  data_ = nullptr;
   {
     std::lock_guard<std::mutex> lock(pool_->mutex_);
     Pool::Usage& usage = pool_->layers_[layer_].usage[static_cast<int>(kind_)];
@@ -50,14 +52,15 @@ void Block::reset() {
 }
 
 void Block::shrink(int64_t bytes) {
-  mapping_.shrink(static_cast<size_t>(bytes));
+  arena_->shrink(data_, static_cast<size_t>(taken_), static_cast<size_t>(bytes));
   std::lock_guard<std::mutex> lock(pool_->mutex_);
   pool_->layers_[layer_].usage[static_cast<int>(kind_)].bytes -= bytes_ - bytes;
   pool_->give_back(layer_, bytes_ - bytes);
   bytes_ = bytes;
 }
 
-Pool::Pool(int64_t budget, std::vector<int64_t> layer_budgets) : budget_(budget), layers_(layer_budgets.size()) {
+Pool::Pool(std::shared_ptr<Arena> arena, int64_t budget, std::vector<int64_t> layer_budgets)
+    : arenas_{std::move(arena), host_arena()}, budget_(budget), layers_(layer_budgets.size()) {
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].budget = layer_budgets[i];
 }
 
@@ -95,7 +98,9 @@ int64_t Pool::room(int layer) const {
   return room_of(layers_[layer]);
 }
 
-Block Pool::take(int layer, BlockKind kind, int64_t bytes) { return reserve(layer, bytes).take(kind, bytes); }
+Block Pool::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place) {
+  return reserve(layer, bytes).take(kind, bytes, place);
+}
 
 Pool::Reservation::~Reservation() {
   if (!pool_ || left_ == 0) return;
@@ -103,13 +108,12 @@ Pool::Reservation::~Reservation() {
   pool_->give_back(layer_, left_);
 }
 
-Block Pool::Reservation::take(BlockKind kind, int64_t bytes, bool shrinkable) {
+Block Pool::Reservation::take(BlockKind kind, int64_t bytes, BlockPlace place, bool shrinkable) {
   Block block;
-  if (shrinkable) {
-    block.mapping_ = Mapping(static_cast<size_t>(bytes));
-  } else {
-    block.memory_ = make_aligned<uint8_t>(static_cast<size_t>(bytes));
-  }
+  block.arena_ = pool_->arenas_[static_cast<int>(place)].get();
+  block.data_ = block.arena_->take(static_cast<size_t>(bytes), shrinkable);
+  block.taken_ = bytes;
+  block.shrinkable_ = shrinkable;
   block.pool_ = pool_;
   block.layer_ = layer_;
   block.kind_ = kind;

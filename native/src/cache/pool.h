@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/aligned.h"
-#include "base/mapping.h"
+#include "engine/arena.h"
 
 namespace kvasir {
 
@@ -20,17 +19,21 @@ class Pool;
 
 enum class BlockKind : int { kPage = 0, kWindow = 1, kSideTable = 2 };
 
-// Owns memory of the pool and gives it back. 64-byte aligned, uninitialised.
+// Whose memory a block is: the engine's, or in any case this machine's.
+enum class BlockPlace { kEngine, kHost };
+
+// Owns memory of the pool and gives it back. 64-byte aligned, uninitialised. Only blocks of the host can be looked into
+// whatever the engine.
 class Block {
  public:
   Block() = default;
-  Block(Block&& other) noexcept = default;
+  Block(Block&& other) noexcept { *this = std::move(other); }
   Block& operator=(Block&& other) noexcept;
   ~Block() { reset(); }
 
-  uint8_t* data() const { return memory_ ? memory_.get() : mapping_.data(); }
+  uint8_t* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
-  explicit operator bool() const { return data() != nullptr; }
+  explicit operator bool() const { return data_ != nullptr; }
   void reset();
   // Keeps the first `bytes` where they are and gives the rest back, for good. For blocks taken as shrinkable.
   void shrink(int64_t bytes);
@@ -38,9 +41,11 @@ class Block {
  private:
   friend class Pool;
   std::shared_ptr<Pool> pool_;
-  AlignedArray<uint8_t> memory_;  // this,
-  Mapping mapping_;               // or this
-  int64_t bytes_ = 0;
+  Arena* arena_ = nullptr;
+  uint8_t* data_ = nullptr;
+  int64_t taken_ = 0;
+  int64_t bytes_ = 0;  // of them, those that it still has
+  bool shrinkable_ = false;
   int layer_ = 0;
   BlockKind kind_ = BlockKind::kPage;
 };
@@ -52,8 +57,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
     int64_t blocks = 0;
   };
 
-  // Budgets in bytes, 0 for none.
-  Pool(int64_t budget, std::vector<int64_t> layer_budgets);
+  // Budgets in bytes, 0 for none. `arena`: of the engine.
+  Pool(std::shared_ptr<Arena> arena, int64_t budget, std::vector<int64_t> layer_budgets);
 
   // Bytes that nobody else can take any more. What is left of it at its end goes back.
   class Reservation {
@@ -61,7 +66,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Reservation(Reservation&& other) noexcept = default;
     ~Reservation();
     // At most as many bytes, in all, as were reserved. Throws kOutOfMemory.
-    Block take(BlockKind kind, int64_t bytes, bool shrinkable = false);
+    Block take(BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine, bool shrinkable = false);
 
    private:
     friend class Pool;
@@ -77,7 +82,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // Nothing where the bytes do not fit.
   std::optional<Reservation> try_reserve(int layer, int64_t bytes);
   // One block. Throws kBudgetExceeded or kOutOfMemory.
-  Block take(int layer, BlockKind kind, int64_t bytes);
+  Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
 
   // What is left under a budget; INT64_MAX where there is none.
   int64_t room() const;
@@ -99,6 +104,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   Reservation grant(int layer, int64_t bytes);
   int64_t room_of(const Layer& layer) const;
 
+  const std::shared_ptr<Arena> arenas_[2];  // by BlockPlace
   const int64_t budget_;
   mutable std::mutex mutex_;
   std::vector<Layer> layers_;

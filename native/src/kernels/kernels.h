@@ -108,7 +108,8 @@ struct Backend {
 // Best first; the last is "scalar", which has every verb.
 int backend_list_size();
 const Backend& backend_at(int index);
-// Throws kInvalidArgument for unknown names, kUnavailable for those this machine cannot run; "auto" is the default one.
+// Throws kInvalidArgument for unknown names, kUnavailable for those this machine cannot run; "auto" is the one that
+// KVASIR_BACKEND names, if it is one of these and can run, or else the best.
 int backend_index(const char* name);
 
 // The verbs that a cache uses for one codec: the backend's, with gaps filled from below.

@@ -31,7 +31,7 @@ bool refused(Pool& pool, int layer, int64_t bytes) {
 }  // namespace
 
 TEST_CASE("pool: blocks are aligned, counted by layer and kind, and given back once") {
-  const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0, 0});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0, 0});
   {
     Block page = pool->take(0, BlockKind::kPage, 100);
     Block window = pool->take(1, BlockKind::kWindow, 1000);
@@ -59,7 +59,7 @@ TEST_CASE("pool: blocks are aligned, counted by layer and kind, and given back o
 }
 
 TEST_CASE("pool: a budget is filled to the last byte and not beyond") {
-  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{0});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{0});
   Block most = pool->take(0, BlockKind::kPage, 999);
   CHECK(refused(*pool, 0, 2));
   CHECK(pool->bytes() == 999);
@@ -71,7 +71,7 @@ TEST_CASE("pool: a budget is filled to the last byte and not beyond") {
 }
 
 TEST_CASE("pool: layer budgets hold beside the total") {
-  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{300, 0});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{300, 0});
   Block a = pool->take(0, BlockKind::kPage, 200);
   Block b = pool->take(0, BlockKind::kWindow, 100);
   CHECK(refused(*pool, 0, 1));
@@ -81,7 +81,7 @@ TEST_CASE("pool: layer budgets hold beside the total") {
 }
 
 TEST_CASE("pool: a reservation holds its bytes against others, and gives back what it did not use") {
-  const auto pool = std::make_shared<Pool>(1000, std::vector<int64_t>{0, 800});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{0, 800});
   Block kept;
   {
     Pool::Reservation reserved = pool->reserve(1, 700);
@@ -108,7 +108,7 @@ TEST_CASE("pool: a reservation holds its bytes against others, and gives back wh
 }
 
 TEST_CASE("pool: requests near the end of the number range are refused, not wrapped") {
-  const auto pool = std::make_shared<Pool>(INT64_MAX, std::vector<int64_t>{0});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), INT64_MAX, std::vector<int64_t>{0});
   Block some = pool->take(0, BlockKind::kPage, 64);
   CHECK(refused(*pool, 0, INT64_MAX - 10));
   CHECK(pool->bytes() == 64);
@@ -116,7 +116,7 @@ TEST_CASE("pool: requests near the end of the number range are refused, not wrap
 
 TEST_CASE("pool: memory that the system refuses leaves no trace") {
   if (support::kSanitized) return;  // their allocators end the program instead
-  const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0});
   try {
     Block huge = pool->take(0, BlockKind::kPage, int64_t{1} << 60);
     CHECK(!huge);
@@ -130,7 +130,7 @@ TEST_CASE("pool: memory that the system refuses leaves no trace") {
 TEST_CASE("pool: blocks outlive their pool's owner") {
   Block block;
   {
-    const auto pool = std::make_shared<Pool>(0, std::vector<int64_t>{0});
+    const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0});
     block = pool->take(0, BlockKind::kPage, 64);
   }
   block.data()[63] = 1;
@@ -139,7 +139,7 @@ TEST_CASE("pool: blocks outlive their pool's owner") {
 }
 
 TEST_CASE("pool: threads together never exceed the budget, and all of it comes back") {
-  const auto pool = std::make_shared<Pool>(10'000, std::vector<int64_t>{0, 6'000});
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 10'000, std::vector<int64_t>{0, 6'000});
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&pool, i] {

@@ -1,0 +1,139 @@
+// An engine holds the bytes of a cache and computes on them: with the kernels of this machine (engine/host), or on a
+// device (engine/cuda). The cache keeps the books: which tokens are where, budgets, locks. It calls an engine with the
+// locks held that the call needs, so engines see appends, shrinks and releases in an order that makes sense.
+//
+// What an engine has no verb of its own for goes through this machine: rows come down as float32, parts of pages in the
+// layout of docs/format.md, and go up again. Both are exact.
+//
+// An engine may work behind the caller's back. Then it keeps the order of calls, and whoever gets bytes back waits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/attention.h"
+#include "engine/arena.h"
+#include "engine/layer_plan.h"
+
+namespace kvasir {
+
+// Token rows as they come in: [tokens][kv_heads][head_dim] by side.
+struct TokenRows {
+  const void* sides[2];
+  ElementType types[2];
+  int64_t tokens;
+};
+
+// A page about to be sealed.
+struct NewPage {
+  const PageView* view;
+  uint8_t* data;   // its memory, the engine's
+  int64_t number;  // counted from the sinks on
+};
+
+// The heads of parts that vary in size (CodecKernels::lay_out), and the sizes of all parts.
+struct PartHeads {
+  std::vector<uint32_t> sizes;    // [page][part]; 0 where the part does not vary
+  std::vector<uint8_t> bytes[2];  // by side: [page][kv_head][head_bytes]
+
+  // Null where the side does not vary.
+  const uint8_t* head(const AttentionLayer& layer, int64_t page, int side, int kv_head) const {
+    const size_t part = static_cast<size_t>(page) * layer.kv_heads + kv_head;
+    return bytes[side].empty() ? nullptr : bytes[side].data() + part * layer.formats[side].head_bytes;
+  }
+};
+
+// An append under way. Its steps, in order: open, then seal where pages are to be, then fill.
+class Append {
+ public:
+  explicit Append(const LayerPlan& plan, int64_t tokens) : plan_(plan), tokens_(tokens) {}
+  virtual ~Append() = default;
+  int64_t tokens() const { return tokens_; }
+
+  // The rows go behind what `before` holds, and its oldest `pages` pages of body tokens (those after the sinks) that
+  // are in no page yet are to be sealed. `before` must stay as it is until fill.
+  virtual void open(const SequenceView& before, int64_t pages) = 0;
+  // Body tokens first .. first + count - 1 of one kv head, as float16 values: out[count][stride]. From many threads.
+  virtual void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const = 0;
+  // Writes the pages.
+  virtual void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) = 0;
+  // Writes what is in no page to the 16-bit rows at `storage`: what `before` had there moves up. Cannot fail.
+  virtual void fill(uint8_t* storage) = 0;
+
+ protected:
+  // One part as the codec's kernels of this machine write it, at `out`.
+  void encode_part(const NewPage& page, Side side, int kv_head, const uint8_t* head, const SideTable& table,
+                   uint8_t* out) const;
+  // Parts of a page, in order: what they are of. `kv_head` is the first that the part holds.
+  struct PartPlace {
+    Side side;
+    int kv_head;
+  };
+  PartPlace place_of(int part) const;
+
+  const LayerPlan& plan_;
+  const int64_t tokens_;
+};
+
+// What an engine knows of one layer of one sequence.
+class LayerState {
+ public:
+  virtual ~LayerState() = default;
+};
+
+// A page that drops to its next shape, in place.
+struct ShrinkingPage {
+  uint8_t* data;
+  const PageShape* from;
+  const PageShape* to;
+  uint32_t* offsets;  // of its parts and its end, null where nothing varies; to be updated
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  virtual const char* name() const = 0;
+  virtual std::shared_ptr<Arena> arena() = 0;
+
+  // The 16-bit rows of one sequence: sinks, then the window -----------------------------------------------------
+  virtual int64_t row_bytes(const LayerPlan& plan) const = 0;
+  // Memory that was never used becomes row storage.
+  virtual void clear_rows(const LayerPlan& plan, uint8_t* storage) = 0;
+  virtual void read_rows(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int first, int count,
+                         float* out) = 0;
+  virtual void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
+                          const float* rows) = 0;
+
+  // Memory of the arena; the same number of bytes.
+  virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
+
+  // Appending ---------------------------------------------------------------------------------------------------
+  // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite.
+  virtual std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) = 0;
+  // Null where the engine keeps nothing of its own.
+  virtual std::unique_ptr<LayerState> make_state(const LayerPlan& plan) = 0;
+  // Makes ready for `pages` pages, so that update cannot fail.
+  virtual void reserve(LayerState* state, int64_t pages) = 0;
+  // The layer of a sequence has changed, and is now as `view` says.
+  virtual void update(const LayerPlan& plan, const SequenceView& view, LayerState* state) = 0;
+
+  // Pages -------------------------------------------------------------------------------------------------------
+  // The bytes of a part, in the layout of docs/format.md. Valid until this thread asks again.
+  virtual const uint8_t* part(const PageView& page, Side side, int kv_head) = 0;
+  virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
+
+  // Attention ---------------------------------------------------------------------------------------------------
+  struct Tiles {
+    int64_t computed;
+    int64_t fallback;  // of them, by a slower way than the engine's best
+  };
+  virtual Tiles attend(const LayerPlan& plan, const AttentionRequest& request) = 0;
+};
+
+// Shrinks a page with the kernels of this machine, and returns its bytes after that.
+size_t shrink_page(const LayerPlan& plan, const ShrinkingPage& page);
+
+}  // namespace kvasir

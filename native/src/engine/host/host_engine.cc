@@ -1,0 +1,218 @@
+#include "engine/host/host_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+
+#include "base/half.h"
+#include "base/thread_pool.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+size_t element_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+
+uint16_t* half_row(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int64_t row) {
+  return reinterpret_cast<uint16_t*>(storage) + half_row_offset(plan.attention, plan.half_rows(), side, kv_head, row);
+}
+const uint16_t* half_row(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int64_t row) {
+  return half_row(plan, const_cast<uint8_t*>(storage), side, kv_head, row);
+}
+
+class HostAppend : public Append {
+ public:
+  // `scaled`: the keys, where they are not what the caller gave.
+  HostAppend(const LayerPlan& plan, const TokenRows& rows, std::vector<float> scaled)
+      : Append(plan, rows.tokens), input_(rows), scaled_(std::move(scaled)) {
+    if (scaled_.empty()) return;
+    input_.sides[0] = scaled_.data();
+    input_.types[0] = ElementType::kFloat32;
+  }
+
+  void open(const SequenceView& before, int64_t pages) override {
+    before_ = before;
+    pages_ = pages;
+    window_begin_ = (before.first_page + before.page_count) * kPageTokens;
+    body_ = std::max<int64_t>(0, before.length - plan_.sinks);
+  }
+
+  void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override {
+    const auto d = static_cast<size_t>(plan_.attention.head_dim);
+    uint16_t half[kMaxHeadDim];
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t token = first + i;
+      const uint16_t* source = half;
+      if (token < body_) {
+        source = half_row(plan_, before_.storage, side, kv_head, plan_.sinks + token - window_begin_);
+      } else {
+        const void* row = input_row(side, plan_.sinks + token - before_.length, kv_head);
+        plan_.attention.rows->to_half(row, input_.types[static_cast<int>(side)], d, half);
+      }
+      plan_.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * stride);
+    }
+  }
+
+  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) override {
+    const int parts = plan_.shapes[0].parts();
+    for (const NewPage& page : pages) write_table(page);
+    ThreadPool::shared().run(static_cast<int>(pages.size()) * parts, [&](int task) {
+      const NewPage& page = pages[task / parts];
+      const auto [side, kv_head] = place_of(task % parts);
+      const uint8_t* head = heads.head(plan_.attention, task / parts, static_cast<int>(side), kv_head);
+      encode_part(page, side, kv_head, head, tables[static_cast<int>(side)],
+                  page.data + page.view->part_offset(side, kv_head));
+    });
+  }
+
+  void fill(uint8_t* storage) override {
+    for (Side side : {Side::kKeys, Side::kValues}) {
+      for (int head = 0; head < plan_.attention.kv_heads; ++head) fill_head(storage, side, head);
+    }
+  }
+
+ private:
+  const void* input_row(Side side, int64_t token, int kv_head) const {
+    const int index = static_cast<int>(side);
+    const size_t row = static_cast<size_t>(token) * plan_.attention.kv_heads + kv_head;
+    return static_cast<const char*>(input_.sides[index]) +
+           row * plan_.attention.head_dim * element_bytes(input_.types[index]);
+  }
+
+  static void write_table(const NewPage& page) {
+    const PageShape& shape = *page.view->shape;
+    if (!shape.varies()) return;
+    std::memset(page.data, 0, shape.table_bytes());
+    std::memcpy(page.data, page.view->offsets, sizeof(uint32_t) * (shape.parts() + 1));
+  }
+
+  // Moves the window of one head behind the newly sealed pages, then adds the new rows that are not in a page.
+  void fill_head(uint8_t* storage, Side side, int kv_head) {
+    const auto d = static_cast<size_t>(plan_.attention.head_dim);
+    const int64_t new_begin = window_begin_ + pages_ * kPageTokens;
+    const int64_t kept = body_ - new_begin;
+    if (pages_ > 0 && kept > 0) {
+      std::memmove(half_row(plan_, storage, side, kv_head, plan_.sinks),
+                   half_row(plan_, storage, side, kv_head, plan_.sinks + new_begin - window_begin_),
+                   static_cast<size_t>(kept) * d * sizeof(uint16_t));
+    }
+    for (int64_t token = 0; token < tokens_; ++token) {
+      const int64_t position = before_.length + token;
+      const bool sink = position < plan_.sinks;
+      if (!sink && position < plan_.sinks + new_begin) {
+        token = plan_.sinks + new_begin - before_.length - 1;  // the tokens up to there went into pages
+        continue;
+      }
+      const int64_t row = sink ? position : position - new_begin;
+      plan_.attention.rows->to_half(input_row(side, token, kv_head), input_.types[static_cast<int>(side)], d,
+                                    half_row(plan_, storage, side, kv_head, row));
+    }
+  }
+
+  TokenRows input_;
+  const std::vector<float> scaled_;
+  SequenceView before_ = {};
+  int64_t pages_ = 0;
+  int64_t window_begin_ = 0;  // body token where the window began
+  int64_t body_ = 0;          // body tokens before
+};
+
+// Keys as they are stored under key scaling.
+std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows, size_t elements) {
+  std::vector<float> keys(elements);
+  const size_t row = plan.key_scaling.size();
+  const auto* floats = static_cast<const float*>(rows.sides[0]);
+  const auto* halves = static_cast<const uint16_t*>(rows.sides[0]);
+  for (size_t i = 0; i < keys.size(); i += row) {
+    if (rows.types[0] == ElementType::kFloat32) {
+      std::copy(floats + i, floats + i + row, keys.begin() + static_cast<std::ptrdiff_t>(i));
+    } else if (rows.types[0] == ElementType::kFloat16) {
+      plan.attention.rows->from_half(halves + i, row, keys.data() + i);
+    } else {
+      for (size_t c = 0; c < row; ++c) keys[i + c] = bfloat_to_float(halves[i + c]);
+    }
+    for (size_t c = 0; c < row; ++c) keys[i + c] /= plan.key_scaling[c];
+  }
+  return keys;
+}
+
+class HostEngine : public Engine {
+ public:
+  explicit HostEngine(int backend) : name_(backend_at(backend).name) {}
+
+  const char* name() const override { return name_; }
+  std::shared_ptr<Arena> arena() override { return host_arena(); }
+
+  int64_t row_bytes(const LayerPlan& plan) const override {
+    return plan.half_rows() * plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
+  }
+  void clear_rows(const LayerPlan&, uint8_t*) override {}
+  void read_rows(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int first, int count,
+                 float* out) override {
+    const size_t elements = static_cast<size_t>(count) * plan.attention.head_dim;
+    plan.attention.rows->from_half(half_row(plan, storage, side, kv_head, first), elements, out);
+  }
+  void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
+                  const float* rows) override {
+    const size_t elements = static_cast<size_t>(count) * plan.attention.head_dim;
+    plan.attention.rows->to_half(rows, ElementType::kFloat32, elements, half_row(plan, storage, side, kv_head, first));
+  }
+  void copy(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
+
+  std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
+    check_rows(plan, rows);
+    std::vector<float> scaled;
+    if (!plan.key_scaling.empty()) {
+      scaled = scaled_keys(plan, rows, static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2));
+      check_side(plan, Side::kKeys, scaled.data(), ElementType::kFloat32, rows.tokens);
+    }
+    return std::make_unique<HostAppend>(plan, rows, std::move(scaled));
+  }
+  std::unique_ptr<LayerState> make_state(const LayerPlan&) override { return nullptr; }
+  void reserve(LayerState*, int64_t) override {}
+  void update(const LayerPlan&, const SequenceView&, LayerState*) override {}
+
+  const uint8_t* part(const PageView& page, Side side, int kv_head) override { return page.part(side, kv_head); }
+  void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
+    ThreadPool::shared().run(static_cast<int>(pages.size()), [&](int i) {
+      shrink_page(plan, pages[i]);
+      if (pages[i].offsets) std::memcpy(pages[i].data, pages[i].offsets, sizeof(uint32_t) * (pages[i].to->parts() + 1));
+    });
+  }
+
+  Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
+    const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
+    return {tiles, plan.fallback ? tiles : 0};
+  }
+
+ private:
+  const char* const name_;
+};
+
+}  // namespace
+
+void check_side(const LayerPlan& plan, Side side, const void* elements, ElementType type, int64_t tokens) {
+  constexpr int64_t kPerTask = 1 << 18;
+  const int64_t count = tokens * plan.elements_per_token() / 2;
+  const int tasks = static_cast<int>((count + kPerTask - 1) / kPerTask);
+  std::atomic<bool> good{true};
+  ThreadPool::shared().run(tasks, [&](int task) {
+    const int64_t first = task * kPerTask;
+    const char* begin = static_cast<const char*>(elements) + static_cast<size_t>(first) * element_bytes(type);
+    if (!plan.attention.rows->check(begin, type, static_cast<size_t>(std::min(kPerTask, count - first)))) good = false;
+  });
+  if (good) return;
+  throw Error(ErrorCode::kNotFinite, std::string(side == Side::kKeys ? "keys" : "values") +
+                                         " hold NaN, infinity or a magnitude above " +
+                                         std::to_string(static_cast<int>(kMaxMagnitude)));
+}
+
+void check_rows(const LayerPlan& plan, const TokenRows& rows) {
+  check_side(plan, Side::kKeys, rows.sides[0], rows.types[0], rows.tokens);
+  check_side(plan, Side::kValues, rows.sides[1], rows.types[1], rows.tokens);
+}
+
+std::unique_ptr<Engine> make_host_engine(int backend) { return std::make_unique<HostEngine>(backend); }
+
+}  // namespace kvasir

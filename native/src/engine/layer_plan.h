@@ -1,0 +1,33 @@
+// What is fixed for one layer when a cache is built.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/attention.h"
+#include "codecs/codec.h"
+
+namespace kvasir {
+
+struct LayerPlan {
+  int index;
+  int sinks;
+  int window;  // least tokens that stay in 16 bits
+  AttentionLayer attention;
+  const Codec* codecs[2];                  // by side
+  std::vector<PageShape> shapes;           // what a page may be, widest first: new ones begin there, shrinks walk down
+  std::vector<float> key_scaling;          // [kv_heads][head_dim], or empty
+  std::shared_ptr<const PageTurns> turns;  // where keys are stored before RoPE
+  std::shared_ptr<const PageModel> models[2];  // by side, for codecs that have them
+  const MatchKernels* match;
+  bool wants_queries;  // whether a codec goes by the queries of the layer
+  bool fallback;       // whether a tile verb comes from a lower backend
+
+  bool can_shrink() const { return shapes.size() > 1; }
+  // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
+  int half_rows() const { return sinks + window + kPageTokens; }
+  int64_t elements_per_token() const { return int64_t{2} * attention.kv_heads * attention.head_dim; }
+};
+
+}  // namespace kvasir
