@@ -13,12 +13,13 @@ namespace {
 using namespace kvasir::cuda;
 
 constexpr int kDims[] = {64, 96, 128, 256};
-constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits};
+constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits, kWideBits};
 
 // Bytes of one kv head's side in the canonical layout.
-size_t canonical_bytes(reference::Side side, int bits, int d) {
+size_t canonical_bytes(reference::Side side, int bits, int d, bool per_token) {
   if (bits == kFloat16Bits) return static_cast<size_t>(2) * kTokensPerPage * d;
-  return reference::uniform::page_bytes(reference::uniform::shape(side, bits, d, {}));
+  const reference::Options axis = {{"axis", per_token ? 1.0 : 0.0}};
+  return reference::uniform::page_bytes(reference::uniform::shape(side, bits == kWideBits ? 16 : bits, d, axis));
 }
 
 void mark(std::vector<uint8_t>& owners, size_t byte, int bit, int width, const std::string& where) {
@@ -33,8 +34,9 @@ void check_part(const PartLayout& part) {
   std::ostringstream text;
   text << part.bits << " bits, " << part.x_size << " x " << part.y_size;
   std::vector<uint8_t> owners(part.bytes(), 0);
-  for (int x = 0; x < part.x_size && part.bits != kFloat16Bits; ++x) {
-    for (int b = 0; b < 4; ++b) mark(owners, part.parameter_byte(x) + b, 0, 8, text.str() + " parameters");
+  const int parameters = part.y_parameters ? part.y_size : part.x_size;
+  for (int i = 0; i < parameters && part.bits != kFloat16Bits; ++i) {
+    for (int b = 0; b < 4; ++b) mark(owners, part.parameter_byte(i) + b, 0, 8, text.str() + " parameters");
   }
   for (int x = 0; x < part.x_size; ++x) {
     for (int y = 0; y < part.y_size; ++y) {
@@ -42,9 +44,9 @@ void check_part(const PartLayout& part) {
         for (int b = 0; b < 2; ++b) mark(owners, part.float16_byte(x, y) + b, 0, 8, text.str());
         continue;
       }
-      for (int plane = 0; plane < (part.bits == 3 ? 2 : 1); ++plane) {
+      for (int plane = 0; plane < (part.bits == 3 || part.bits == kWideBits ? 2 : 1); ++plane) {
         const Place place = part.code_place(plane, x, y);
-        const int width = part.bits == 3 ? 2 - plane : part.bits;
+        const int width = part.bits == kWideBits ? 8 : part.bits == 3 ? 2 - plane : part.bits;
         mark(owners, part.parameter_bytes() + place.byte, place.bit, width, text.str());
       }
     }
@@ -56,10 +58,12 @@ void check_part(const PartLayout& part) {
 HOST_CASE("layout: every bit of a part belongs to one element") {
   for (const int d : kDims) {
     for (const int bits : kWidths) {
-      const HeadLayout layout = {d, bits, bits};
-      check_part(layout.key());
-      check_part(layout.value());
-      CHECK(layout.bytes() % 128 == 0, d << " " << bits);
+      for (const bool token_keys : {false, true}) {
+        const HeadLayout layout = {d, bits, bits, token_keys};
+        check_part(layout.key());
+        check_part(layout.value());
+        CHECK(layout.bytes() % 128 == 0, d << " " << bits);
+      }
     }
   }
 }
@@ -85,9 +89,10 @@ HOST_CASE("convert: pack and unpack are exact, and fill the whole block") {
   for (const int d : kDims) {
     for (const int key_bits : kWidths) {
       for (const int value_bits : kWidths) {
-        const HeadLayout layout = {d, key_bits, value_bits};
-        std::vector<uint8_t> keys(canonical_bytes(reference::Side::kKeys, key_bits, d));
-        std::vector<uint8_t> values(canonical_bytes(reference::Side::kValues, value_bits, d));
+        const bool token_keys = value_bits == key_bits && key_bits != kFloat16Bits;
+        const HeadLayout layout = {d, key_bits, value_bits, token_keys};
+        std::vector<uint8_t> keys(canonical_bytes(reference::Side::kKeys, key_bits, d, token_keys));
+        std::vector<uint8_t> values(canonical_bytes(reference::Side::kValues, value_bits, d, true));
         CHECK(keys.size() + values.size() == static_cast<size_t>(layout.bytes()),
               d << " " << key_bits << " " << value_bits);
         for (uint8_t& b : keys) b = static_cast<uint8_t>(random());

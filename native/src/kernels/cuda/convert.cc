@@ -8,13 +8,14 @@
 namespace kvasir::cuda {
 namespace {
 
-PageFormat uniform_format(Side side, int bits, int head_dim) {
+PageFormat uniform_format(Side side, const PartLayout& part, int head_dim) {
   PageFormat format;
   format.side = side;
   format.head_dim = head_dim;
-  format.bits = bits;
-  format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
-  format.group = side == Side::kKeys ? kPageTokens : std::min(head_dim, kValueSpan);
+  format.bits = part.element_bits();
+  const bool by_channel = side == Side::kKeys && !part.y_parameters;
+  format.axis = by_channel ? Axis::kChannel : Axis::kToken;
+  format.group = by_channel ? kPageTokens : std::min(head_dim, kValueSpan);
   return format;
 }
 
@@ -25,17 +26,17 @@ void put_bits(uint8_t* byte, int bit, int width, int value) {
   *byte = static_cast<uint8_t>((*byte & ~mask) | (value << bit & mask));
 }
 
-// One part and the canonical bytes of its side; `first` is the channel of the part's first y (values) or x (keys).
+// One part and the canonical bytes of its side.
 struct Part {
   PartLayout device;
   Side side;
   int head_dim;
-  int first;
-  int group;  // of the canonical parameters
+  int first_x, first_y;  // of the part in the side's matrix
+  int group;             // of the canonical parameters
 
   uint8_t* canonical16(uint8_t* side_bytes, int x, int y) const {
     const int token = side == Side::kKeys ? y : x;
-    const int channel = side == Side::kKeys ? x : first + y;
+    const int channel = side == Side::kKeys ? first_x + x : first_y + y;
     return side_bytes + 2 * (static_cast<size_t>(token) * head_dim + channel);
   }
 
@@ -54,11 +55,11 @@ struct Part {
       }
       return;
     }
-    const uniform::Layout format = uniform::layout_of(uniform_format(side, device.bits, head_dim));
-    for (int x = 0; x < device.x_size; ++x) {
-      uint8_t* range = canonical + format.range_offset(group) + 2 * static_cast<size_t>(x);
-      uint8_t* lo = canonical + format.lo_offset(group) + 2 * static_cast<size_t>(x);
-      uint8_t* ours = part + device.parameter_byte(x);
+    const uniform::Layout format = uniform::layout_of(uniform_format(side, device, head_dim));
+    for (int i = 0; i < device.parameters(); ++i) {
+      uint8_t* range = canonical + format.range_offset(group) + 2 * static_cast<size_t>(i);
+      uint8_t* lo = canonical + format.lo_offset(group) + 2 * static_cast<size_t>(i);
+      uint8_t* ours = part + device.parameter_byte(i);
       to_device ? copy16(range, ours) : copy16(ours, range);
       to_device ? copy16(lo, ours + 2) : copy16(ours + 2, lo);
     }
@@ -69,12 +70,13 @@ struct Part {
         for (int x = 0; x < device.x_size; ++x) {
           const Place place = device.code_place(p, x, y);
           uint8_t* ours = groups + place.byte;
-          uint8_t* theirs = bytes + plane.byte_of(x, first + y);
+          uint8_t* theirs = bytes + plane.byte_of(first_x + x, first_y + y);
+          const int bit = plane.bit_of(first_x + x);
           const int mask = (1 << plane.bits) - 1;
           if (to_device) {
-            put_bits(ours, place.bit, plane.bits, *theirs >> plane.bit_of(x) & mask);
+            put_bits(ours, place.bit, plane.bits, *theirs >> bit & mask);
           } else {
-            put_bits(theirs, plane.bit_of(x), plane.bits, *ours >> place.bit & mask);
+            put_bits(theirs, bit, plane.bits, *ours >> place.bit & mask);
           }
         }
       }
@@ -82,23 +84,21 @@ struct Part {
   }
 };
 
-Part key_part(const HeadLayout& layout) { return {layout.key(), Side::kKeys, layout.head_dim, 0, 0}; }
+Part key_part(const HeadLayout& layout, int part) {
+  return {layout.key(), Side::kKeys, layout.head_dim, part * kValueSpan, 0, part};
+}
 
 Part value_part(const HeadLayout& layout, int part) {
-  return {layout.value(), Side::kValues, layout.head_dim, part * kValueSpan, part};
+  return {layout.value(), Side::kValues, layout.head_dim, 0, part * kValueSpan, part};
 }
 
 }  // namespace
 
-bool uniform_supported(const PageFormat& format) {
-  if (!head_dim_supported(format.head_dim) || !bits_supported(format.bits) || format.bits == kFloat16Bits) return false;
-  const PageFormat ours = uniform_format(format.side, format.bits, format.head_dim);
-  return format.axis == ours.axis && format.group == ours.group;
-}
-
 // The canonical side is only read by pack and the device side only by unpack: the casts are safe.
 void pack_keys(const HeadLayout& layout, const uint8_t* keys, uint8_t* block) {
-  key_part(layout).pack(const_cast<uint8_t*>(keys), block);
+  for (int p = 0; p < layout.key_parts(); ++p) {
+    key_part(layout, p).pack(const_cast<uint8_t*>(keys), block + layout.key_offset(p));
+  }
 }
 
 void pack_values(const HeadLayout& layout, const uint8_t* values, uint8_t* block) {
@@ -108,7 +108,9 @@ void pack_values(const HeadLayout& layout, const uint8_t* values, uint8_t* block
 }
 
 void unpack_keys(const HeadLayout& layout, const uint8_t* block, uint8_t* keys) {
-  key_part(layout).unpack(keys, const_cast<uint8_t*>(block));
+  for (int p = 0; p < layout.key_parts(); ++p) {
+    key_part(layout, p).unpack(keys, const_cast<uint8_t*>(block) + layout.key_offset(p));
+  }
 }
 
 void unpack_values(const HeadLayout& layout, const uint8_t* block, uint8_t* values) {
