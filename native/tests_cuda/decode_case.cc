@@ -69,9 +69,10 @@ Encoded encode(reference::Side side, int bits, int d, const std::vector<float>& 
 Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) {
   CUDA(plan_decode(setting_.shape, &plan_));
   for (const Length& length : setting_.lengths) sequences_.push_back(build(length));
-  std::vector<DecodeSequence> table;
-  for (const Sequence& sequence : sequences_) table.push_back(sequence.device);
-  device_sequences_ = static_cast<DecodeSequence*>(upload(table.data(), table.size() * sizeof(DecodeSequence)));
+  for (const Sequence& sequence : sequences_) {  // each in memory of its own
+    addresses_.push_back(static_cast<DecodeSequence*>(upload(&sequence.device, sizeof(DecodeSequence))));
+  }
+  device_addresses_ = static_cast<const DecodeSequence**>(upload(addresses_.data(), 8 * addresses_.size()));
 
   const size_t numbers = sequences_.size() * setting_.shape.kv_heads * setting_.shape.group * setting_.shape.head_dim;
   std::normal_distribution<float> normal;
@@ -203,7 +204,9 @@ Batch::Sequence Batch::build(const Length& length) {
 }
 
 DecodeRequest Batch::request() const {
-  return {device_sequences_,
+  const bool listed = setting_.listed || addresses_.size() > kInlineSequences;
+  return {listed ? device_addresses_ : addresses_.data(),
+          listed,
           static_cast<int>(sequences_.size()),
           device_queries_,
           device_outputs_,

@@ -37,6 +37,7 @@ struct Setting {
   Data data = Data::kPlain;
   kvasir::cuda::NumberType type = kvasir::cuda::NumberType::kFloat32;
   unsigned seed = 1;
+  bool listed = false;  // the addresses of sequences are listed in device memory, however few
 };
 
 class Batch {
@@ -80,7 +81,8 @@ class Batch {
   std::vector<Sequence> sequences_;
   std::vector<float> queries_;  // as the device reads them
   std::vector<void*> memory_;
-  kvasir::cuda::DecodeSequence* device_sequences_ = nullptr;
+  std::vector<const kvasir::cuda::DecodeSequence*> addresses_;
+  const kvasir::cuda::DecodeSequence** device_addresses_ = nullptr;
   void* device_queries_ = nullptr;
   void* device_outputs_ = nullptr;
   void* workspace_ = nullptr;

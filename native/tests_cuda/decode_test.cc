@@ -133,6 +133,55 @@ DEVICE_CASE("decode: captured in a graph") {
   CUDA(cudaStreamDestroy(stream));
 }
 
+DEVICE_CASE("decode: sequences listed in device memory") {
+  Setting setting = {{128, 2, 4, 8}, {{2, 2}}, ragged()};
+  setting.listed = true;
+  compare(setting);
+}
+
+DEVICE_CASE("decode: a graph reads sequences as they are when it runs") {
+  Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 50, 77}, {3, 9, 9}}});
+  kvasir::cuda::DecodeRequest request = batch.request();
+  using kvasir::cuda::DecodeSequence;
+  const DecodeSequence* const sequences[2] = {request.sequences[0], request.sequences[1]};
+  void* memory;
+  CUDA(cudaMalloc(&memory, 2 * sizeof(DecodeSequence)));
+  DecodeSequence* const slots = static_cast<DecodeSequence*>(memory);
+  const size_t numbers = static_cast<size_t>(2) * 32 * 128;
+  std::vector<float> expected(numbers), got(numbers);
+  cudaStream_t stream;
+  CUDA(cudaStreamCreate(&stream));
+  const DecodeSequence* const addresses[2] = {slots, slots + 1};
+  request.sequences = addresses;
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
+  cudaGraph_t graph;
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t exec;
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  for (int turn = 0; turn < 3; ++turn) {
+    for (int i = 0; i < 2; ++i) {
+      CUDA(cudaMemcpyAsync(slots + i, sequences[(turn + i) % 2], sizeof(DecodeSequence), cudaMemcpyDeviceToDevice,
+                           stream));
+    }
+    CUDA(cudaMemsetAsync(request.outputs, 0xff, 4 * numbers, stream));
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaMemcpyAsync(got.data(), request.outputs, 4 * numbers, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    kvasir::cuda::DecodeRequest plain = batch.request();
+    const DecodeSequence* const turned[2] = {sequences[turn % 2], sequences[(turn + 1) % 2]};
+    plain.sequences = turned;
+    CUDA(kvasir::cuda::launch_decode(batch.plan(), plain, stream));
+    CUDA(cudaMemcpyAsync(expected.data(), plain.outputs, 4 * numbers, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    CHECK(std::memcmp(got.data(), expected.data(), 4 * numbers) == 0, "turn " << turn);
+  }
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+  CUDA(cudaFree(slots));
+}
+
 DEVICE_CASE("decode: requests that cannot be are refused") {
   kvasir::cuda::DecodePlan plan;
   CHECK(kvasir::cuda::plan_decode({80, 2, 4, 1}, &plan) == cudaErrorInvalidValue, "head dim");

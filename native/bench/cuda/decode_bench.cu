@@ -154,8 +154,12 @@ class Batch {
         sequences.push_back(sequence);
         owned_.push_back(const_cast<uint64_t*>(sequence.pages));
       }
-      sequences_.push_back(device_copy(sequences));
-      owned_.push_back(sequences_.back());
+      DecodeSequence* const table = device_copy(sequences);
+      owned_.push_back(table);
+      addresses_.emplace_back();
+      for (int s = 0; s < count; ++s) addresses_.back().push_back(table + s);
+      listed_.push_back(device_copy(addresses_.back()));
+      owned_.push_back(listed_.back());
     }
     for (size_t i = 0; i < static_cast<size_t>(count) * options.kv_heads * options.group * options.head_dim; ++i) {
       queries_host_.push_back(3.0f * unit(hashed(i + 77)));
@@ -178,7 +182,9 @@ class Batch {
     return set_bytes_ + static_cast<size_t>(2) * 2 * window_ * options_.head_dim * options_.kv_heads * count_;
   }
   void launch(int set, cudaStream_t stream) const {
-    const DecodeRequest request = {sequences_[set % sets_],
+    const bool listed = count_ > kInlineSequences;
+    const DecodeRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
+                                   listed,
                                    count_,
                                    queries_,
                                    outputs_,
@@ -258,7 +264,8 @@ class Batch {
   DecodePlan plan_ = {};
   uint8_t* blocks_ = nullptr;
   uint8_t* rows_ = nullptr;
-  std::vector<DecodeSequence*> sequences_;
+  std::vector<std::vector<const DecodeSequence*>> addresses_;  // [sets][count]
+  std::vector<const DecodeSequence**> listed_;                 // the same in device memory
   std::vector<void*> owned_;
   std::vector<float> queries_host_;
   float* queries_ = nullptr;

@@ -88,10 +88,15 @@ cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_
 cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream) {
   if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
   if (request.format_count < 1 || request.format_count > kMaxPageFormats) return cudaErrorInvalidValue;
+  if (request.count > kInlineSequences && !request.listed_on_device) return cudaErrorInvalidValue;
   if (request.count == 0) return cudaSuccess;
   DecodeParams params = {};
   uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
-  params.sequences = request.sequences;
+  if (request.listed_on_device) {
+    params.listed_sequences = request.sequences;
+  } else {
+    std::copy_n(request.sequences, request.count, params.inline_sequences);
+  }
   params.queries = request.queries;
   params.outputs = request.outputs;
   params.arrivals = reinterpret_cast<uint32_t*>(workspace);

@@ -7,7 +7,8 @@
 //   launch_decode(plan, request, stream);                      // any number of times, one at a time per workspace
 //
 // Planning asks the device for its limits; launching asks nothing, allocates nothing and waits for nothing, so it can
-// be captured in a CUDA graph. What changes between steps (lengths, page tables) is read from device memory.
+// be captured in a CUDA graph. What changes between steps (lengths, page tables) is read from device memory: a graph
+// follows sequences that grow, as long as their DecodeSequence stays where it was.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,11 +41,14 @@ struct DecodePlan {
 };
 
 struct DecodeRequest {
-  const DecodeSequence* sequences;  // in device memory
-  int count;                        // at most shape.sequences
-  const void* queries;              // [count][kv_heads * group][head_dim], device memory, 16-byte aligned
-  void* outputs;                    // the same; zeros for sequences without tokens
-  NumberType type;                  // of queries and outputs
+  // [count] addresses in device memory, 16-byte aligned. The array itself is in host memory and read by launch_decode;
+  // or, and for more than kInlineSequences, it is in device memory, and read by the kernel.
+  const DecodeSequence* const* sequences;
+  bool listed_on_device;
+  int count;            // at most shape.sequences
+  const void* queries;  // [count][kv_heads * group][head_dim], device memory, 16-byte aligned
+  void* outputs;        // the same; zeros for sequences without tokens
+  NumberType type;      // of queries and outputs
   float softmax_scale;
   const PageKind* formats;  // on the host: what page references name
   int format_count;         // 1..kMaxPageFormats

@@ -100,8 +100,8 @@ struct SharedTail {
   int* before;  // [sequences + 1]
 
   static int bytes(int consumers, int cached, int sequences) {
-    return 4 * kPartialFloats<D, kTiles> * consumers + 64 * cached + static_cast<int>(sizeof(MergeList)) +
-           4 * (sequences + 1);
+    return 4 * kPartialFloats<D, kTiles> * consumers + static_cast<int>(sizeof(DecodeSequence)) * cached +
+           static_cast<int>(sizeof(MergeList)) + 4 * (sequences + 1);
   }
   __device__ SharedTail(uint8_t* first, int consumers, int cached)
       : sequences(reinterpret_cast<DecodeSequence*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),

@@ -16,15 +16,29 @@ struct RowSpan {
   int32_t end;
 };
 
-// One sequence of a batch. An array of these in device memory is what changes from step to step.
+// The vectors that labels of one side refer to (docs/format.md, "Side table"), as pattern_layout.h lays them out. Page
+// p of the sequence sees the `fixed` mined vectors and the newest of those that pages first_page .. p have added.
+struct PatternTable {
+  const uint8_t* vectors;  // of kv head 0; null where there are none
+  int64_t head_stride;     // bytes from one kv head's vectors to the next one's
+  int32_t fixed;           // mined vectors, 0..255
+  int32_t added;           // vectors after those, one a page
+  int32_t first_page;      // the page that added the first of them, counted from `pages`; may be negative
+  int32_t unused;
+};
+
+// One sequence of a batch: what changes from step to step. A launch is given addresses of these in device memory, and
+// reads them when it runs.
 struct DecodeSequence {
   const uint64_t* pages;  // in device memory: page_reference of each page
   int32_t page_count;
   int32_t hidden_tokens;  // of the first page that a sliding window has left behind, 0..127
   RowSpan sinks;
   RowSpan window;
+  PatternTable key_patterns;  // these two for pages with labels
+  PatternTable value_patterns;
 };
-static_assert(sizeof(DecodeSequence) == 64, "read as four vectors");
+static_assert(sizeof(DecodeSequence) == 128, "read as eight vectors");
 
 // Pages are head blocks, one after the other, and start at multiples of 128 bytes: the low bits say which of the
 // launch's formats the page has.
@@ -49,14 +63,18 @@ struct PageEntry {
 
 enum class NumberType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
+// Addresses of sequences that kernel parameters have room for.
+constexpr int kInlineSequences = 64;
+
 // The launch's view of everything.
 struct DecodeParams {
-  const DecodeSequence* sequences;
-  const void* queries;    // [sequences][kv_heads * group][head_dim]
-  void* outputs;          // the same shape
-  float* block_partials;  // [blocks][2] partial states
-  uint32_t* arrivals;     // [segments], 0 between launches
-  int count;              // sequences
+  const DecodeSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
+  const DecodeSequence* const* listed_sequences;             // in device memory
+  const void* queries;                                       // [sequences][kv_heads * group][head_dim]
+  void* outputs;                                             // the same shape
+  float* block_partials;                                     // [blocks][2] partial states
+  uint32_t* arrivals;                                        // [segments], 0 between launches
+  int count;                                                 // sequences
   int kv_heads;
   int group;        // query heads of a kv head
   int row_blocks;   // a segment takes 4 or 8 of them

@@ -18,6 +18,10 @@ __device__ __forceinline__ int units_of(const DecodeSequence& sequence) {
   return row_tiles(sequence.sinks) + sequence.page_count + row_tiles(sequence.window);
 }
 
+__device__ __forceinline__ const DecodeSequence& sequence_at(const DecodeParams& params, int i) {
+  return *(params.listed_sequences != nullptr ? params.listed_sequences[i] : params.inline_sequences[i]);
+}
+
 // a / b, b > 0, a >= 0. The compiler's own takes twice as long, and at the start of a launch everything waits for a
 // chain of divisions. Units beyond 2^24 take the long way.
 __device__ __forceinline__ int quotient(int a, int b) {
@@ -76,7 +80,7 @@ struct Work {
   int heads;
 
   __device__ DecodeSequence sequence(const DecodeParams& params, int i) const {
-    return i < params.cached ? sequences[i] : params.sequences[i];
+    return i < params.cached ? sequences[i] : sequence_at(params, i);
   }
   __device__ int total() const { return heads * before[count]; }
   __device__ int units(int sequence) const { return before[sequence + 1] - before[sequence]; }
@@ -126,7 +130,7 @@ struct BlockDivision {
 // other. All threads of the block; ends with a barrier.
 __device__ inline bool count_units(const DecodeParams& params, int* before, DecodeSequence* sequences) {
   for (int i = threadIdx.x; i < params.count; i += blockDim.x) {
-    const DecodeSequence sequence = params.sequences[i];
+    const DecodeSequence sequence = sequence_at(params, i);
     before[i + 1] = units_of(sequence);
     if (i < params.cached) sequences[i] = sequence;
   }
