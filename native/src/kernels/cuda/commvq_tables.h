@@ -1,0 +1,79 @@
+// Codebooks of CommVQ in device memory: how they lie, and how a host makes the bytes to upload, once a layer.
+//
+// Keys. Decoding adds up two rows of a table for each stage, so attention is bound by what shared memory delivers. The
+// tables of one kv head stay in a block's shared memory as whole numbers: fixed point with one step for each RoPE pair,
+// chosen so that sums fit fields of 16 bits, two or more of which a 32-bit addition adds at once.
+//
+//   kExact   16 bits an entry: about 1e-7 of a key's power is lost
+//   kFast    8 bits an entry: about 5e-5 is lost; half the bytes, 1.5 times the speed
+//
+// Where a head's tables do not fit, they are cut into slices: of the pairs, and if that is not enough, of the stages.
+// Scores are sums over slices. A slice is
+//
+//   double turns[pairs]          turns of a pair per position: frequency / 2 pi
+//   float  step[pairs]           of the fixed point, times RoPE's magnitude
+//   rows   [stages][entries]     of `chunks` times 64 bytes, see chunk_pair
+//
+// Values. The codebook lies as commvq::ValueModel has it: float16 [kv_heads][codes][head_dim]; upload it as it is.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/host_device.h"
+#include "codecs/commvq/model.h"
+
+namespace kvasir::cuda {
+
+enum class KeyPrecision : int { kExact = 0, kFast = 1 };
+
+constexpr int kTableChunkBytes = 64;
+constexpr int kMaxSliceStages = 32;
+
+struct KeyTableLayout {
+  int kv_heads, head_dim, stages, entries;
+  int index_bits;
+  int element_bytes;  // 2 or 1
+  int chunks;         // of a row: 1, 2 or 4
+  int pair_slices;
+  int stage_slices;
+  int slice_stages;  // of every slice but the last, which may have fewer
+
+  // Real and imaginary part of a pair lie side by side.
+  KVASIR_HOST_DEVICE constexpr int chunk_pairs() const { return kTableChunkBytes / (2 * element_bytes); }
+  KVASIR_HOST_DEVICE constexpr int slice_pairs() const { return chunks * chunk_pairs(); }
+  KVASIR_HOST_DEVICE constexpr int row_bytes() const { return chunks * kTableChunkBytes; }
+  KVASIR_HOST_DEVICE constexpr int slices() const { return pair_slices * stage_slices; }
+  KVASIR_HOST_DEVICE constexpr int stages_of(int stage_slice) const {
+    return stage_slice + 1 < stage_slices ? slice_stages : stages - stage_slice * slice_stages;
+  }
+  KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 127) / 128 * 128; }
+  KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * entries * row_bytes(); }
+  KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return head_bytes() + table_bytes(); }
+  // Slices stand by kv head, then by pairs, then by stages.
+  KVASIR_HOST_DEVICE constexpr size_t slice_offset(int kv_head, int pair_slice, int stage_slice) const {
+    return static_cast<size_t>((kv_head * pair_slices + pair_slice) * stage_slices + stage_slice) * slice_bytes();
+  }
+  KVASIR_HOST_DEVICE constexpr size_t bytes() const { return slice_offset(kv_heads, 0, 0); }
+};
+
+// How the tables of a model lie on the current device. Asks it for its shared memory.
+cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precision, KeyTableLayout* layout);
+
+// Writes layout.bytes() bytes, to be uploaded to memory that is 128-byte aligned. frequencies: [head_dim / 2], radians
+// per position, and the factor by which the model multiplies rotated keys, as the host's attention has them. Pairs that
+// only fill a slice up turn by nothing and are 0.
+void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
+                     double magnitude, uint8_t* bytes);
+
+// Bytes of model.tables, for the decoders of rows (commvq_rows.h) and for values.
+inline size_t plain_table_bytes(const commvq::KeyModel& model) {
+  return sizeof(uint16_t) * model.page.kv_heads * model.page.stages * model.entries * model.head_dim;
+}
+inline size_t plain_table_bytes(const commvq::ValueModel& model) {
+  return sizeof(uint16_t) * model.kv_heads * model.page.codes * model.head_dim;
+}
+
+}  // namespace kvasir::cuda
