@@ -29,11 +29,12 @@ struct RowShape {
 // in its place and set refused[0] (keys) or refused[1] (values) to 1; they never set them to 0. So a refused append
 // leaves finite rows behind the end, and the caller, who learns of it later, simply does not move the end.
 struct InputRows {
-  const void* sides[2];      // keys, values; 4-byte aligned
-  NumberType types[2];       // of each side
-  int64_t tokens;            // rows of each side
-  const float* key_scaling;  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; or null
-  uint32_t* refused;         // [2]
+  const void* sides[2];  // keys, values; 16-byte aligned
+  NumberType types[2];   // of each side
+  int64_t tokens;        // rows of each side
+  const float*
+      key_scaling;  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null
+  uint32_t* refused;  // [2]
 };
 
 // Float16 rows of the tokens that are about to be sealed: each side [kv_heads][rows][head_dim], 16-byte aligned.

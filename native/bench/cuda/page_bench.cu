@@ -1,0 +1,326 @@
+// Times what happens to pages besides attention: appending a token, sealing a prompt, shrinking and decoding a layer.
+//
+//   page_bench [--kv-heads 8] [--head-dim 128] [--prompt 32768] [--layer 131072]
+//
+// Rows are random. Every figure is the median of replays of a CUDA graph; the spread is (90th - 10th) / median. What is
+// read and written is larger than the L2 cache, but for the single token. GB/s count the bytes in the brackets.
+// Shrunk pages are compared with pages sealed at the narrow width; "WRONG" is printed where they differ.
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fill.cuh"
+#include "kernels/cuda/decode_rows.h"
+#include "kernels/cuda/encode.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/shrink.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+using kvasir::Axis;
+using kvasir::PageFormat;
+
+#define CUDA(call)                                                                                    \
+  do {                                                                                                \
+    const cudaError_t status = (call);                                                                \
+    if (status != cudaSuccess) {                                                                      \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
+      std::exit(3);                                                                                   \
+    }                                                                                                 \
+  } while (false)
+
+struct Options {
+  int kv_heads = 8, head_dim = 128, prompt = 32768, layer = 131072;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const int value = std::atoi(argv[i + 1]);
+    if (name == "--kv-heads") {
+      options.kv_heads = value;
+    } else if (name == "--head-dim") {
+      options.head_dim = value;
+    } else if (name == "--prompt") {
+      options.prompt = value;
+    } else if (name == "--layer") {
+      options.layer = value;
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+class Memory {
+ public:
+  explicit Memory(size_t bytes) { CUDA(cudaMalloc(&data_, bytes)); }
+  ~Memory() { cudaFree(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// bfloat16 numbers that are sums of a few uniform ones.
+__global__ void fill_numbers(uint16_t* numbers, int64_t count, uint64_t seed) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const uint32_t bits = bench::hashed(seed + static_cast<uint64_t>(i));
+    const float x = bench::unit(bits) + bench::unit(bits * 2654435761u) + bench::unit(bits * 40503u);
+    numbers[i] = static_cast<uint16_t>(__float_as_uint(x) >> 16);
+  }
+}
+
+__global__ void count_differences(const uint32_t* a, const uint32_t* b, int64_t words, unsigned long long* count) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += stride) {
+    if (a[i] != b[i]) atomicAdd(count, 1ull);
+  }
+}
+
+// Prints the median time of `work`, which enqueues `repeats` times the same on the stream it is given.
+template <class Work>
+double measure(const std::string& name, double bytes, int repeats, const Work& work) {
+  cudaStream_t stream;
+  CUDA(cudaStreamCreate(&stream));
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < repeats; ++i) work(stream);
+  cudaGraph_t graph;
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t exec;
+  CUDA(cudaGraphInstantiate(&exec, graph, 0));
+  cudaEvent_t begin, end;
+  CUDA(cudaEventCreate(&begin));
+  CUDA(cudaEventCreate(&end));
+  std::vector<double> times;
+  for (int i = 0; i < 25; ++i) {
+    CUDA(cudaEventRecord(begin, stream));
+    CUDA(cudaGraphLaunch(exec, stream));
+    CUDA(cudaEventRecord(end, stream));
+    CUDA(cudaEventSynchronize(end));
+    float ms = 0;
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    if (i >= 4) times.push_back(1000.0 * ms / repeats);
+  }
+  CUDA(cudaEventDestroy(begin));
+  CUDA(cudaEventDestroy(end));
+  CUDA(cudaGraphExecDestroy(exec));
+  CUDA(cudaGraphDestroy(graph));
+  CUDA(cudaStreamDestroy(stream));
+  std::sort(times.begin(), times.end());
+  const double median = times[times.size() / 2];
+  const double spread = (times[times.size() * 9 / 10] - times[times.size() / 10]) / median;
+  std::printf("%-46s %9.2f us %8.0f GB/s  spread %.1f%%\n", name.c_str(), median, bytes / median / 1000.0,
+              100.0 * spread);
+  std::fflush(stdout);
+  return median;
+}
+
+PageFormat format_of(kvasir::Side side, StoredCodec codec, int bits, int head_dim) {
+  PageFormat format;
+  format.side = side;
+  format.head_dim = head_dim;
+  format.bits = bits;
+  const bool by_channel = codec == StoredCodec::kUniform && side == kvasir::Side::kKeys;
+  format.axis = by_channel ? Axis::kChannel : Axis::kToken;
+  format.group = by_channel ? kTokensPerPage : std::min(head_dim, kValueSpan);
+  return format;
+}
+
+struct Kind {
+  const char* name;
+  StoredCodec codec;
+  int bits;
+  bool fragments;
+};
+
+void make_sides(const Options& options, const Kind& kind, SideFormat sides[2]) {
+  const SideCodec keys = {kind.codec, format_of(kvasir::Side::kKeys, kind.codec, kind.bits, options.head_dim)};
+  const SideCodec values = {kind.codec, format_of(kvasir::Side::kValues, kind.codec, kind.bits, options.head_dim)};
+  if (!kind.fragments || !fragment_sides(keys, values, sides)) canonical_sides(options.kv_heads, keys, values, sides);
+}
+
+std::vector<uint8_t*> page_table(uint8_t* memory, int64_t pages, int64_t bytes) {
+  std::vector<uint8_t*> table;
+  for (int64_t p = 0; p < pages; ++p) table.push_back(memory + p * bytes);
+  return table;
+}
+
+struct Rows {
+  Rows(const Options& options, int tokens)
+      : shape{options.kv_heads, options.head_dim},
+        elements(int64_t{tokens} * options.kv_heads * options.head_dim),
+        keys(2 * elements),
+        values(2 * elements),
+        staged(4 * elements),
+        refused(8) {
+    fill_numbers<<<2048, 256>>>(reinterpret_cast<uint16_t*>(keys.data()), elements, 1);
+    fill_numbers<<<2048, 256>>>(reinterpret_cast<uint16_t*>(values.data()), elements, 2);
+    CUDA(cudaMemset(refused.data(), 0, 8));
+    auto* halves = reinterpret_cast<uint16_t*>(staged.data());
+    staging = {{halves, halves + elements}, tokens};
+    input = {{keys.data(), values.data()},
+             {NumberType::kBFloat16, NumberType::kBFloat16},
+             tokens,
+             nullptr,
+             reinterpret_cast<uint32_t*>(refused.data())};
+    CUDA(stage_rows(shape, input, 0, tokens, staging, 0, nullptr));
+    CUDA(cudaDeviceSynchronize());
+  }
+  RowShape shape;
+  int64_t elements;  // of one side
+  Memory keys, values, staged, refused;
+  Staging staging;
+  InputRows input;
+};
+
+void seal(const Rows& rows, const SideFormat sides[2], const std::vector<uint8_t*>& pages, cudaStream_t stream) {
+  const EncodeRequest request = {rows.shape, {sides[0], sides[1]}, rows.staging,
+                                 0,          pages.data(),         static_cast<int64_t>(pages.size())};
+  CUDA(encode_pages(request, stream));
+}
+
+void bench_prompt(const Options& options) {
+  const Rows rows(options, options.prompt);
+  const double input = 4.0 * static_cast<double>(rows.elements);
+  const RowTileLayout tile = {options.head_dim};
+  const Memory window(static_cast<size_t>(16) * tile.bytes() * options.kv_heads);
+  CUDA(cudaMemset(window.data(), 0, static_cast<size_t>(16) * tile.bytes() * options.kv_heads));
+  const RowTiles tiles = {window.data(), int64_t{16} * tile.bytes()};
+  int64_t token = 0;
+  measure("append one token", 8.0 * static_cast<double>(rows.elements) / options.prompt, 200, [&](cudaStream_t stream) {
+    CUDA(append_rows(rows.shape, rows.input, token % options.prompt, 1, tiles, token % 256, stream));
+    ++token;
+  });
+  measure("gather 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
+          [&](cudaStream_t stream) { CUDA(gather_rows(rows.shape, tiles, 0, 256, rows.staging, 0, stream)); });
+  measure("fill 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
+          [&](cudaStream_t stream) { CUDA(fill_rows(rows.shape, rows.staging, 0, 256, tiles, 0, stream)); });
+  measure("stage the prompt [in + out]", 2.0 * input, 4, [&](cudaStream_t stream) {
+    CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
+  });
+  const Kind kinds[] = {
+      {"f16", StoredCodec::kFloat16, 16, true},
+      {"uniform 1", StoredCodec::kUniform, 1, true},
+      {"uniform 2", StoredCodec::kUniform, 2, true},
+      {"uniform 3", StoredCodec::kUniform, 3, true},
+      {"uniform 4", StoredCodec::kUniform, 4, true},
+      {"uniform 8", StoredCodec::kUniform, 8, true},
+      {"progressive 16", StoredCodec::kProgressive, 16, true},
+      {"progressive 8", StoredCodec::kProgressive, 8, true},
+      {"progressive 4", StoredCodec::kProgressive, 4, true},
+      {"progressive 2", StoredCodec::kProgressive, 2, true},
+      {"canonical uniform 2", StoredCodec::kUniform, 2, false},
+      {"canonical progressive 16", StoredCodec::kProgressive, 16, false},
+  };
+  const int64_t pages = options.prompt / kTokensPerPage;
+  const Memory out(5 * static_cast<size_t>(rows.elements));
+  const Memory floats(static_cast<size_t>(8 * rows.elements));
+  auto* decoded = reinterpret_cast<float*>(floats.data());
+  for (const Kind& kind : kinds) {
+    SideFormat sides[2];
+    make_sides(options, kind, sides);
+    const int64_t bytes = page_bytes(options.kv_heads, sides);
+    const auto table = page_table(out.data(), pages, bytes);
+    const double moved = input + static_cast<double>(bytes * pages);
+    measure(std::string("seal the prompt, ") + kind.name + " [in + out]", moved, 4,
+            [&](cudaStream_t stream) { seal(rows, sides, table, stream); });
+    if (std::strcmp(kind.name, "uniform 2") == 0) {
+      measure("stage and seal the prompt, uniform 2 [in + out]", input + static_cast<double>(bytes * pages), 4,
+              [&](cudaStream_t stream) {
+                CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
+                seal(rows, sides, table, stream);
+              });
+    }
+    const std::vector<const uint8_t*> readable(table.begin(), table.end());
+    const DecodeRowsRequest request = {
+        rows.shape,
+        {sides[0], sides[1]},
+        readable.data(),
+        pages,
+        {{decoded, decoded + rows.elements}, options.head_dim, int64_t{options.prompt} * options.head_dim}};
+    measure(std::string("decode the prompt, ") + kind.name + " [in + out]",
+            8.0 * static_cast<double>(rows.elements) + static_cast<double>(bytes * pages), 2,
+            [&](cudaStream_t stream) { CUDA(decode_rows(request, stream)); });
+  }
+}
+
+void bench_shrink(const Options& options) {
+  const Rows rows(options, options.layer);
+  const int64_t pages = options.layer / kTokensPerPage;
+  Memory wide(5 * static_cast<size_t>(rows.elements)), small(5 * static_cast<size_t>(rows.elements)), differences(8);
+  for (const bool fragments : {true, false}) {
+    for (const int bits : {16, 8, 4}) {
+      SideFormat from[2], to[2];
+      make_sides(options, {"", StoredCodec::kProgressive, bits, fragments}, from);
+      make_sides(options, {"", StoredCodec::kProgressive, bits / 2, fragments}, to);
+      const int64_t from_bytes = page_bytes(options.kv_heads, from), to_bytes = page_bytes(options.kv_heads, to);
+      const auto sources = page_table(wide.data(), pages, from_bytes);
+      const auto targets = page_table(small.data(), pages, to_bytes);
+      seal(rows, from, sources, nullptr);
+      CUDA(cudaDeviceSynchronize());
+      std::vector<ShrinkPage> list, in_place;
+      for (int64_t p = 0; p < pages; ++p) {
+        list.push_back({sources[p], targets[p]});
+        in_place.push_back({sources[p], sources[p]});
+      }
+      const ShrinkRequest apart = {rows.shape, {from[0], from[1]}, {to[0], to[1]}, list.data(), pages};
+      ShrinkRequest same = apart;
+      same.pages = in_place.data();
+      const std::string name = std::string(fragments ? "fragments " : "canonical ") + std::to_string(bits) + " to " +
+                               std::to_string(bits / 2);
+      const auto input = static_cast<double>(from_bytes * pages);
+      measure("shrink " + name + ", apart [in]", input, 2,
+              [&](cudaStream_t stream) { CUDA(shrink_pages(apart, stream)); });
+
+      // Sealed at the narrow width into the other memory: the same bytes.
+      const auto sealed = page_table(wide.data(), pages, to_bytes);
+      seal(rows, to, sealed, nullptr);
+      CUDA(cudaMemset(differences.data(), 0, 8));
+      count_differences<<<1024, 256>>>(reinterpret_cast<uint32_t*>(wide.data()),
+                                       reinterpret_cast<uint32_t*>(small.data()), to_bytes * pages / 4,
+                                       reinterpret_cast<unsigned long long*>(differences.data()));
+      unsigned long long count = 0;
+      CUDA(cudaMemcpy(&count, differences.data(), 8, cudaMemcpyDeviceToHost));
+      if (count != 0) std::printf("WRONG: %llu words differ from pages sealed at %d bits\n", count, bits / 2);
+
+      seal(rows, from, sources, nullptr);
+      CUDA(cudaDeviceSynchronize());
+      measure("shrink " + name + ", in place [in]", input, 2,
+              [&](cudaStream_t stream) { CUDA(shrink_pages(same, stream)); });
+      same.page_count = 1;
+      measure("shrink " + name + ", one page in place [in]", static_cast<double>(from_bytes), 20,
+              [&](cudaStream_t stream) { CUDA(shrink_pages(same, stream)); });
+      ShrinkRequest one = apart;
+      one.page_count = 1;
+      measure("shrink " + name + ", one page apart [in]", static_cast<double>(from_bytes), 20,
+              [&](cudaStream_t stream) { CUDA(shrink_pages(one, stream)); });
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  cudaDeviceProp properties;
+  CUDA(cudaGetDeviceProperties(&properties, 0));
+  std::printf("\n%s, %d kv heads, head dim %d, prompt %d, layer %d\n", properties.name, options.kv_heads,
+              options.head_dim, options.prompt, options.layer);
+  bench_prompt(options);
+  bench_shrink(options);
+  return 0;
+}

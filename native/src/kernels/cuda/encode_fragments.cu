@@ -1,0 +1,365 @@
+// Seals pages in the fragment order of layout.h. A block takes up to 128 channels of one side of one kv head of one
+// page: rows to shared memory, least and greatest elements on the way, parameters, then codes.
+//
+// Lanes get their elements from shared memory by ldmatrix, transposed for values: a register then holds the pair of
+// neighbouring x at one y that stands in one 32-bit word of a group.
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/encode_parts.h"
+#include "kernels/cuda/page_list.cuh"
+#include "kernels/cuda/quantise.cuh"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kTokens = kTokensPerPage;
+constexpr int kOctet = 8;     // elements of a 16-byte load
+constexpr int kRowStep = 16;  // rows that a block loads at a time
+
+// One side, as the kernel needs it.
+struct Side {
+  const uint16_t* rows;   // of kv head 0, first page
+  int64_t head_elements;  // from one kv head's rows to the next one's
+  int64_t offset, stride;
+  PartLayout part;
+  int parts;
+  bool present, keys, exact, per_token;
+};
+
+struct Params {
+  Side sides[2];
+  int head_dim;
+  int slabs;  // of up to 128 channels
+};
+
+// Rows of a slab and what becomes of them. Rows are padded so that ldmatrix meets no bank twice.
+template <int kSpan>
+struct Tile {
+  alignas(16) uint16_t rows[kTokens][kSpan + kOctet];
+  union alignas(16) {
+    uint16_t by_channel[2][kRowStep][kSpan];         // least and greatest of the rows that one thread saw
+    uint32_t by_token[kTokens][kSpan / kOctet + 1];  // least and greatest of eight channels, as halves of a word
+  };
+  float lo[kTokens], inverse[kTokens], range[kTokens];
+  double inverse16[kTokens];
+};
+
+__device__ __forceinline__ __half2 as_halves(uint32_t word) { return *reinterpret_cast<__half2*>(&word); }
+__device__ __forceinline__ uint32_t as_word(__half2 halves) { return *reinterpret_cast<uint32_t*>(&halves); }
+__device__ __forceinline__ uint32_t least(uint32_t a, uint32_t b) {
+  return as_word(__hmin2(as_halves(a), as_halves(b)));
+}
+__device__ __forceinline__ uint32_t greatest(uint32_t a, uint32_t b) {
+  return as_word(__hmax2(as_halves(a), as_halves(b)));
+}
+
+// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void load_matrices(const void* row, bool transposed, uint32_t (&words)[4]) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  if (transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address));
+  }
+}
+
+// Loads the slab and leaves extremes of each thread's share.
+template <int kSpan>
+__device__ __forceinline__ void load_rows(const uint16_t* rows, int head_dim, bool per_token, bool wanted,
+                                          Tile<kSpan>& tile) {
+  constexpr int kOctets = kSpan / kOctet;
+  const int octet = static_cast<int>(threadIdx.x) % kOctets;
+  const int first = static_cast<int>(threadIdx.x) / kOctets;
+  uint4 loaded[kTokens / kRowStep];
+#pragma unroll
+  for (int i = 0; i < kTokens / kRowStep; ++i) {
+    const int64_t row = first + i * kRowStep;
+    loaded[i] = __ldcs(reinterpret_cast<const uint4*>(rows + row * head_dim + octet * kOctet));
+  }
+  uint4 lowest = loaded[0], highest = loaded[0];
+#pragma unroll
+  for (int i = 0; i < kTokens / kRowStep; ++i) {
+    const int row = first + i * kRowStep;
+    const uint4 v = loaded[i];
+    *reinterpret_cast<uint4*>(&tile.rows[row][octet * kOctet]) = v;
+    if (!wanted) continue;
+    if (per_token) {
+      const uint32_t low = least(least(v.x, v.y), least(v.z, v.w));
+      const uint32_t high = greatest(greatest(v.x, v.y), greatest(v.z, v.w));
+      const uint32_t odd = __byte_perm(low, high, 0x7632), even = __byte_perm(low, high, 0x5410);
+      // {least, greatest} of even channels and of odd ones: keep the lower of one half, the higher of the other.
+      tile.by_token[row][octet] = __byte_perm(least(odd, even), greatest(odd, even), 0x7610);
+    } else {
+      lowest = make_uint4(least(lowest.x, v.x), least(lowest.y, v.y), least(lowest.z, v.z), least(lowest.w, v.w));
+      highest = make_uint4(greatest(highest.x, v.x), greatest(highest.y, v.y), greatest(highest.z, v.z),
+                           greatest(highest.w, v.w));
+    }
+  }
+  if (wanted && !per_token) {
+    *reinterpret_cast<uint4*>(&tile.by_channel[0][first][octet * kOctet]) = lowest;
+    *reinterpret_cast<uint4*>(&tile.by_channel[1][first][octet * kOctet]) = highest;
+  }
+}
+
+// Parameters of each token or channel, to the page and to shared memory. `out` is the part; a slab that is one of
+// several of a part begins at parameter `first`.
+template <int kSpan>
+__device__ __forceinline__ void make_parameters(const Side& side, int first, uint8_t* out, Tile<kSpan>& tile) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (!side.per_token) {
+    const int channel = thread % kSpan;
+    const bool greater = thread >= kSpan;
+    uint16_t(&extremes)[kRowStep][kSpan] = tile.by_channel[greater];
+    float extreme = __half2float(__ushort_as_half(extremes[0][channel]));
+#pragma unroll
+    for (int i = 1; i < kRowStep; ++i) {
+      const float x = __half2float(__ushort_as_half(extremes[i][channel]));
+      extreme = greater ? fmaxf(extreme, x) : fminf(extreme, x);
+    }
+    (greater ? tile.range : tile.lo)[channel] = extreme;
+    __syncthreads();
+  }
+  if (thread >= (side.per_token ? kTokens : kSpan)) return;
+  float lowest, highest;
+  if (side.per_token) {
+    uint32_t low = tile.by_token[thread][0], high = low;
+#pragma unroll
+    for (int i = 1; i < kSpan / kOctet; ++i) {
+      low = least(low, tile.by_token[thread][i]);
+      high = greatest(high, tile.by_token[thread][i]);
+    }
+    lowest = __low2float(as_halves(low));
+    highest = __high2float(as_halves(high));
+  } else {
+    lowest = tile.lo[thread];
+    highest = tile.range[thread];
+  }
+  const uniform::Parameters stored = uniform::parameters_of(lowest, highest);
+  const Quantiser quantiser = quantiser_of(stored, code_bits(side.part.bits));
+  tile.lo[thread] = quantiser.lo;
+  tile.inverse[thread] = quantiser.inverse;
+  tile.range[thread] = quantiser.range;
+  if (side.exact && side.part.bits == kWideBits) {
+    tile.inverse16[thread] = quantiser.range > 0.0f ? progressive::kLevels / quantiser.range : 0.0;
+  }
+  const uint32_t word = stored.range | static_cast<uint32_t>(stored.lo) << 16;
+  *reinterpret_cast<uint32_t*>(out + side.part.parameter_byte(first + thread)) = word;
+}
+
+template <int kBits, bool kExact, int kSpan>
+__device__ __forceinline__ uint32_t code_of(float x, float lo, float inverse, const Tile<kSpan>& tile, int parameter) {
+  if constexpr (!kExact) {
+    return uniform_code(x, lo, inverse);
+  } else if constexpr (kBits == kWideBits) {
+    return progressive_code16(x, lo, tile.inverse16[parameter], &tile.range[parameter]);
+  } else {
+    return progressive_code<kBits>(x, lo, inverse, &tile.range[parameter]);
+  }
+}
+
+// Byte `kByte` of each code: even x of the two octets, then odd x.
+template <int kByte>
+__device__ __forceinline__ uint32_t joined_bytes(const uint32_t (&even)[2], const uint32_t (&odd)[2]) {
+  constexpr uint32_t kPick = kByte | (4 + kByte) << 4;
+  return __byte_perm(__byte_perm(even[0], even[1], kPick), __byte_perm(odd[0], odd[1], kPick), 0x5410);
+}
+
+// Codes of a slab. Units, and the order of words in a group, are those of PartLayout::code_place.
+template <int kBits, bool kExact, int kSpan>
+__device__ void pack_codes(const Side& side, int slab, uint8_t* groups, const Tile<kSpan>& tile) {
+  constexpr int kUnits = kBits == 1 || kBits == 3 ? 4 : kBits == 2 ? 2 : 1;  // that share groups
+  constexpr int kSets = kSpan * kTokens / 1024 / kUnits;
+  constexpr int kWarps = 2 * kSpan / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int steps = (side.keys ? kSpan : kTokens) / 32;  // units of the slab along x
+  const bool folded = side.keys != side.per_token;
+  auto store = [&](int group, const uint32_t(&w)[4]) {
+    *reinterpret_cast<uint4*>(groups + static_cast<int64_t>(group) * kGroupBytes + 16 * lane) =
+        make_uint4(w[0], w[1], w[2], w[3]);
+  };
+  for (int set = static_cast<int>(threadIdx.x) / 32; set < kSets; set += kWarps) {
+    uint32_t packed[kBits == 3 ? 3 : 1][4] = {};
+    int unit0 = 0;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      const int y_step = (set * kUnits + u) / steps, x_step = (set * kUnits + u) % steps;
+      const int unit = y_step * (side.part.x_size / 32) + slab * (kSpan / 32) + x_step;
+      if (u == 0) unit0 = unit;
+      const int x0 = 32 * x_step + 2 * (lane % 4);
+      float2 lo[4], inverse[4];
+#pragma unroll
+      for (int octet = 0; octet < 4; ++octet) {
+        if (!folded) continue;
+        lo[octet] = *reinterpret_cast<const float2*>(&tile.lo[x0 + 8 * octet]);
+        inverse[octet] = *reinterpret_cast<const float2*>(&tile.inverse[x0 + 8 * octet]);
+      }
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        uint32_t low[4], high[4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int y0 = 32 * y_step + 16 * odd + 8 * half;
+          const int matrix = lane / 8, line = lane % 8;  // lane's row of its matrix; matrices are octets of x
+          const uint16_t* row = side.keys ? &tile.rows[y0 + line][32 * x_step + 8 * matrix]
+                                          : &tile.rows[32 * x_step + 8 * matrix + line][y0];
+          uint32_t pairs[4];
+          load_matrices(row, !side.keys, pairs);
+          const int y = y0 + lane / 4;
+          if (!folded) {
+            lo[0] = make_float2(tile.lo[y], tile.lo[y]);
+            inverse[0] = make_float2(tile.inverse[y], tile.inverse[y]);
+          }
+#pragma unroll
+          for (int word = 0; word < 2; ++word) {
+            uint32_t evens[2], odds[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              const int octet = 2 * word + i;
+              const float2 x = __half22float2(as_halves(pairs[octet]));
+              const int parameter = folded ? x0 + 8 * octet : y;
+              const float2 l = folded ? lo[octet] : lo[0], v = folded ? inverse[octet] : inverse[0];
+              evens[i] = code_of<kBits, kExact>(x.x, l.x, v.x, tile, parameter);
+              odds[i] = code_of<kBits, kExact>(x.y, l.y, v.y, tile, folded ? parameter + 1 : parameter);
+            }
+            low[half + 2 * word] = joined_bytes<0>(evens, odds);
+            if (kBits == kWideBits) high[half + 2 * word] = joined_bytes<1>(evens, odds);
+          }
+        }
+        if constexpr (kBits == kWideBits) {
+          store(2 * (2 * unit + odd), low);
+          store(2 * (2 * unit + odd) + 1, high);
+        } else if constexpr (kBits == 8) {
+          store(2 * unit + odd, low);
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if constexpr (kBits == 3) {
+              packed[u / 2][i] |= (low[i] & 0x03030303u) << (4 * (u % 2) + 2 * odd);
+              packed[2][i] |= (low[i] >> 2 & 0x01010101u) << (u / 2 * 4 + u % 2 + 2 * odd);
+            } else {
+              packed[0][i] |= low[i] << (2 * kBits * u + kBits * odd);
+            }
+          }
+        }
+      }
+    }
+    if constexpr (kBits == 3) {
+      for (int i = 0; i < 3; ++i) store(unit0 / 4 * 3 + i, packed[i]);
+    } else if constexpr (kBits < 8) {
+      store(unit0 / kUnits, packed[0]);
+    }
+  }
+}
+
+// Float16 elements: one load of four matrices is one group.
+template <int kSpan>
+__device__ __forceinline__ void pack_halves(const Side& side, int slab, uint8_t* groups, const Tile<kSpan>& tile) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int steps = (side.keys ? kSpan : kTokens) / 16;
+  const int matrix = lane / 8, line = lane % 8;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < kSpan * kTokens / 256; i += 2 * kSpan / 32) {
+    const int y = i / steps * 16 + matrix % 2 * 8, x = i % steps * 16 + matrix / 2 * 8;
+    uint32_t words[4];
+    load_matrices(side.keys ? &tile.rows[y + line][x] : &tile.rows[x + line][y], !side.keys, words);
+    const int group = i / steps * (side.part.x_size / 16) + slab * (kSpan / 16) + i % steps;
+    *reinterpret_cast<uint4*>(groups + static_cast<int64_t>(group) * kGroupBytes + 16 * lane) =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+template <int kSpan>
+__global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
+    seal(const __grid_constant__ PageList<uint8_t> pages, const __grid_constant__ Params params) {
+  __shared__ Tile<kSpan> tile;
+  const Side& side = params.sides[blockIdx.z];
+  if (!side.present) return;
+  const int head = static_cast<int>(blockIdx.y) / params.slabs, slab = static_cast<int>(blockIdx.y) % params.slabs;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTokens * params.head_dim;
+  const uint16_t* rows = side.rows + head * side.head_elements + first + slab * kSpan;
+  const bool coded = side.part.bits != kFloat16Bits;
+  load_rows(rows, params.head_dim, side.per_token, coded, tile);
+  __syncthreads();
+
+  // A slab is a part of its own, or a stretch of x of the only part.
+  const bool own = side.parts > 1;
+  uint8_t* part = pages.pages[blockIdx.x] + side.offset + head * side.stride;
+  if (own) part += static_cast<int64_t>(slab) * side.part.bytes();
+  const int stretch = own ? 0 : slab;
+  uint8_t* groups = part + side.part.parameter_bytes();
+  if (!coded) return pack_halves(side, stretch, groups, tile);
+  make_parameters(side, stretch * kSpan, part, tile);
+  __syncthreads();
+  if (side.exact) {
+    switch (side.part.bits) {
+      case 2:
+        return pack_codes<2, true>(side, stretch, groups, tile);
+      case 4:
+        return pack_codes<4, true>(side, stretch, groups, tile);
+      case 8:
+        return pack_codes<8, true>(side, stretch, groups, tile);
+      default:
+        return pack_codes<kWideBits, true>(side, stretch, groups, tile);
+    }
+  }
+  switch (side.part.bits) {
+    case 1:
+      return pack_codes<1, false>(side, stretch, groups, tile);
+    case 2:
+      return pack_codes<2, false>(side, stretch, groups, tile);
+    case 3:
+      return pack_codes<3, false>(side, stretch, groups, tile);
+    case 4:
+      return pack_codes<4, false>(side, stretch, groups, tile);
+    case 8:
+      return pack_codes<8, false>(side, stretch, groups, tile);
+    default:
+      return pack_codes<kWideBits, false>(side, stretch, groups, tile);
+  }
+}
+
+Side side_of(const EncodeRequest& request, int index) {
+  const SideFormat& format = request.sides[index];
+  Side side = {};
+  side.present = format.codec != StoredCodec::kNone;
+  if (!side.present) return side;
+  side.rows = request.staging.sides[index] + request.first_row * request.shape.head_dim;
+  side.head_elements = request.staging.rows * request.shape.head_dim;
+  side.offset = format.offset;
+  side.stride = format.stride;
+  side.part = format.part();
+  side.parts = format.parts();
+  side.keys = index == 0;
+  side.exact = format.codec == StoredCodec::kProgressive;
+  side.per_token = format.codec != StoredCodec::kFloat16 && format.format.axis == Axis::kToken;
+  return side;
+}
+
+}  // namespace
+
+cudaError_t encode_fragments(const EncodeRequest& request, cudaStream_t stream) {
+  const int d = request.shape.head_dim;
+  if (!head_dim_supported(d)) return cudaErrorInvalidValue;
+  Params params = {{side_of(request, 0), side_of(request, 1)}, d, d > kValueSpan ? d / kValueSpan : 1};
+  const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
+    Params here = params;
+    for (Side& side : here.sides) {
+      if (side.present) side.rows += first * kTokens * d;
+    }
+    const dim3 grid(count, request.shape.kv_heads * params.slabs, 2);
+    if (d == 64) {
+      seal<64><<<grid, 128, 0, stream>>>(list, here);
+    } else if (d == 96) {
+      seal<96><<<grid, 192, 0, stream>>>(list, here);
+    } else {
+      seal<128><<<grid, 256, 0, stream>>>(list, here);
+    }
+    return cudaGetLastError();
+  };
+  return for_page_lists(request.pages, request.page_count, launch);
+}
+
+}  // namespace kvasir::cuda

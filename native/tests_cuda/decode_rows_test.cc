@@ -1,0 +1,55 @@
+// Pages as float32 rows: what the reference decodes, bit for bit, from fragments and from canonical pages.
+#include "kernels/cuda/decode_rows.h"
+
+#include "kernels/cuda/encode.h"
+#include "page_case.h"
+#include "reference/uniform_page.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+using namespace page_case;
+
+// The pages that the reference wrote, decoded on the device.
+void check_decode(const Setting& setting) {
+  const Layer layer = make_layer(setting, 9);
+  std::vector<uint8_t> all;
+  for (const auto& page : layer.pages) all.insert(all.end(), page.begin(), page.end());
+  const Buffer memory(all);
+  std::vector<const uint8_t*> pages;
+  for (int p = 0; p < setting.pages; ++p) pages.push_back(memory.data() + layer.pages[0].size() * p);
+  const int64_t tokens = int64_t{setting.pages} * kTokensPerPage;
+  const Buffer keys(layer.decoded[0].size() * 4, 0xff), values(layer.decoded[1].size() * 4, 0xff);
+  DecodeRowsRequest request = {};
+  request.shape = {setting.kv_heads, setting.head_dim};
+  make_sides(setting, request.sides);
+  request.pages = pages.data();
+  request.page_count = setting.pages;
+  request.out = {{keys.as<float>(), values.as<float>()}, setting.head_dim, tokens * setting.head_dim};
+  const cudaError_t error = decode_rows(request, nullptr);
+  CHECK(error == cudaSuccess, describe(setting) << ": " << cudaGetErrorString(error));
+  CUDA(cudaDeviceSynchronize());
+  for (int s = 0; s < 2; ++s) {
+    const std::string wrong = difference((s == 0 ? keys : values).read(), bytes_of(layer.decoded[s]));
+    CHECK(wrong.empty(), describe(setting) << " side " << s << ": " << wrong);
+  }
+}
+
+DEVICE_CASE("decode rows: bit for bit, fragments and canonical") {
+  for (const int d : {64, 96, 128, 256}) {
+    check_decode({d, 2, 2, kHalves, kHalves, true});
+    for (const int bits : {1, 2, 3, 4, 8, 16}) check_decode({d, 2, 2, uniform(bits), uniform(bits), true});
+    for (const int bits : {2, 4, 8, 16}) check_decode({d, 2, 2, progressive(bits), progressive(bits), true});
+  }
+  for (const int d : {32, 48, 128, 240, 256}) {
+    check_decode({d, 2, 2, kHalves, kHalves, false});
+    for (const auto& options : reference::uniform::variants(reference::Side::kKeys, d)) {
+      for (const int bits : {1, 2, 3, 4, 8, 16}) {
+        check_decode({d, 1, 1, uniform(bits, options), uniform(bits, options), false});
+      }
+    }
+  }
+  check_decode({64, 1, kPagesPerLaunch + 2, uniform(2), uniform(4), true});
+}
+
+}  // namespace
