@@ -6,6 +6,7 @@
 
 #include "reference/attention.h"
 #include "reference/f16_page.h"
+#include "reference/progressive_page.h"
 #include "reference/uniform_page.h"
 
 namespace decode_case {
@@ -50,7 +51,15 @@ struct Encoded {
   std::vector<float> rows;
 };
 
-Encoded encode(reference::Side side, int bits, int d, const std::vector<float>& rows) {
+Encoded encode(reference::Side side, int bits, bool by_token, int d, const std::vector<float>& rows) {
+  if (by_token || bits == kWideBits) {
+    reference::Options options;
+    options["axis"] = by_token ? 1.0 : 0.0;
+    const auto shape = reference::progressive::shape(side, bits == kWideBits ? 16 : bits, d, options);
+    Encoded encoded{reference::progressive::encode(shape, rows.data()), {}};
+    encoded.rows = reference::uniform::decode(shape, encoded.bytes.data()).rows;
+    return encoded;
+  }
   if (bits == kFloat16Bits) {
     const reference::ReferenceCodec codec = reference::f16_reference();
     const auto shape = codec.shape(side, bits, d, {});
@@ -134,21 +143,89 @@ const Batch::Page& Batch::page(int format, int index) {
   if (found != pages_.end()) return found->second;
   const int heads = setting_.shape.kv_heads, d = setting_.shape.head_dim;
   const PageKind& kind = setting_.formats[format];
-  const HeadLayout layout = {d, kind.key_bits, kind.value_bits};
+  const HeadLayout layout = {d, kind.key_bits, kind.value_bits, kind.token_keys};
   Page made;
   make_rows(made.keys, made.values, kTokensPerPage);
   std::vector<uint8_t> bytes(static_cast<size_t>(layout.bytes()) * heads);
   for (int h = 0; h < heads; ++h) {
-    const Encoded k = encode(reference::Side::kKeys, kind.key_bits, d, head_rows(made.keys, heads, d, h));
-    const Encoded v = encode(reference::Side::kValues, kind.value_bits, d, head_rows(made.values, heads, d, h));
+    const std::vector<float> keys = head_rows(made.keys, heads, d, h), values = head_rows(made.values, heads, d, h);
+    const Encoded k = encode(reference::Side::kKeys, kind.key_bits, kind.token_keys, d, keys);
+    const Encoded v = encode(reference::Side::kValues, kind.value_bits, kind.value_bits == kWideBits, d, values);
     uint8_t* block = bytes.data() + static_cast<size_t>(h) * layout.bytes();
     pack_keys(layout, k.bytes.data(), block);
     pack_values(layout, v.bytes.data(), block);
     set_head_rows(made.keys, heads, d, h, k.rows);
     set_head_rows(made.values, heads, d, h, v.rows);
   }
-  made.reference = page_reference(upload(bytes.data(), bytes.size()), format);
+  made.reference = kind.labels ? 0 : page_reference(upload(bytes.data(), bytes.size()), format);
+  made.bytes = std::move(bytes);
   return pages_.emplace(place, std::move(made)).first->second;
+}
+
+Batch::Table Batch::make_table(bool keys, int pages) {
+  const Patterns& patterns = setting_.patterns;
+  const int heads = setting_.shape.kv_heads, d = setting_.shape.head_dim;
+  Table table;
+  if (!(keys ? patterns.keys : patterns.values)) return table;
+  const int added = std::max(0, pages - patterns.first_page);
+  table.count = patterns.fixed + added;
+  std::normal_distribution<double> normal;
+  for (int i = 0; i < heads * table.count * d; ++i) table.vectors.push_back(rounded(normal(random_)));
+  const PatternTableLayout layout = {d};
+  const int64_t stride = layout.bytes(table.count + 20);
+  std::vector<uint8_t> bytes(static_cast<size_t>(stride * heads), 0);
+  for (int h = 0; h < heads; ++h) {
+    for (int v = 0; v < table.count; ++v) {
+      for (int c = 0; c < d; ++c) {
+        const size_t i = (static_cast<size_t>(h) * table.count + v) * d + c;
+        const uint16_t half = reference::half_nearest(table.vectors[i]);
+        std::memcpy(bytes.data() + h * stride + (keys ? layout.key_byte(v, c) : layout.value_byte(v, c)), &half, 2);
+      }
+    }
+  }
+  table.device = {static_cast<const uint8_t*>(upload(bytes.data(), bytes.size())),
+                  stride,
+                  patterns.fixed,
+                  added,
+                  patterns.first_page,
+                  0};
+  return table;
+}
+
+Batch::Page Batch::labelled_page(int format, int index, const Table& keys, const Table& values) {
+  const int heads = setting_.shape.kv_heads, d = setting_.shape.head_dim;
+  Page made = page(format, index);
+  const size_t head_bytes = made.bytes.size() / heads;
+  std::vector<uint8_t> bytes;
+  for (int h = 0; h < heads; ++h) {
+    uint8_t labels[kBothLabelBytes] = {};
+    for (const bool side : {true, false}) {
+      const Table& table = side ? keys : values;
+      if (table.count == 0) continue;
+      // docs/format.md, "Side table".
+      const int newer =
+          std::min(std::max(index - setting_.patterns.first_page + 1, 0), table.count - table.device.fixed);
+      const int room = 255 - table.device.fixed;
+      const int visible = table.device.fixed + std::min(newer, room);
+      std::vector<float>& rows = side ? made.keys : made.values;
+      for (int t = 0; t < kTokensPerPage; ++t) {
+        const int label = static_cast<int>(random_() % (visible + 1));
+        labels[side ? key_label_byte(t) : value_label_byte(t)] = static_cast<uint8_t>(label);
+        if (label == 0) continue;
+        const int vector = label <= table.device.fixed
+                               ? label - 1
+                               : table.device.fixed + std::max(0, newer - room) + label - table.device.fixed - 1;
+        for (int c = 0; c < d; ++c) {
+          rows[(static_cast<size_t>(t) * heads + h) * d + c] +=
+              table.vectors[(static_cast<size_t>(h) * table.count + vector) * d + c];
+        }
+      }
+    }
+    bytes.insert(bytes.end(), labels, labels + kBothLabelBytes);
+    bytes.insert(bytes.end(), made.bytes.begin() + h * head_bytes, made.bytes.begin() + (h + 1) * head_bytes);
+  }
+  made.reference = page_reference(upload(bytes.data(), bytes.size()), format);
+  return made;
 }
 
 // Tiles with rows 0 .. end - 1 written, of which `begin` and later are visible.
@@ -186,8 +263,17 @@ Batch::Sequence Batch::build(const Length& length) {
     see(keys, values, 0);
   }
   std::vector<uint64_t> table;
+  Table key_table, value_table;
+  if (setting_.shape.patterns) {
+    key_table = make_table(true, length.pages);
+    value_table = make_table(false, length.pages);
+    sequence.device.key_patterns = key_table.device;
+    sequence.device.value_patterns = value_table.device;
+  }
   for (int p = 0; p < length.pages; ++p) {
-    const Page& content = page(p % static_cast<int>(setting_.formats.size()), p);
+    const int format = p % static_cast<int>(setting_.formats.size());
+    const bool labels = setting_.formats[format].labels;
+    const Page content = labels ? labelled_page(format, p, key_table, value_table) : page(format, p);
     table.push_back(content.reference);
     see(content.keys, content.values, p == 0 ? length.hidden : 0);
   }

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "kernels/cuda/convert.h"
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/pattern_layout.h"
 
 namespace decode_case {
 
@@ -30,6 +31,14 @@ enum class Data {
   kPeaked,    // scores spread over a range of hundreds
 };
 
+// Side tables of every sequence, for pages with labels.
+struct Patterns {
+  int fixed = 0;
+  int first_page = 1 << 30;  // this page and later ones add a vector; may be negative
+  bool keys = true;          // else labels of that side are 0, and it has no table
+  bool values = true;
+};
+
 struct Setting {
   kvasir::cuda::DecodeShape shape;
   std::vector<kvasir::cuda::PageKind> formats;  // pages take them in turn
@@ -38,6 +47,7 @@ struct Setting {
   kvasir::cuda::NumberType type = kvasir::cuda::NumberType::kFloat32;
   unsigned seed = 1;
   bool listed = false;  // the addresses of sequences are listed in device memory, however few
+  Patterns patterns = {};
 };
 
 class Batch {
@@ -63,7 +73,13 @@ class Batch {
   };
   struct Page {
     std::vector<float> keys, values;  // decoded, [128][kv heads][head dim]
+    std::vector<uint8_t> bytes;       // head blocks, without labels
     uint64_t reference;
+  };
+  struct Table {
+    std::vector<float> vectors;  // [kv heads][count][head dim]
+    int count = 0;
+    kvasir::cuda::PatternTable device = {};
   };
   static constexpr int kDistinctPages = 12;
   Sequence build(const Length& length);
@@ -73,6 +89,9 @@ class Batch {
   kvasir::cuda::RowSpan upload_rows(const std::vector<float>& keys, const std::vector<float>& values, int begin,
                                     int end);
   void* upload(const void* bytes, size_t count);
+  Table make_table(bool keys, int pages);
+  // A page of a format with labels: page(format, index) with random labels.
+  Page labelled_page(int format, int index, const Table& keys, const Table& values);
 
   const Setting setting_;
   kvasir::cuda::DecodePlan plan_ = {};

@@ -11,6 +11,7 @@ namespace {
 
 using namespace decode_case;
 using kvasir::cuda::kFloat16Bits;
+using kvasir::cuda::kWideBits;
 using kvasir::cuda::NumberType;
 using kvasir::cuda::PageKind;
 
@@ -20,7 +21,10 @@ constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits};
 std::string describe(const Setting& s) {
   std::ostringstream text;
   text << "d=" << s.shape.head_dim << " kv=" << s.shape.kv_heads << " group=" << s.shape.group << " formats";
-  for (const PageKind& f : s.formats) text << " " << f.key_bits << "/" << f.value_bits;
+  for (const PageKind& f : s.formats) {
+    text << " " << f.key_bits << (f.token_keys ? "t" : "") << "/" << f.value_bits << (f.labels ? "+labels" : "");
+  }
+  if (s.shape.patterns) text << " patterns " << s.patterns.fixed << " from page " << s.patterns.first_page;
   text << " data " << static_cast<int>(s.data) << " type " << static_cast<int>(s.type);
   return text.str();
 }
@@ -88,6 +92,77 @@ DEVICE_CASE("decode: hard numbers") {
     for (const int bits : kWidths) {
       const double error = compare({{128, 2, 4, 8}, {{bits, bits}}, ragged(), data});
       std::printf("  data %d bits=%d nmse %.2e\n", static_cast<int>(data), bits, error);
+    }
+  }
+}
+
+DEVICE_CASE("decode: keys with parameters per token, codes of 16 bits") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int bits : {2, 4, 8, kWideBits}) {
+      const double error = compare({{d, 2, 4, 8}, {{bits, bits, true}}, ragged()});
+      std::printf("  d=%d bits=%d nmse %.2e\n", d, bits, error);
+      for (const int group : {1, 8, 11}) compare({{d, 2, group, 2}, {{bits, bits, true}}, {{3, 4, 5}, {0, 2, 130}}});
+      for (const Data data : {Data::kOutliers, Data::kConstant, Data::kPeaked}) {
+        compare({{d, 2, 4, 3}, {{bits, bits, true}}, {{3, 4, 5}, {0, 2, 130}, {0, 9, 0, 90}}, data});
+      }
+    }
+    compare({{d, 2, 4, 8}, {{kWideBits, kWideBits, false}}, ragged()});
+  }
+}
+
+DEVICE_CASE("decode: pages of all kinds in one call") {
+  std::vector<PageKind> formats;
+  for (const int bits : kWidths) formats.push_back({bits, bits});
+  for (const int bits : {2, 4, 8, kWideBits}) formats.push_back({bits, bits, true});
+  formats.push_back({2, kFloat16Bits, true});
+  formats.push_back({2, 2, false, true});
+  formats.push_back({1, 4, false, true});
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int group : {4, 8}) {
+      Setting setting = {{d, 3, group, 4, true}, formats, {{1, 27, 17}, {0, 7, 0}, {0, 40, 100}, {40, 14, 1}}};
+      setting.patterns = {5, 3};
+      compare(setting);
+    }
+  }
+}
+
+DEVICE_CASE("decode: patterns") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int group : {4, 8}) {
+      for (const int bits : {1, 2, 3, 4, 8}) {
+        Setting setting = {{d, 2, group, 8, true}, {{bits, bits, false, true}}, ragged()};
+        setting.patterns.fixed = 32;
+        const double error = compare(setting);
+        if (group == 4) std::printf("  d=%d bits=%d nmse %.2e\n", d, bits, error);
+      }
+      // One, a tile and one more, as many as are near, more; with vectors that pages add, from the first page on and
+      // later.
+      for (const int fixed : {1, 16, 17, 31, 64, 65, 255}) {
+        for (const int first_page : {1 << 30, 2, 0, -7}) {
+          Setting setting = {{d, 1, group, 2, true}, {{2, 2, false, true}}, {{2, 9, 5}, {0, 3, 0, 70}}};
+          setting.patterns = {fixed, first_page};
+          compare(setting);
+        }
+      }
+    }
+  }
+}
+
+DEVICE_CASE("decode: more patterns than labels") {
+  for (const int fixed : {32, 60, 250}) {
+    Setting setting = {{128, 2, 4, 2, true}, {{2, 2, false, true}}, {{0, 400, 5}, {0, 290, 0}}};
+    setting.patterns = {fixed, 1};
+    const double error = compare(setting);
+    std::printf("  fixed %d nmse %.2e\n", fixed, error);
+  }
+}
+
+DEVICE_CASE("decode: patterns of one side, hard numbers") {
+  for (const Data data : {Data::kPlain, Data::kOutliers, Data::kConstant, Data::kPeaked}) {
+    for (const bool keys : {true, false}) {
+      Setting setting = {{128, 2, 4, 8, true}, {{2, 4, false, true}}, ragged(), data};
+      setting.patterns = {32, 3, keys, !keys};
+      compare(setting);
     }
   }
 }
@@ -195,6 +270,16 @@ DEVICE_CASE("decode: requests that cannot be are refused") {
   const PageKind strange = {5, 2};
   request.formats = &strange;
   CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "5 bits");
+  const PageKind odd_tokens = {3, 2, true}, labelled = {2, 2, false, true};
+  request.formats = &odd_tokens;
+  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "3 bits per token");
+  request.formats = &labelled;
+  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "no room for patterns");
+  request = batch.request();
+  request.count = kvasir::cuda::kInlineSequences + 1;
+  kvasir::cuda::DecodePlan wide;
+  CUDA(kvasir::cuda::plan_decode({128, 2, 4, 100}, &wide));
+  CHECK(kvasir::cuda::launch_decode(wide, request, nullptr) == cudaErrorInvalidValue, "too many for the parameters");
 }
 
 }  // namespace

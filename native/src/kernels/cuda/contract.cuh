@@ -42,42 +42,84 @@ struct CodeSet {
   }
 };
 
+// 256 * high + low: the sum that the two bytes of each factor stand for.
+__device__ __forceinline__ float joined(int high, int low) { return __int2float_rn(high * 256 + low); }
+
+// Codes of 16 bits: groups are low and high bytes of an even fragment, then of an odd one. As contract_codes below.
+template <int kSteps, int kPairs, bool kSigned, int kTiles, int D, class Emit>
+__device__ __forceinline__ void contract_wide(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+                                              Emit emit) {
+  constexpr int kGroups = 4 * kPairs * kSteps;
+#pragma unroll
+  for (int pair = 0; pair < kPairs; ++pair) {
+    int sum[kTiles][4][4] = {};
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint4 four = reader.group((pair * kSteps + step) * 4 + i, kGroups);
+        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          mma_bytes<kSigned>(sum[n][i], words, fragments[n][2 * step], fragments[n][2 * step + 1]);
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int odd = 0; odd < 2; ++odd) {
+        const int(&low)[4] = sum[n][2 * odd], (&high)[4] = sum[n][2 * odd + 1];
+        emit(n, 2 * pair + odd, fmaf(joined(high[0], high[1]), 256.0f, joined(low[0], low[1])),
+             fmaf(joined(high[2], high[3]), 256.0f, joined(low[2], low[3])));
+      }
+    }
+  }
+}
+
 // kSteps: x / 32. kPairs: y / 32. fragments: [heads / 4][2 * kSteps].
-// emit(n, tile, c) gets the four sums {row g: high, low; row g + 8: high, low} of heads 4n.. for each tile of 16 y.
+// emit(n, tile, sum, sum) gets the sums of rows g and g + 8 for heads 4n.. and each tile of 16 y; those of odd tiles
+// are times odd_tile_factor.
 template <int kBits, int kSteps, int kPairs, bool kSigned, int kTiles, int D, class Emit>
 __device__ __forceinline__ void contract_codes(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                                Emit emit) {
-  using Set = CodeSet<kBits>;
-  constexpr int kSets = kPairs * kSteps / Set::kUnits;
-  int even_sum[kTiles][4], odd_sum[kTiles][4];
+  if constexpr (kBits == kWideBits) {
+    contract_wide<kSteps, kPairs, kSigned>(reader, fragments, emit);
+    return;
+  } else {
+    using Set = CodeSet<kBits>;
+    constexpr int kSets = kPairs * kSteps / Set::kUnits;
+    int even_sum[kTiles][4], odd_sum[kTiles][4];
 #pragma unroll
-  for (int s = 0; s < kSets; ++s) {
-    Set set;
+    for (int s = 0; s < kSets; ++s) {
+      Set set;
 #pragma unroll
-    for (int i = 0; i < Set::kGroups; ++i) {
-      const uint4 four = reader.group(s * Set::kGroups + i, kSets * Set::kGroups);
-      set.words[i][0] = four.x;
-      set.words[i][1] = four.y;
-      set.words[i][2] = four.z;
-      set.words[i][3] = four.w;
-    }
+      for (int i = 0; i < Set::kGroups; ++i) {
+        const uint4 four = reader.group(s * Set::kGroups + i, kSets * Set::kGroups);
+        set.words[i][0] = four.x;
+        set.words[i][1] = four.y;
+        set.words[i][2] = four.z;
+        set.words[i][3] = four.w;
+      }
 #pragma unroll
-    for (int u = 0; u < Set::kUnits; ++u) {
-      const int pair = (s * Set::kUnits + u) / kSteps;
-      const int step = (s * Set::kUnits + u) % kSteps;
-      uint32_t even[4], odd[4];
-      set.unpack(u, even, odd);
+      for (int u = 0; u < Set::kUnits; ++u) {
+        const int pair = (s * Set::kUnits + u) / kSteps;
+        const int step = (s * Set::kUnits + u) % kSteps;
+        uint32_t even[4], odd[4];
+        set.unpack(u, even, odd);
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if (step == 0) {
+        for (int n = 0; n < kTiles; ++n) {
+          if (step == 0) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) even_sum[n][i] = odd_sum[n][i] = 0;
-        }
-        mma_bytes<kSigned>(even_sum[n], even, fragments[n][2 * step], fragments[n][2 * step + 1]);
-        mma_bytes<kSigned>(odd_sum[n], odd, fragments[n][2 * step], fragments[n][2 * step + 1]);
-        if (step == kSteps - 1) {
-          emit(n, 2 * pair, even_sum[n]);
-          emit(n, 2 * pair + 1, odd_sum[n]);
+            for (int i = 0; i < 4; ++i) even_sum[n][i] = odd_sum[n][i] = 0;
+          }
+          mma_bytes<kSigned>(even_sum[n], even, fragments[n][2 * step], fragments[n][2 * step + 1]);
+          mma_bytes<kSigned>(odd_sum[n], odd, fragments[n][2 * step], fragments[n][2 * step + 1]);
+          if (step == kSteps - 1) {
+            const int(&even_total)[4] = even_sum[n], (&odd_total)[4] = odd_sum[n];
+            emit(n, 2 * pair, joined(even_total[0], even_total[1]), joined(even_total[2], even_total[3]));
+            emit(n, 2 * pair + 1, joined(odd_total[0], odd_total[1]), joined(odd_total[2], odd_total[3]));
+          }
         }
       }
     }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/decode_instance.h"
+#include "kernels/cuda/pattern_layout.h"
 #include "kernels/cuda/tag.h"
 
 namespace kvasir::cuda {
@@ -31,11 +32,27 @@ const DecodeInstance* instance_for(int head_dim, int tiles) {
 
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+bool any_width(int bits) { return bits_supported(bits) || bits == kWideBits; }
+
+bool kind_supported(const PageKind& kind) {
+  const bool values = any_width(kind.value_bits);
+  if (kind.token_keys) {
+    return values && (kind.key_bits == 2 || kind.key_bits == 4 || kind.key_bits == 8 || kind.key_bits == kWideBits);
+  }
+  return values && any_width(kind.key_bits);
+}
+
 PageEntry entry_of(int head_dim, const PageKind& kind) {
-  const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits};
-  const uint32_t join = join_flags(layout.key().groups(), layout.value().groups(), layout.value_parts());
-  return {static_cast<uint32_t>(kind.key_bits | kind.value_bits << 8) | join,
-          layout.bytes(),
+  const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits, kind.token_keys};
+  uint32_t flags = 0;
+  if (kind.token_keys) flags |= Tag::kTokenKeys;
+  if (kind.labels) {
+    flags |= Tag::kLabels;  // which take the place in a slot that a part could join in
+  } else {
+    flags |= join_flags(layout.key().groups(), layout.key_parts(), layout.value().groups(), layout.value_parts());
+  }
+  return {static_cast<uint32_t>(kind.key_bits | kind.value_bits << 8) | flags,
+          (kind.labels ? kBothLabelBytes : 0) + layout.bytes(),
           static_cast<int16_t>(layout.key().parameter_bytes()),
           static_cast<int16_t>(layout.value().parameter_bytes()),
           static_cast<int16_t>(layout.key().groups()),
@@ -63,8 +80,8 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   const DecodeInstance& instance = *instance_for(shape.head_dim, made.tiles);
   // Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
   made.consumers = instance.max_consumers;
-  made.cached = std::min(shape.sequences, kMaxCached);
-  auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape.sequences); };
+  made.cached = std::min(shape.sequences, shape.patterns ? kMaxCached / 2 : kMaxCached);
+  auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape); };
   while (made.consumers > 1 && shared(2) > most_shared) --made.consumers;
   made.slots = kMaxSlots;
   while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
@@ -108,13 +125,13 @@ cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, 
   params.consumers = plan.consumers;
   params.slots = plan.slots;
   params.cached = plan.cached;
+  params.patterns = plan.shape.patterns;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
-    if (!bits_supported(request.formats[i].key_bits) || !bits_supported(request.formats[i].value_bits)) {
-      return cudaErrorInvalidValue;
-    }
+    if (!kind_supported(request.formats[i])) return cudaErrorInvalidValue;
+    if (request.formats[i].labels && !plan.shape.patterns) return cudaErrorInvalidValue;
     params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
     largest = std::max(largest, params.formats[i].head_bytes);
   }

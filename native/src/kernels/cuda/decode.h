@@ -19,13 +19,6 @@
 
 namespace kvasir::cuda {
 
-struct DecodeShape {
-  int head_dim;  // head_dim_supported
-  int kv_heads;
-  int group;      // query heads of a kv head: any number; more than 8 (4 at head dims 96 and 256) read the pages again
-  int sequences;  // most that a launch will have, 1..4096
-};
-
 struct DecodePlan {
   DecodeShape shape;
   int tiles;       // query heads of a segment / 4

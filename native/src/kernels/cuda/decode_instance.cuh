@@ -8,8 +8,8 @@ namespace kvasir::cuda {
 
 template <int D, int kTiles>
 struct InstanceOf {
-  static int shared_bytes(int consumers, int slots, int cached, int sequences) {
-    return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, sequences);
+  static int shared_bytes(int consumers, int slots, int cached, const DecodeShape& shape) {
+    return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, shape);
   }
   static cudaError_t prepare(int shared_bytes, bool* overlaps) {
     cudaFuncAttributes attributes;

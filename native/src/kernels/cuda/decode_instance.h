@@ -12,7 +12,7 @@ struct DecodeInstance {
   int max_consumers;
   int partial_floats;
   // Shared memory of a block.
-  int (*shared_bytes)(int consumers, int slots, int cached, int sequences);
+  int (*shared_bytes)(int consumers, int slots, int cached, const DecodeShape& shape);
   // Lets blocks have that much, and says whether launches may overlap.
   cudaError_t (*prepare)(int shared_bytes, bool* overlaps);
   // overlaps: may start before the grids before it have ended; the kernel waits for them. Code for sm_90 and up can.

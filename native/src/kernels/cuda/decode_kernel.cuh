@@ -18,26 +18,6 @@ template <int D, int kTiles>
 constexpr int kMaxConsumers = (D * kTiles <= 128) ? 15 : 11;
 
 template <int D, int kTiles>
-__device__ __forceinline__ void load_query(const DecodeParams& params, int segment, int lane, Query<D, kTiles>& query) {
-  const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    // Lanes without a head of their own read another's, and make it 0.
-    const int head = min(4 * n + lane % 4, heads.count - 1);
-    const bool live = 4 * n + lane % 4 < heads.count;
-    load_numbers<D / 8, 8>(params.queries, params.type, (heads.first + head) * D + lane / 4, query.values[n]);
-    float peak = 0.0f;
-#pragma unroll
-    for (int i = 0; i < D / 8; ++i) peak = fmaxf(peak, fabsf(query.values[n][i]));
-    peak = max_over_rows(peak);
-    const float inverse = live && peak > 1e-30f ? 1.0f / peak : 0.0f;
-#pragma unroll
-    for (int i = 0; i < D / 8; ++i) query.values[n][i] *= inverse;
-    query.scale[n] = peak * params.scale;
-  }
-}
-
-template <int D, int kTiles>
 __device__ __forceinline__ void write_outputs(const DecodeParams& params, int segment, int lane,
                                               const SoftmaxState<D, kTiles>& state) {
   const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);
@@ -57,8 +37,10 @@ __device__ __forceinline__ void write_outputs(const DecodeParams& params, int se
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
 template <int D, int kTiles>
 __device__ __forceinline__ void consume(const DecodeParams& params, const Work& work, const RingPlace<D>& rings,
-                                        const PartialPlace<D, kTiles>& place, UnitRange range, int warp, int lane) {
+                                        const PartialPlace<D, kTiles>& place, PatternScratch<kTiles>* scratch,
+                                        UnitRange range, int warp, int lane) {
   Reader<D> reader(rings, warp, lane);
+  const PatternPlace<D, kTiles> patterns = {scratch + (params.patterns ? warp : 0)};
   Query<D, kTiles> query;
   SoftmaxState<D, kTiles> state;
   const Position start = work.locate(range.begin);
@@ -68,6 +50,7 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (wanted != segment) {
       load_query(params, wanted, lane, query);
       state.clear();
+      if (params.patterns) patterns.begin(params, work, wanted, lane, query);
       segment = wanted;
     }
     reader.acquire();
@@ -79,10 +62,11 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (tag.has(Tag::kRows)) {
       row_step(reader, tag, lane, query, state);
     } else {
-      page_step(reader, tag, lane, query, state);
+      page_step(reader, tag, lane, query, patterns, state);
     }
     if (!tag.has(Tag::kLast)) continue;
     state.complete();
+    if (params.patterns) patterns.add_to_outputs(lane, state);
     if (tag.has(Tag::kComplete)) {
       write_outputs(params, segment, lane, state);
     } else {
@@ -95,16 +79,20 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
 // What comes after the rings in shared memory: partial states (PartialPlace::front), then this.
 template <int D, int kTiles>
 struct SharedTail {
-  DecodeSequence* sequences;  // [cached]
+  PatternScratch<kTiles>* patterns;  // [consumers], where there are patterns
+  DecodeSequence* sequences;         // [cached]
   MergeList* merges;
   int* before;  // [sequences + 1]
 
-  static int bytes(int consumers, int cached, int sequences) {
-    return 4 * kPartialFloats<D, kTiles> * consumers + static_cast<int>(sizeof(DecodeSequence)) * cached +
-           static_cast<int>(sizeof(MergeList)) + 4 * (sequences + 1);
+  static int bytes(int consumers, int cached, const DecodeShape& shape) {
+    return 4 * kPartialFloats<D, kTiles> * consumers +
+           static_cast<int>(sizeof(PatternScratch<kTiles>)) * (shape.patterns ? consumers : 0) +
+           static_cast<int>(sizeof(DecodeSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
+           4 * (shape.sequences + 1);
   }
-  __device__ SharedTail(uint8_t* first, int consumers, int cached)
-      : sequences(reinterpret_cast<DecodeSequence*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
+  __device__ SharedTail(uint8_t* first, int consumers, int cached, bool has_patterns)
+      : patterns(reinterpret_cast<PatternScratch<kTiles>*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
+        sequences(reinterpret_cast<DecodeSequence*>(patterns + (has_patterns ? consumers : 0))),
         merges(reinterpret_cast<MergeList*>(sequences + cached)),
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
@@ -116,7 +104,7 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
   const int consumers = params.consumers;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RingPlace<D> place = {shared, consumers, params.slots};
-  const SharedTail<D, kTiles> tail(place.end(), consumers, params.cached);
+  const SharedTail<D, kTiles> tail(place.end(), consumers, params.cached, params.patterns);
   const PartialPlace<D, kTiles> partials = {place, reinterpret_cast<float*>(place.end())};
   if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
     barrier_init(place.full(warp, lane), full_arrivals());
@@ -143,7 +131,7 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume(params, work, place, partials, shares.at(warp), warp, lane);
+    consume(params, work, place, partials, tail.patterns, shares.at(warp), warp, lane);
   }
   __syncthreads();
   BlockMerge<D, kTiles>(params, partials, tail.merges).run();

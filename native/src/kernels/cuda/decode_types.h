@@ -47,18 +47,29 @@ inline uint64_t page_reference(const void* page, int format) {
   return reinterpret_cast<uint64_t>(page) | static_cast<uint64_t>(format);
 }
 
-// Widths of one kind of page: 1, 2, 3, 4, 8, or kFloat16Bits.
+// One kind of page: what its HeadLayout says, and whether labels stand before it (pattern_layout.h). Widths are 1, 2,
+// 3, 4, 8, kFloat16Bits or kWideBits; those of token keys 2, 4, 8 or kWideBits.
 struct PageKind {
   int key_bits;
   int value_bits;
+  bool token_keys = false;
+  bool labels = false;
 };
 
 // What the kernel must know of a PageKind.
 struct PageEntry {
   uint32_t kind;  // as in Tag, with its kJoin flags
   int32_t head_bytes;
-  int16_t key_parameters, value_parameters;  // bytes
-  int16_t key_groups, value_groups;          // of one part
+  int16_t key_parameters, value_parameters;  // bytes, of one part
+  int16_t key_groups, value_groups;
+};
+
+struct DecodeShape {
+  int head_dim;  // head_dim_supported
+  int kv_heads;
+  int group;      // query heads of a kv head: any number; more than 8 (4 at head dims 96 and 256) read the pages again
+  int sequences;  // most that a launch will have, 1..4096
+  bool patterns = false;  // pages may have labels; takes shared memory
 };
 
 enum class NumberType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
@@ -82,6 +93,7 @@ struct DecodeParams {
   int slots;        // of each ring
   int cached;       // sequences that are kept in shared memory
   int short_units;  // units of a block that count as little to do
+  bool patterns;    // some pages have labels
   NumberType type;  // of queries and outputs
   float scale;      // of scores, times log2(e)
   PageEntry formats[kMaxPageFormats];

@@ -23,6 +23,18 @@ constexpr float kQuantum = kSigned ? 32636.0f : 65532.0f;
 // Adding this to a float of magnitude below 2^22 leaves its nearest integer in the low bits.
 constexpr float kRoundingBias = 12582912.0f;
 
+// B fragment of the x of two factors, which times `inverse` are at most kQuantum in magnitude.
+template <bool kSigned>
+__device__ __forceinline__ uint32_t quantised_pair(float first, float second, float inverse) {
+  // A signed low byte is value - 128 after adding 128 to the whole; flipping its top bit subtracts it again.
+  const float bias = kRoundingBias + (kSigned ? 128.0f : 0.0f);
+  const uint32_t even = __float_as_uint(fmaf(first, inverse, bias));
+  const uint32_t odd = __float_as_uint(fmaf(second, inverse, bias));
+  uint32_t row = __byte_perm(even, odd, 0x4051);  // high bytes of both, low bytes of both
+  if constexpr (kSigned) row ^= 0x80800000u;
+  return transpose(row);
+}
+
 template <int kTiles, int kCount>
 struct Folded {
   uint32_t fragments[kTiles][kCount / 2];  // of all steps of 32 x
@@ -63,13 +75,7 @@ __device__ __forceinline__ void fold(Reader<D>& reader, const float (&factors)[k
     folded.scale[n] = highest * (1.0f / kQuantum<kSigned>);
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {
-      // A signed low byte is value - 128 after adding 128 to the whole; flipping its top bit subtracts it again.
-      const float bias = kRoundingBias + (kSigned ? 128.0f : 0.0f);
-      const uint32_t even = __float_as_uint(fmaf(products[n][i], inverse, bias));
-      const uint32_t odd = __float_as_uint(fmaf(products[n][i + 1], inverse, bias));
-      uint32_t row = __byte_perm(even, odd, 0x4051);  // high bytes of both, low bytes of both
-      if constexpr (kSigned) row ^= 0x80800000u;
-      folded.fragments[n][i / 2] = transpose(row);
+      folded.fragments[n][i / 2] = quantised_pair<kSigned>(products[n][i], products[n][i + 1], inverse);
     }
   }
 }

@@ -4,6 +4,7 @@
 // forward inside a unit; the next page's reference is loaded one page ahead.
 #pragma once
 
+#include "kernels/cuda/pattern_layout.h"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/work.cuh"
 
@@ -31,9 +32,9 @@ class ChunkCursor {
   __device__ void advance() {
     source_ += bytes_;
     opens_unit_ = false;
-    if (groups_ == 0 && ++part_ < kParts) {
-      groups_ = value_groups_;
-      bytes_ = value_parameters_;
+    if (groups_ == 0 && ++part_ < parts_) {
+      groups_ = part_groups();
+      bytes_ = part_parameters();
     } else if (groups_ == 0) {
       ++unit_;
       if (done()) return;
@@ -46,8 +47,11 @@ class ChunkCursor {
   }
 
  private:
-  static constexpr int kValueParts = D > kValueSpan ? D / kValueSpan : 1;
-  static constexpr int kParts = 1 + kValueParts;
+  static constexpr int kSpans = D > kValueSpan ? D / kValueSpan : 1;
+
+  // Of part part_.
+  __device__ int part_groups() const { return part_ < key_parts_ ? key_groups_ : value_groups_; }
+  __device__ int part_parameters() const { return part_ < key_parts_ ? key_parameters_ : value_parameters_; }
 
   __device__ void next_position() {
     if (++position_.local < work_.units(position_.sequence)) return;
@@ -84,11 +88,14 @@ class ChunkCursor {
                 static_cast<int64_t>(kv_head) * format.head_bytes;
       tag_.kind = format.kind | flags;
       tag_.visible = (page == 0 ? sequence_.hidden_tokens : 0) | kTokensPerPage << 16;
-      bytes_ = format.key_parameters;
-      groups_ = format.key_groups;
+      tag_.page = page;
+      key_parts_ = kSpans > 1 && tag_.has(Tag::kTokenKeys) ? kSpans : 1;
+      parts_ = key_parts_ + kSpans;
+      key_parameters_ = format.key_parameters;
+      key_groups_ = format.key_groups;
       value_parameters_ = format.value_parameters;
       value_groups_ = format.value_groups;
-      part_ = 0;
+      bytes_ = key_parameters_ + (tag_.has(Tag::kLabels) ? kBothLabelBytes : 0);
       load_reference(page + 1);
     } else {
       const bool sinks = page < 0;
@@ -99,14 +106,16 @@ class ChunkCursor {
       const int tile = span.begin / kTileSize + (sinks ? position_.local : page - sequence_.page_count);
       constexpr RowTileLayout kLayout = {D};
       source_ = span.tiles + kv_head * span.head_stride + static_cast<int64_t>(tile) * kLayout.bytes();
-      tag_.kind = Tag::kRows | join_flags(kLayout.groups(), kLayout.groups(), 1) | flags;
+      tag_.kind = Tag::kRows | join_flags(kLayout.groups(), 1, kLayout.groups(), 1) | flags;
       tag_.visible = max(span.begin - tile * kTileSize, 0) | min(span.end - tile * kTileSize, kTileSize) << 16;
+      key_parts_ = 1;
+      parts_ = 2;
       bytes_ = value_parameters_ = 0;
-      groups_ = value_groups_ = kLayout.groups();
-      part_ = kParts - 2;  // the values are one part
+      key_groups_ = value_groups_ = kLayout.groups();
     }
     tag_.segment = position_.sequence * work_.heads + position_.head;
-    first_value_part_ = part_ + 1;
+    part_ = 0;
+    groups_ = key_groups_;
     opens_unit_ = true;
     measure_chunk();
   }
@@ -117,9 +126,9 @@ class ChunkCursor {
     bytes_ += count * kGroupBytes;
     groups_ -= count;
     if (groups_ > 0) return;
-    while (part_ + 1 < kParts && tag_.has(Tag::kJoin << (part_ + 1 - first_value_part_))) {
-      bytes_ += value_parameters_ + value_groups_ * kGroupBytes;
+    while (part_ + 1 < parts_ && tag_.has(Tag::kJoin << part_)) {
       ++part_;
+      bytes_ += part_parameters() + part_groups() * kGroupBytes;
     }
   }
 
@@ -137,9 +146,10 @@ class ChunkCursor {
   int bytes_ = 0;
   int groups_ = 0;  // of this part, after this chunk
   int part_ = 0;    // the last that this chunk has something of: keys, then values
-  int first_value_part_ = 1;
-  int value_parameters_ = 0;
-  int value_groups_ = 0;
+  int parts_ = 0;
+  int key_parts_ = 0;
+  int key_parameters_ = 0, value_parameters_ = 0;  // bytes, of one part
+  int key_groups_ = 0, value_groups_ = 0;
   bool opens_unit_ = false;
   Tag tag_ = {};
 };

@@ -14,7 +14,9 @@ namespace kvasir::cuda {
 
 // Groups, and the parameters of as many parts as may join.
 template <int D>
-constexpr int kSlotBytes = kChunkGroups* kGroupBytes + 4 * (D + (D > kValueSpan ? D / kValueSpan : 1) * kTokensPerPage);
+constexpr int kSlotBytes = kChunkGroups* kGroupBytes + 4 * 2 * (D > kTokensPerPage ? D : kTokensPerPage);
+static_assert(kValueSpan == kTokensPerPage,
+              "parameters of all parts of a side: one a channel, or one a token and span");
 
 // Addresses of a ring's parts. `first` is the start of shared memory, 128-byte aligned.
 template <int D>
@@ -74,6 +76,9 @@ class Reader {
     if (lane_ == 0) barrier_arrive(place_.empty(ring_, position_.slot));
     position_.advance(place_.slots);
   }
+
+  // Labels of both sides, which stand before the keys of some pages: 16 bytes a lane of the first half of the warp.
+  __device__ __forceinline__ uint4 labels() const { return *reinterpret_cast<const uint4*>(at_ + lane_ % 16 * 16); }
 
   // The parameters {range, lo} of the lane's x = lane / 4 + 8 * (4 * index + 0..3).
   __device__ __forceinline__ uint4 parameters(int index) const {

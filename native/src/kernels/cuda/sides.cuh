@@ -1,33 +1,84 @@
-// Scores from keys and outputs from values, for one page (128 tokens, any widths) or one row tile (16 tokens, float16).
+// Scores from keys and outputs from values, for one page (128 tokens, any kind) or one row tile (16 tokens, float16).
 #pragma once
 
 #include "kernels/cuda/contract.cuh"
 #include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/patterns.cuh"
+#include "kernels/cuda/query.cuh"
 #include "kernels/cuda/softmax.cuh"
 
 namespace kvasir::cuda {
 
-// The queries of a segment: head h, h + 4, ... of a lane, at channels g, g + 8, ..., at most 1 in magnitude.
-template <int D, int kTiles>
-struct Query {
-  float values[kTiles][D / 8];
-  float scale[kTiles];  // what they were divided by, times the softmax scale, in base 2
-};
-
 constexpr float kHidden = -1e30f;  // score of a token that must not be seen; finite, so that differences are
 
-// 256 * high + low: the sum that the two bytes of each factor stand for.
-__device__ __forceinline__ float joined(int high, int low) { return __int2float_rn(high * 256 + low); }
+// Of a code, as a part of its range; for the sums of a tile.
+template <int kBits>
+__device__ __forceinline__ float step_of_tile(int tile) {
+  constexpr float kStep = 1.0f / ((1 << (kBits == kWideBits ? 16 : kBits)) - 1);
+  return tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits);
+}
 
 template <int kBits, int D, int kTiles>
 __device__ __forceinline__ void code_scores(Reader<D>& reader, const Folded<kTiles, D / 8>& folded,
                                             float (&scores)[kTiles][16]) {
-  contract_codes<kBits, D / 32, 4, true, kTiles>(reader, folded.fragments, [&](int n, int tile, const int(&c)[4]) {
-    constexpr float kStep = 1.0f / ((1 << kBits) - 1);
-    const float scale = folded.scale[n] * (tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits));
-    scores[n][2 * tile] = fmaf(joined(c[0], c[1]), scale, folded.zero[n]);
-    scores[n][2 * tile + 1] = fmaf(joined(c[2], c[3]), scale, folded.zero[n]);
+  contract_codes<kBits, D / 32, 4, true, kTiles>(reader, folded.fragments, [&](int n, int tile, float sum, float next) {
+    const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+    scores[n][2 * tile] = fmaf(sum, scale, folded.zero[n]);
+    scores[n][2 * tile + 1] = fmaf(next, scale, folded.zero[n]);
   });
+}
+
+// Keys with parameters per token: span kSpan of the channels. A query is at most 1, so that it is quantised without
+// looking at it. `scores` hold the parameters of a token until its sum comes.
+template <int kBits, int kSpan, int D, int kTiles>
+__device__ __forceinline__ void token_scores(Reader<D>& reader, const Query<D, kTiles>& query,
+                                             float (&scores)[kTiles][16]) {
+  constexpr int kChannels = D < kValueSpan ? D : kValueSpan;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 four = reader.parameters(i);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) scores[n][4 * i + j] = __uint_as_float(words[j]);
+    }
+  }
+  reader.skip_parameters(4 * kTokensPerPage);
+  uint32_t fragments[kTiles][kChannels / 16];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < kChannels / 8; i += 2) {
+      const float* values = query.values[n] + kSpan * (kValueSpan / 8) + i;
+      fragments[n][i / 2] = quantised_pair<true>(values[0], values[1], kQuantum<true>);
+    }
+  }
+  contract_codes<kBits, kChannels / 32, 4, true, kTiles>(
+      reader, fragments, [&](int n, int tile, float sum, float next) {
+        const float scale = query.scale[n] * (step_of_tile<kBits>(tile) / kQuantum<true>);
+        const float zero = query.scale[n] * query.sum[n][kSpan];
+        float* const score = scores[n] + 2 * tile;
+        const float2 first = halves_to_floats(__float_as_uint(score[0]));  // range, lo
+        const float2 second = halves_to_floats(__float_as_uint(score[1]));
+        score[0] = fmaf(sum * scale, first.x, zero * first.y);
+        score[1] = fmaf(next * scale, second.x, zero * second.y);
+      });
+}
+
+template <int kSpan, int D, int kTiles>
+__device__ __forceinline__ void token_page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
+                                                  float (&scores)[kTiles][16]) {
+  switch (bits) {
+    case 2:
+      return token_scores<2, kSpan>(reader, query, scores);
+    case 4:
+      return token_scores<4, kSpan>(reader, query, scores);
+    case 8:
+      return token_scores<8, kSpan>(reader, query, scores);
+    default:
+      return token_scores<kWideBits, kSpan>(reader, query, scores);
+  }
 }
 
 // The reader stands at the part.
@@ -63,8 +114,10 @@ __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Q
       return code_scores<3>(reader, folded, scores);
     case 4:
       return code_scores<4>(reader, folded, scores);
-    default:
+    case 8:
       return code_scores<8>(reader, folded, scores);
+    default:
+      return code_scores<kWideBits>(reader, folded, scores);
   }
 }
 
@@ -72,13 +125,13 @@ template <int kBits, int kPart, int D, int kTiles>
 __device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTiles, 16>& folded,
                                              const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
   constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
-  contract_codes<kBits, 4, kPairs, false, kTiles>(reader, folded.fragments, [&](int n, int tile, const int(&c)[4]) {
-    constexpr float kStep = 1.0f / ((1 << kBits) - 1);
-    const float scale = folded.scale[n] * (tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits));
-    float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
-    output[0] = fmaf(output[0], joining.keep[n], joined(c[0], c[1]) * scale);
-    output[1] = fmaf(output[1], joining.keep[n], joined(c[2], c[3]) * scale);
-  });
+  contract_codes<kBits, 4, kPairs, false, kTiles>(
+      reader, folded.fragments, [&](int n, int tile, float sum, float next) {
+        const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+        float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
+        output[0] = fmaf(output[0], joining.keep[n], sum * scale);
+        output[1] = fmaf(output[1], joining.keep[n], next * scale);
+      });
 }
 
 // Value part kPart. The reader stands at it.
@@ -117,17 +170,37 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
       return code_outputs<3, kPart>(reader, folded, joining, state);
     case 4:
       return code_outputs<4, kPart>(reader, folded, joining, state);
-    default:
+    case 8:
       return code_outputs<8, kPart>(reader, folded, joining, state);
+    default:
+      return code_outputs<kWideBits, kPart>(reader, folded, joining, state);
   }
 }
 
-// One page. The reader stands at its keys, and leaves after its values.
+// One page. The reader stands at its beginning, and leaves after its values.
 template <int D, int kTiles>
 __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
-                                          SoftmaxState<D, kTiles>& state) {
+                                          const PatternPlace<D, kTiles>& patterns, SoftmaxState<D, kTiles>& state) {
   float scores[kTiles][16];
-  page_scores(reader, tag.key_bits(), query, scores);
+  uint32_t join = Tag::kJoin;
+  if (tag.has(Tag::kLabels)) patterns.take_labels(reader, lane);
+  if (!tag.has(Tag::kTokenKeys)) {
+    page_scores(reader, tag.key_bits(), query, scores);
+  } else {
+    token_page_scores<0>(reader, tag.key_bits(), query, scores);
+    if constexpr (D > kValueSpan) {
+      float more[kTiles][16];
+      reader.next_part(tag.has(join));
+      join <<= 1;
+      token_page_scores<1>(reader, tag.key_bits(), query, more);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) scores[n][i] += more[n][i];
+      }
+    }
+  }
+  if (tag.has(Tag::kLabels)) patterns.add_to_scores(tag.page, lane, query, scores);
   if (tag.begin() > 0) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -138,13 +211,14 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
     }
   }
   const Joining<kTiles> joining = softmax_step(scores, state);
-  reader.next_part(tag.has(Tag::kJoin));
+  reader.next_part(tag.has(join));
   page_outputs<0>(reader, tag.value_bits(), scores, joining, state);
   if constexpr (D > kValueSpan) {
-    reader.next_part(tag.has(Tag::kJoin << 1));
+    reader.next_part(tag.has(join << 1));
     page_outputs<1>(reader, tag.value_bits(), scores, joining, state);
   }
   reader.release();
+  if (tag.has(Tag::kLabels)) patterns.collect_weights(tag.page, lane, scores, joining, state);
 }
 
 // One row tile. The reader stands at its keys, and leaves after its values.
