@@ -1,8 +1,10 @@
 // Times decode attention on packed pages: microseconds, GB/s of stored bytes, and the error against double.
 //
 //   decode_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
-//                [--bits 16,8,4,3,2,1] [--window 0] [--json FILE] [--consumers N] [--slots N]
+//                [--kinds f16,uniform:2,progressive:2,pattern:2,...] [--window 0] [--patterns 32] [--added 0]
+//                [--json FILE] [--consumers N] [--slots N]
 //
+// --patterns is how many patterns sequences have; with --added 1 every page adds one, and labels are any that it sees.
 // --consumers and --slots divide a block's shared memory otherwise than the plan would, to see what it is worth.
 // Pages are random. Launches go round enough copies of the batch that none finds its pages in the L2 cache. A graph of
 // launches is replayed and timed with events; the figure is the median over replays, the spread is (90th - 10th) /
@@ -33,9 +35,36 @@ using namespace kvasir::cuda;
     }                                                                                                 \
   } while (false)
 
+// One row of the table.
+struct Kind {
+  std::string codec;
+  int bits;
+
+  bool labels() const { return codec == "pattern"; }
+  PageKind page() const {
+    const bool tokens = codec == "progressive";
+    const int width = tokens && bits == 16 ? kWideBits : bits;
+    return {width, width, tokens, labels()};
+  }
+};
+
+std::vector<Kind> kinds(const std::string& text) {
+  std::vector<Kind> list;
+  for (size_t at = 0; at < text.size();) {
+    const std::string one = text.substr(at, text.find(',', at) - at);
+    const size_t colon = one.find(':');
+    list.push_back({one.substr(0, colon), colon == std::string::npos ? 16 : std::atoi(one.c_str() + colon + 1)});
+    at += one.size() + 1;
+  }
+  return list;
+}
+
 struct Options {
   int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0;
-  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, bits = {16, 8, 4, 3, 2, 1};
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16};
+  std::vector<Kind> kinds;
+  int patterns = 32;
+  bool added = false;
   const char* json = nullptr;
 };
 
@@ -67,8 +96,12 @@ Options parse(int argc, char** argv) {
       options.contexts = numbers(value);
     else if (name == "--batches")
       options.batches = numbers(value);
-    else if (name == "--bits")
-      options.bits = numbers(value);
+    else if (name == "--kinds")
+      options.kinds = kinds(value);
+    else if (name == "--patterns")
+      options.patterns = std::atoi(value);
+    else if (name == "--added")
+      options.added = std::atoi(value) != 0;
     else if (name == "--json")
       options.json = value;
     else if (name == "--consumers")
@@ -79,6 +112,11 @@ Options parse(int argc, char** argv) {
       std::fprintf(stderr, "unknown option %s\n", argv[i]);
       std::exit(2);
     }
+  }
+  if (options.kinds.empty()) {
+    options.kinds = kinds(
+        "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform:1,progressive:16,progressive:8,progressive:4,"
+        "progressive:2,pattern:4,pattern:2");
   }
   return options;
 }
@@ -111,32 +149,46 @@ double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
     return half_value(halves[0]);
   }
   int code = 0;
-  for (int plane = 0; plane < (part.bits == 3 ? 2 : 1); ++plane) {
+  for (int plane = 0; plane < part.planes(); ++plane) {
     const Place place = part.code_place(plane, x, y);
-    const int width = part.bits == 3 ? 2 - plane : part.bits;
-    code |= (bytes[part.parameter_bytes() + place.byte] >> place.bit & ((1 << width) - 1)) << 2 * plane;
+    const int mask = (1 << part.plane_bits(plane)) - 1;
+    code |= (bytes[part.parameter_bytes() + place.byte] >> place.bit & mask) << part.plane_shift(plane);
   }
-  std::memcpy(halves, bytes + part.parameter_byte(x), 4);
-  return half_value(halves[1]) + code * (static_cast<double>(half_value(halves[0])) / ((1 << part.bits) - 1));
+  std::memcpy(halves, bytes + part.parameter_byte(part.y_parameters ? y : x), 4);
+  const double levels = (1 << part.element_bits()) - 1;
+  return half_value(halves[1]) + code * (half_value(halves[0]) / levels);
 }
 
 // All copies of one batch, and what launches need.
 class Batch {
  public:
-  Batch(const Options& options, int bits, int context, int count)
-      : options_(options), layout_{options.head_dim, bits, bits}, kind_{bits, bits}, count_(count) {
+  Batch(const Options& options, const Kind& kind, int context, int count)
+      : options_(options),
+        kind_(kind.page()),
+        layout_{options.head_dim, kind_.key_bits, kind_.value_bits, kind_.token_keys},
+        count_(count) {
     window_ = std::min(options.window, context);
     pages_ = (context - window_) / kTokensPerPage;
-    CUDA(plan_decode({options.head_dim, options.kv_heads, options.group, count}, &plan_));
+    labels_ = {kind_.labels ? options.patterns : 0, options.added, pages_, options.kv_heads};
+    block_bytes_ = labels_.head_bytes() + layout_.bytes();
+    CUDA(plan_decode({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
     const int slots_of_plan = plan_.consumers * plan_.slots;
     if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
     if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
-    const size_t page_bytes = static_cast<size_t>(layout_.bytes()) * options.kv_heads;
+    const size_t page_bytes = static_cast<size_t>(block_bytes_) * options.kv_heads;
     set_bytes_ = page_bytes * pages_ * count;
     // 50 to 60 MB of L2: three times that between two uses of a page.
     sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
     blocks_ = device_memory<uint8_t>(set_bytes_ * sets_);
     fill();
+    vectors_ = labels_.fixed + (options.added ? pages_ : 0);
+    table_bytes_ = PatternTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
+    if (kind_.labels) {
+      const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
+      tables_ = device_memory<uint8_t>(all);
+      bench::fill_halves<<<1024, 256>>>(reinterpret_cast<__half*>(tables_), static_cast<int64_t>(all / 2), 999);
+      CUDA(cudaGetLastError());
+    }
     const RowTileLayout tile = {options.head_dim};
     const size_t tiles = (window_ + kTileSize - 1) / kTileSize;
     const size_t row_bytes = tiles * tile.bytes() * options.kv_heads;
@@ -145,19 +197,24 @@ class Batch {
     for (int set = 0; set < sets_; ++set) {
       std::vector<DecodeSequence> sequences;
       for (int s = 0; s < count; ++s) {
-        std::vector<uint64_t> table;
-        for (int p = 0; p < pages_; ++p) table.push_back(page_reference(page(set, s, p), 0));
+        std::vector<uint64_t> references;
+        for (int p = 0; p < pages_; ++p) references.push_back(page_reference(page(set, s, p), 0));
         DecodeSequence sequence = {};
-        sequence.pages = device_copy(table);
+        sequence.pages = device_copy(references);
         sequence.page_count = pages_;
         sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
+        if (kind_.labels) {
+          const int64_t stride = table_bytes_ / options.kv_heads;
+          sequence.key_patterns = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+          sequence.value_patterns = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+        }
         sequences.push_back(sequence);
         owned_.push_back(const_cast<uint64_t*>(sequence.pages));
       }
-      DecodeSequence* const table = device_copy(sequences);
-      owned_.push_back(table);
+      DecodeSequence* const descriptions = device_copy(sequences);
+      owned_.push_back(descriptions);
       addresses_.emplace_back();
-      for (int s = 0; s < count; ++s) addresses_.back().push_back(table + s);
+      for (int s = 0; s < count; ++s) addresses_.back().push_back(descriptions + s);
       listed_.push_back(device_copy(addresses_.back()));
       owned_.push_back(listed_.back());
     }
@@ -173,7 +230,7 @@ class Batch {
   ~Batch() {
     for (void* memory : owned_) cudaFree(memory);
     for (void* memory : {static_cast<void*>(blocks_), static_cast<void*>(rows_), static_cast<void*>(queries_),
-                         static_cast<void*>(outputs_), static_cast<void*>(workspace_)}) {
+                         static_cast<void*>(outputs_), static_cast<void*>(workspace_), static_cast<void*>(tables_)}) {
       cudaFree(memory);
     }
   }
@@ -205,16 +262,35 @@ class Batch {
     std::vector<float> outputs(queries_host_.size());
     CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
     std::vector<double> keys(static_cast<size_t>(pages_) * kTokensPerPage * d), values(keys.size());
-    std::vector<uint8_t> block(layout_.bytes());
+    std::vector<uint8_t> bytes(block_bytes_), tables(kind_.labels ? 2 * table_bytes_ : 0);
+    if (kind_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
+    const int64_t head_table = (options_.kv_heads - 1) * (table_bytes_ / options_.kv_heads);
+    const PatternTableLayout vectors = {d};
     for (int p = 0; p < pages_; ++p) {
-      CUDA(cudaMemcpy(block.data(),
-                      page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * layout_.bytes(),
-                      block.size(), cudaMemcpyDeviceToHost));
+      CUDA(cudaMemcpy(bytes.data(), page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * block_bytes_,
+                      bytes.size(), cudaMemcpyDeviceToHost));
+      const uint8_t* block = bytes.data() + labels_.head_bytes();
+      // Label l > fixed means vector l - 1 + shift (docs/format.md).
+      const int shift = options_.added ? std::max(0, p + 1 - (kMaxVisible - labels_.fixed)) : 0;
+      auto vector = [&](int label) { return label <= labels_.fixed ? label - 1 : label - 1 + shift; };
       for (int t = 0; t < kTokensPerPage; ++t) {
+        const int key_label = kind_.labels ? bytes[key_label_byte(t)] : 0;
+        const int value_label = kind_.labels ? bytes[value_label_byte(t)] : 0;
         for (int c = 0; c < d; ++c) {
           const size_t i = (static_cast<size_t>(p) * kTokensPerPage + t) * d + c;
-          keys[i] = element(layout_.key(), block.data(), c, t);
-          values[i] = element(layout_.value(), block.data() + layout_.value_offset(c / kValueSpan), t, c % kValueSpan);
+          const int span = layout_.key().x_size;
+          keys[i] = element(layout_.key(), block + layout_.key_offset(c / span), c % span, t);
+          values[i] = element(layout_.value(), block + layout_.value_offset(c / kValueSpan), t, c % kValueSpan);
+          uint16_t half;
+          if (key_label > 0) {
+            std::memcpy(&half, tables.data() + head_table + vectors.key_byte(vector(key_label), c), 2);
+            keys[i] += half_value(half);
+          }
+          if (value_label > 0) {
+            const uint8_t* from = tables.data() + table_bytes_ + head_table;
+            std::memcpy(&half, from + vectors.value_byte(vector(value_label), c), 2);
+            values[i] += half_value(half);
+          }
         }
       }
     }
@@ -245,20 +321,27 @@ class Batch {
  private:
   uint8_t* page(int set, int sequence, int page) const {
     return blocks_ +
-           ((static_cast<size_t>(set) * count_ + sequence) * pages_ + page) * layout_.bytes() * options_.kv_heads;
+           ((static_cast<size_t>(set) * count_ + sequence) * pages_ + page) * block_bytes_ * options_.kv_heads;
+  }
+  uint8_t* table(int set, int sequence, int side) const {
+    return tables_ + ((static_cast<size_t>(set) * count_ + sequence) * 2 + side) * table_bytes_;
   }
   void fill() {
-    const int64_t count = static_cast<int64_t>(set_bytes_ * sets_ / layout_.bytes());
-    bench::fill_blocks<<<2048, 256>>>(blocks_, count, layout_, 12345);
+    const int64_t count = static_cast<int64_t>(set_bytes_ * sets_ / block_bytes_);
+    bench::fill_blocks<<<2048, 256>>>(blocks_, count, layout_, labels_, 12345);
     CUDA(cudaGetLastError());
   }
   static uint32_t hashed(uint64_t x) { return bench::hashed(x); }
   static float unit(uint32_t x) { return bench::unit(x); }
 
   const Options& options_;
-  const HeadLayout layout_;
   const PageKind kind_;
+  const HeadLayout layout_;
   const int count_;
+  bench::Labels labels_ = {};
+  int block_bytes_ = 0, vectors_ = 0;
+  int64_t table_bytes_ = 0;  // of one side of a sequence
+  uint8_t* tables_ = nullptr;
   int window_ = 0, pages_ = 0, sets_ = 0;
   size_t set_bytes_ = 0;
   DecodePlan plan_ = {};
@@ -327,24 +410,25 @@ int main(int argc, char** argv) {
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d, window %d\n", properties.name,
               options.kv_heads * options.group, options.kv_heads, options.head_dim, options.window);
-  std::printf("%5s %8s %6s %10s %8s %8s %10s\n", "bits", "context", "batch", "us", "GB/s", "spread", "nmse");
+  std::printf("%11s %5s %8s %6s %10s %8s %8s %10s\n", "codec", "bits", "context", "batch", "us", "GB/s", "spread",
+              "nmse");
   FILE* json = options.json != nullptr ? std::fopen(options.json, "w") : nullptr;
   if (json != nullptr) std::fprintf(json, "[");
   const char* comma = "\n";
-  for (const int bits : options.bits) {
+  for (const Kind& kind : options.kinds) {
     for (const int batch_size : options.batches) {
       for (const int context : options.contexts) {
-        const Batch batch(options, bits, context, batch_size);
+        const Batch batch(options, kind, context, batch_size);
         const Timing timing = time_launches(batch);
         const double error = batch.error();
         const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
-        std::printf("%5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", bits, context, batch_size, timing.us, gbps,
-                    100.0 * timing.spread, error);
+        std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context,
+                    batch_size, timing.us, gbps, 100.0 * timing.spread, error);
         std::fflush(stdout);
         if (json == nullptr) continue;
         std::fprintf(
             json, "%s {\"codec\": \"%s\", \"bits\": %d, \"context\": %d, \"batch\": %d, \"us\": %.3f, \"gbps\": %.1f}",
-            comma, bits == 16 ? "f16" : "uniform", bits, context, batch_size, timing.us, gbps);
+            comma, kind.codec.c_str(), kind.bits, context, batch_size, timing.us, gbps);
         comma = ",\n";
       }
     }

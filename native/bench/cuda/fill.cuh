@@ -3,7 +3,7 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/layout.h"
+#include "kernels/cuda/pattern_layout.h"
 
 namespace bench {
 
@@ -30,17 +30,39 @@ __device__ inline uint32_t random_parameters(uint32_t bits) {
   return word;
 }
 
+// What labels of a page may be.
+struct Labels {
+  int fixed;     // patterns; 0: blocks have no labels
+  bool added;    // each page of a sequence adds one
+  int pages;     // of a sequence
+  int kv_heads;  // blocks of a page
+
+  __host__ __device__ int head_bytes() const { return fixed > 0 ? kvasir::cuda::kBothLabelBytes : 0; }
+  __host__ __device__ int most(int page) const {
+    const int all = fixed + (added ? page + 1 : 0);
+    return all < kvasir::cuda::kMaxVisible ? all : kvasir::cuda::kMaxVisible;
+  }
+};
+
 // `count` head blocks, one after the other.
-__global__ void fill_blocks(uint8_t* blocks, int64_t count, kvasir::cuda::HeadLayout layout, uint64_t seed) {
-  const int words = layout.bytes() / 4;
+__global__ void fill_blocks(uint8_t* blocks, int64_t count, kvasir::cuda::HeadLayout layout, Labels labels,
+                            uint64_t seed) {
+  const int words = (labels.head_bytes() + layout.bytes()) / 4;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count * words; i += stride) {
-    int byte = static_cast<int>(i % words) * 4;
-    const kvasir::cuda::PartLayout key = layout.key(), value = layout.value();
-    const bool keys = byte < key.bytes();
-    if (!keys) byte = (byte - key.bytes()) % value.bytes();
-    const kvasir::cuda::PartLayout part = keys ? key : value;
+    int byte = static_cast<int>(i % words) * 4 - labels.head_bytes();
     const uint32_t bits = hashed(seed + static_cast<uint64_t>(i));
+    if (byte < 0) {
+      const uint32_t most = labels.most(static_cast<int>(i / words / labels.kv_heads % labels.pages)) + 1;
+      uint32_t four = 0;
+      for (int b = 0; b < 4; ++b) four |= hashed(bits + b) % most << 8 * b;
+      reinterpret_cast<uint32_t*>(blocks)[i] = four;
+      continue;
+    }
+    const kvasir::cuda::PartLayout key = layout.key(), value = layout.value();
+    const bool keys = byte < layout.value_offset(0);
+    byte = keys ? byte % key.bytes() : (byte - layout.value_offset(0)) % value.bytes();
+    const kvasir::cuda::PartLayout part = keys ? key : value;
     uint32_t word = bits;
     if (byte < part.parameter_bytes()) {
       word = random_parameters(bits);
@@ -49,6 +71,14 @@ __global__ void fill_blocks(uint8_t* blocks, int64_t count, kvasir::cuda::HeadLa
       memcpy(&word, &pair, 4);
     }
     reinterpret_cast<uint32_t*>(blocks)[i] = word;
+  }
+}
+
+// Float16 numbers in -1 .. 1.
+__global__ void fill_halves(__half* halves, int64_t count, uint64_t seed) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    halves[i] = __float2half_rn(unit(hashed(seed + static_cast<uint64_t>(i))));
   }
 }
 

@@ -19,12 +19,12 @@ def main():
     else:
         peer = [row for row in ours if row["codec"] == "f16"]
     limits = {(row["context"], row["batch"]): row["us"] for row in peer}
-    print(f"{'codec':>8} {'bits':>4} {'context':>8} {'batch':>6} {'us':>10} {'GB/s':>7} {'bf16 us':>10} {'ratio':>6}")
+    print(f"{'codec':>11} {'bits':>4} {'context':>8} {'batch':>6} {'us':>10} {'GB/s':>7} {'bf16 us':>10} {'ratio':>6}")
     for row in ours:
         row["bf16_us"] = limits.get((row["context"], row["batch"]))
         row["ratio"] = row["bf16_us"] / row["us"] if row["bf16_us"] else None
         bf16, ratio = (f"{row['bf16_us']:10.2f}", f"{row['ratio']:6.2f}") if row["bf16_us"] else ("-", "-")
-        print(f"{row['codec']:>8} {row['bits']:4d} {row['context']:8d} {row['batch']:6d} {row['us']:10.2f} "
+        print(f"{row['codec']:>11} {row['bits']:4d} {row['context']:8d} {row['batch']:6d} {row['us']:10.2f} "
               f"{row['gbps']:7.0f} {bf16:>10} {ratio:>6}")
     with open(joined_path, "w") as file:
         json.dump(ours, file, indent=1)
