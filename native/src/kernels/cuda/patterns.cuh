@@ -112,10 +112,9 @@ struct PatternPlace {
     }
   }
 
-  // After the page's residuals have joined the state. Weights are at most 1.
+  // Before the page's residuals join the state. Weights are at most 1.
   __device__ __forceinline__ void collect_weights(int page, int lane, const float (&weights)[kTiles][16],
-                                                  const Joining<kTiles>& joining,
-                                                  SoftmaxState<D, kTiles>& state) const {
+                                                  Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) const {
     const int count = scratch->values.count();
     if (count == 0) return;
     uint32_t fragments[kTiles][8];
@@ -147,6 +146,7 @@ struct PatternPlace {
       }
     }
     if (tiles <= kNearTiles) return;
+    state.rescale(joining);
     // Far vectors: those that this page can see begin with the first that its labels above `fixed` mean.
     const int fixed = scratch->values.fixed;
     const int first = fixed > kNearVectors ? kNearTiles : max((fixed + shift) / kTileSize, kNearTiles);

@@ -210,7 +210,8 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  const Joining<kTiles> joining = softmax_step(scores, state);
+  Joining<kTiles> joining = softmax_step(scores, state);
+  if (tag.has(Tag::kLabels)) patterns.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
   page_outputs<0>(reader, tag.value_bits(), scores, joining, state);
   if constexpr (D > kValueSpan) {
@@ -218,7 +219,6 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
     page_outputs<1>(reader, tag.value_bits(), scores, joining, state);
   }
   reader.release();
-  if (tag.has(Tag::kLabels)) patterns.collect_weights(tag.page, lane, scores, joining, state);
 }
 
 // One row tile. The reader stands at its keys, and leaves after its values.

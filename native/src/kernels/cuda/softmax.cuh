@@ -9,6 +9,13 @@
 
 namespace kvasir::cuda {
 
+// How a step's sums join the state: state = state * keep + sums * gain.
+template <int kTiles>
+struct Joining {
+  float keep[kTiles];
+  float gain[kTiles];
+};
+
 template <int D, int kTiles>
 struct SoftmaxState {
   static constexpr int kValueParts = D > kValueSpan ? D / kValueSpan : 1;
@@ -29,6 +36,18 @@ struct SoftmaxState {
     }
   }
 
+  // Applies `keep` at once, for sums that come before those of the step's elements.
+  __device__ __forceinline__ void rescale(Joining<kTiles>& joining) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int p = 0; p < kValueParts; ++p) zero[n][p] *= joining.keep[n];
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) output[n][i] *= joining.keep[n];
+      joining.keep[n] = 1.0f;
+    }
+  }
+
   // Adds the lanes' shares. Afterwards the state is what merging works on.
   __device__ __forceinline__ void complete() {
 #pragma unroll
@@ -42,13 +61,6 @@ struct SoftmaxState {
       }
     }
   }
-};
-
-// How a step's sums join the state: state = state * keep + sums * gain.
-template <int kTiles>
-struct Joining {
-  float keep[kTiles];
-  float gain[kTiles];
 };
 
 // Turns scores into weights relative to the step's own maximum, so that steps far below the running maximum lose
