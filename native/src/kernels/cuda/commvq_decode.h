@@ -41,7 +41,7 @@ struct CommVqPlan {
   int row_blocks;        // blocks of four query heads of a kv head
   int code_slices;       // parts of the codebook's rows, a block each
   int head_blocks;       // blocks of 32 query heads
-  int splits;            // parts of a sequence
+  int value_blocks;      // that fill the device
   size_t scores_offset;  // into the workspace, which begins with arrival counters
   size_t states_offset;
   size_t sums_offset;

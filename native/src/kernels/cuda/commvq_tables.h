@@ -12,7 +12,8 @@
 //
 //   double turns[pairs]          turns of a pair per position: frequency / 2 pi
 //   float  step[pairs]           of the fixed point, times RoPE's magnitude
-//   rows   [stages][entries]     of `chunks` times 64 bytes, see chunk_pair
+//   float  magnitude             RoPE's own, for rows that have no tables
+//   rows   [stages][entries]     of `chunks` times 64 bytes: pair after pair, real part and imaginary part
 //
 // Values. The codebook lies as commvq::ValueModel has it: float16 [kv_heads][codes][head_dim]; upload it as it is.
 #pragma once
@@ -31,6 +32,10 @@ enum class KeyPrecision : int { kExact = 0, kFast = 1 };
 
 constexpr int kTableChunkBytes = 64;
 constexpr int kMaxSliceStages = 32;
+constexpr int kMaxSlicePairs = 64;
+// What the sums of all stages of a slice are too large by, so that no field is ever negative.
+constexpr int kExactBias = 32767;  // kExact: all stages together
+constexpr int kFastBias = 128;     // kFast: each stage
 
 struct KeyTableLayout {
   int kv_heads, head_dim, stages, entries;
@@ -41,7 +46,6 @@ struct KeyTableLayout {
   int stage_slices;
   int slice_stages;  // of every slice but the last, which may have fewer
 
-  // Real and imaginary part of a pair lie side by side.
   KVASIR_HOST_DEVICE constexpr int chunk_pairs() const { return kTableChunkBytes / (2 * element_bytes); }
   KVASIR_HOST_DEVICE constexpr int slice_pairs() const { return chunks * chunk_pairs(); }
   KVASIR_HOST_DEVICE constexpr int row_bytes() const { return chunks * kTableChunkBytes; }
@@ -49,7 +53,7 @@ struct KeyTableLayout {
   KVASIR_HOST_DEVICE constexpr int stages_of(int stage_slice) const {
     return stage_slice + 1 < stage_slices ? slice_stages : stages - stage_slice * slice_stages;
   }
-  KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 127) / 128 * 128; }
+  KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 4 + 127) / 128 * 128; }
   KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * entries * row_bytes(); }
   KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return head_bytes() + table_bytes(); }
   // Slices stand by kv head, then by pairs, then by stages.

@@ -1,0 +1,110 @@
+#include "kernels/cuda/commvq_decode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/commvq_params.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kMaxSequences = 4096;
+
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Parts of a sequence: enough that all parts of all sequences fill the device.
+int splits_for(const CommVqPlan& plan, int count) {
+  const int columns = plan.code_slices * plan.head_blocks * std::max(count, 1);
+  return std::clamp((plan.value_blocks + columns - 1) / columns, 1, kMaxSplits);
+}
+
+}  // namespace
+
+cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
+  const KeyTableLayout& tables = shape.tables;
+  if (tables.head_dim < 32 || tables.head_dim > 256 || tables.head_dim % 16 != 0) return cudaErrorInvalidValue;
+  if (shape.group < 1 || tables.kv_heads < 1 || shape.codes < 16 || shape.codes % 16 != 0) return cudaErrorInvalidValue;
+  if (shape.sequences < 1 || shape.sequences > kMaxSequences || shape.pages < 0) return cudaErrorInvalidValue;
+  int device = 0, processors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+
+  CommVqPlan made = {};
+  made.shape = shape;
+  made.row_blocks = (shape.group + 3) / 4;
+  const int tasks = tables.kv_heads * tables.slices() * made.row_blocks;
+  made.score_pieces = std::max(1, processors / tasks);
+  made.score_blocks = std::min(processors, tasks * made.score_pieces);
+  made.score_shared = score_shared_bytes(tables);
+  error = prepare_scores(tables, made.score_shared);
+  if (error != cudaSuccess) return error;
+  const int query_heads = tables.kv_heads * shape.group;
+  made.code_slices = (shape.codes + kBlockCodes - 1) / kBlockCodes;
+  made.head_blocks = (query_heads + kBlockHeads - 1) / kBlockHeads;
+  made.value_blocks = 2 * processors;
+
+  // Parts of all sequences together, for any number of them: each has its splits, rounded up.
+  int parts = 0;
+  for (int count = 1; count <= shape.sequences; ++count) parts = std::max(parts, count * splits_for(made, count));
+  const size_t groups = static_cast<size_t>(shape.sequences) * tables.kv_heads * made.row_blocks;
+  const size_t tile_floats = static_cast<size_t>(query_heads) * kTileSize;
+  size_t at = aligned(groups * sizeof(uint32_t));
+  const auto take = [&](size_t count, size_t size) {
+    const size_t offset = at;
+    at += aligned(count * size);
+    return offset;
+  };
+  made.scores_offset = take(tables.slices() * static_cast<size_t>(shape.pages) * kTilesPerPage * tile_floats, 4);
+  made.states_offset = take(static_cast<size_t>(parts) * query_heads, sizeof(float2));
+  made.sums_offset = take(static_cast<size_t>(parts) * query_heads * shape.codes, sizeof(float));
+  made.rows_offset = take(groups * row_state_floats(tables.head_dim), sizeof(float));
+  const size_t slices = (shape.codes + kMergeCodes - 1) / kMergeCodes;
+  made.shares_offset = take(groups * slices * 4 * tables.head_dim, sizeof(float));
+  made.workspace_bytes = at;
+  *plan = made;
+  return cudaSuccess;
+}
+
+cudaError_t clear_workspace(const CommVqPlan& plan, void* workspace, cudaStream_t stream) {
+  return cudaMemsetAsync(workspace, 0, plan.scores_offset, stream);
+}
+
+cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, cudaStream_t stream) {
+  if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
+  if (request.count == 0) return cudaSuccess;
+  uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
+  CommVqParams params = {};
+  params.sequences = request.sequences;
+  params.queries = request.queries;
+  params.outputs = request.outputs;
+  params.key_tables = request.key_tables;
+  params.value_tables = request.value_tables;
+  params.tables = plan.shape.tables;
+  params.arrivals = reinterpret_cast<uint32_t*>(workspace);
+  params.scores = reinterpret_cast<float*>(workspace + plan.scores_offset);
+  params.states = reinterpret_cast<float2*>(workspace + plan.states_offset);
+  params.sums = reinterpret_cast<float*>(workspace + plan.sums_offset);
+  params.row_states = reinterpret_cast<float*>(workspace + plan.rows_offset);
+  params.shares = reinterpret_cast<float*>(workspace + plan.shares_offset);
+  params.tiles = plan.shape.pages * kTilesPerPage;
+  params.count = request.count;
+  params.group = plan.shape.group;
+  params.row_blocks = plan.row_blocks;
+  params.codes = plan.shape.codes;
+  params.pieces = plan.score_pieces;
+  params.code_slices = plan.code_slices;
+  params.head_blocks = plan.head_blocks;
+  params.splits = splits_for(plan, request.count);
+  const int rows = params.tables.kv_heads * params.row_blocks, columns = plan.code_slices * plan.head_blocks;
+  params.row_columns = (rows + columns - 1) / columns;
+  params.neighbours = plan.shape.pairs == RopePairs::kNeighbours;
+  params.type = request.type;
+  params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  cudaError_t error = launch_scores(params, plan.score_blocks, plan.score_shared, stream);
+  if (error == cudaSuccess) error = launch_values(params, stream);
+  if (error == cudaSuccess) error = launch_merge(params, stream);
+  return error;
+}
+
+}  // namespace kvasir::cuda

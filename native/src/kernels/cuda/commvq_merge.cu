@@ -1,0 +1,136 @@
+// The end of CommVQ's decode attention: parts of a sequence are merged, and their sums multiplied by the codebook.
+//
+// A block takes 128 rows of the codebook for four query heads of a kv head. The last of a kv head's blocks adds up what
+// they all left, in the order of the rows, and the float16 rows of sinks and window.
+#include "kernels/cuda/commvq_common.cuh"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kThreads = kMergeCodes;
+constexpr float kLowest = -1e30f;
+
+struct Shared {
+  float factors[kMaxSplits][4];  // of each part's sums
+  float sums[kMergeCodes][4];
+  float row_factor[4];
+  float inverse[4];  // of the sum of all weights; 0 where there are none
+  bool last;
+};
+
+// Factors that bring all parts to one maximum. Warp h does head h.
+__device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, int head_rows, Shared& shared) {
+  const int h = threadIdx.x / 32, lane = threadIdx.x % 32, d = params.tables.head_dim;
+  const int kv_head = head_rows / params.row_blocks, in_group = head_rows % params.row_blocks * 4 + h;
+  const bool live = in_group < params.group;
+  const int head = kv_head * params.group + in_group;
+  const float2* states = params.states + int64_t{sequence} * params.splits * params.query_heads() + head;
+  const float* row =
+      params.row_states +
+      (int64_t{sequence} * params.tables.kv_heads * params.row_blocks + head_rows) * row_state_floats(d) + h * (d + 2) +
+      d;
+  float highest = kLowest;
+  for (int i = lane; live && i < params.splits; i += 32) {
+    const float2 state = states[int64_t{i} * params.query_heads()];
+    if (state.y > 0.0f) highest = fmaxf(highest, state.x);
+  }
+  highest = max_over_warp(highest);
+  const bool rows = live && row[1] > 0.0f;
+  if (rows) highest = fmaxf(highest, row[0]);
+  float sum = 0.0f;
+  for (int i = lane; i < params.splits; i += 32) {
+    float factor = 0.0f;
+    if (live) {
+      const float2 state = states[int64_t{i} * params.query_heads()];
+      if (state.y > 0.0f) factor = exp2_approx(state.x - highest);
+      sum = fmaf(factor, factor > 0.0f ? state.y : 0.0f, sum);
+    }
+    shared.factors[i][h] = factor;
+  }
+  sum = sum_over_warp(sum);
+  if (lane == 0) {
+    const float factor = rows ? exp2_approx(row[0] - highest) : 0.0f;
+    if (rows) sum = fmaf(factor, row[1], sum);
+    shared.row_factor[h] = factor;
+    shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ CommVqParams params) {
+  __shared__ Shared shared;
+  const int slice = blockIdx.x, head_rows = blockIdx.y, sequence = blockIdx.z, d = params.tables.head_dim;
+  const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
+  weigh(params, sequence, head_rows, shared);
+  __syncthreads();
+
+  const int n = slice * kMergeCodes + threadIdx.x;
+  const int heads = min(4, params.group - first_head);
+  float sums[4] = {};
+  if (n < params.codes) {
+    const int64_t stride = int64_t{params.query_heads()} * params.codes;
+    const float* from = params.sums + int64_t{sequence} * params.splits * stride +
+                        int64_t{kv_head * params.group + first_head} * params.codes + n;
+#pragma unroll 4
+    for (int i = 0; i < params.splits; ++i, from += stride) {
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        const float factor = shared.factors[i][h];
+        if (h < heads && factor > 0.0f) sums[h] = fmaf(factor, __ldcs(from + int64_t{h} * params.codes), sums[h]);
+      }
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 4; ++h) shared.sums[threadIdx.x][h] = sums[h];
+  __syncthreads();
+
+  const int64_t group = int64_t{sequence} * gridDim.y + head_rows;
+  float* const share = params.shares + (group * gridDim.x + slice) * 4 * d;
+  const int codes = min(kMergeCodes, params.codes - slice * kMergeCodes);
+  for (int c = threadIdx.x; c < d; c += kThreads) {
+    const uint16_t* table = params.value_tables + (int64_t{kv_head} * params.codes + slice * kMergeCodes) * d + c;
+    float output[4] = {};
+#pragma unroll 16
+    for (int i = 0; i < codes; ++i) {
+      const float element = halves_to_floats(__ldg(table + int64_t{i} * d)).x;
+      const float4 weights = *reinterpret_cast<const float4*>(shared.sums[i]);
+      output[0] = fmaf(weights.x, element, output[0]);
+      output[1] = fmaf(weights.y, element, output[1]);
+      output[2] = fmaf(weights.z, element, output[2]);
+      output[3] = fmaf(weights.w, element, output[3]);
+    }
+#pragma unroll
+    for (int h = 0; h < 4; ++h) share[h * d + c] = output[h];
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+                 : "=r"(before)
+                 : "l"(__cvta_generic_to_global(params.arrivals + group))
+                 : "memory");
+    shared.last = before == gridDim.x - 1;
+    if (shared.last) params.arrivals[group] = 0;  // for the next launch
+  }
+  __syncthreads();
+  if (!shared.last) return;
+  const float* const shares = params.shares + group * gridDim.x * 4 * d;
+  const float* const rows = params.row_states + group * row_state_floats(d);
+  for (int i = threadIdx.x; i < heads * d; i += kThreads) {
+    const int h = i / d, c = i % d;
+    float output = shared.row_factor[h] > 0.0f ? shared.row_factor[h] * rows[h * (d + 2) + c] : 0.0f;
+    for (int s = 0; s < static_cast<int>(gridDim.x); ++s) output += shares[(s * 4 + h) * d + c];
+    const int64_t row = (int64_t{sequence} * params.tables.kv_heads + kv_head) * params.group + first_head + h;
+    store_number(params.outputs, params.type, row * d + c, output * shared.inverse[h]);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream) {
+  const dim3 grid((params.codes + kMergeCodes - 1) / kMergeCodes, params.tables.kv_heads * params.row_blocks,
+                  params.count);
+  merge_kernel<<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace kvasir::cuda

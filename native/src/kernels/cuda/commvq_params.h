@@ -1,0 +1,68 @@
+// What the kernels of CommVQ's decode attention take, and sizes that they and their launcher agree on.
+#pragma once
+
+#include "kernels/cuda/commvq_decode.h"
+
+namespace kvasir::cuda {
+
+// Scores: a block's warps. Registers allow no more.
+constexpr int kScoreWarps = 12;
+// Values: warps of a block, and rows of the codebook that each of them takes.
+constexpr int kValueWarps = 8;
+constexpr int kWarpCodeTiles = 2;
+constexpr int kBlockCodes = kValueWarps * kWarpCodeTiles * kTileSize;
+constexpr int kBlockHeads = 32;  // query heads: four for each warp of a block
+constexpr int kMaxSplits = 128;  // of a sequence
+// Merging: rows of the codebook of a block.
+constexpr int kMergeCodes = 128;
+constexpr int kTilesPerPage = kTokensPerPage / kTileSize;
+
+// Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
+constexpr int score_shared_bytes(const KeyTableLayout& layout) {
+  return layout.slice_bytes() + 8 * layout.slice_pairs() + kScoreWarps * 2 * kTileSize * layout.slice_stages;
+}
+
+// Floats of a row state: for four query heads the output, maximum and sum.
+KVASIR_HOST_DEVICE constexpr int row_state_floats(int head_dim) { return 4 * (head_dim + 2); }
+
+struct CommVqParams {
+  const CommVqSequence* sequences;
+  const void* queries;
+  void* outputs;
+  const uint8_t* key_tables;
+  const uint16_t* value_tables;
+  KeyTableLayout tables;
+  uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
+  float* scores;       // [slices][tiles][query_heads][16], base-2 logarithms
+  float2* states;      // [count][splits][query_heads]: maximum and sum of each part
+  float* sums;         // [count][splits][query_heads][codes]: weights times bits
+  float* row_states;   // [count][kv_heads * row_blocks][row_state_floats]
+  float* shares;       // [count][kv_heads * row_blocks][codes / kMergeCodes][4][head_dim]
+  int64_t tiles;       // most that scores have room for
+  int count;
+  int group;
+  int row_blocks;
+  int codes;
+  int pieces;
+  int code_slices;
+  int head_blocks;
+  int splits;
+  int row_columns;  // of the second kernel's grid, which compute rows
+  bool neighbours;
+  NumberType type;
+  float scale;  // of scores, times log2(e)
+
+  KVASIR_HOST_DEVICE int query_heads() const { return tables.kv_heads * group; }
+  KVASIR_HOST_DEVICE int key_stage_bytes() const { return 32 * tables.index_bits; }
+  KVASIR_HOST_DEVICE int64_t key_head_bytes() const { return int64_t{tables.stages} * key_stage_bytes(); }
+  KVASIR_HOST_DEVICE int64_t value_offset() const {
+    return (2 * kTokensPerPage + tables.kv_heads * key_head_bytes() + 63) / 64 * 64;
+  }
+};
+
+cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes);
+cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream);
+cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,504 @@
+// Scores of CommVQ's keys: tables in shared memory, sums in packed whole numbers, RoPE in float, products on tensor
+// cores.
+//
+// A block holds one slice of one kv head's tables. A warp takes 16 tokens of a page at a time: four lanes a token, each
+// of which owns a quarter of every row, so that a 128-bit load a lane reads 64 bytes of eight rows. Two rows that are
+// read together would meet in the same banks; odd tokens therefore read the chunks of a row in another order.
+//
+// With P the position of a tile's token 0 or 8 and t < 8 what a token is after that, <q, R(P + t) k> = <R(-P) q, R(t)
+// k>: keys turn by one of eight angles a pair, which a lane keeps in registers, and queries once a tile.
+#pragma once
+
+#include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/commvq_common.cuh"
+
+namespace kvasir::cuda {
+
+// Keys in float16 fragments are this much smaller than the whole numbers.
+constexpr float kKeyScale = 1.0f / 64.0f;
+
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 words;
+  asm("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "r"(address));
+  return words;
+}
+
+// The low or the high 16 bits of a word as a float, plus 2^23.
+__device__ __forceinline__ float low_field(uint32_t word) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7610));
+}
+__device__ __forceinline__ float high_field(uint32_t word) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7632));
+}
+
+// What one lane adds up for one token.
+template <int kBytes, int kChunks>
+struct KeySums;
+
+// 16-bit fields: a word is a pair.
+template <int kChunks>
+struct KeySums<2, kChunks> {
+  static constexpr int kLanePairs = 4 * kChunks;
+  uint32_t plain[kLanePairs], times_i[kLanePairs];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) plain[i] = times_i[i] = 0;
+  }
+  __device__ __forceinline__ static void add(uint32_t (&sums)[kLanePairs], int chunk, const uint4& x, const uint4& y) {
+    sums[4 * chunk] += x.x + y.x;
+    sums[4 * chunk + 1] += x.y + y.y;
+    sums[4 * chunk + 2] += x.z + y.z;
+    sums[4 * chunk + 3] += x.w + y.w;
+  }
+  __device__ __forceinline__ void add_plain(int chunk, const uint4& x, const uint4& y) { add(plain, chunk, x, y); }
+  __device__ __forceinline__ void add_times_i(int chunk, const uint4& x, const uint4& y) { add(times_i, chunk, x, y); }
+
+  // Pair i as a complex number.
+  __device__ __forceinline__ float2 pair(int i, int) const {
+    constexpr float kBoth = 16777216.0f + 2.0f * kExactBias;  // of two fields: 2^23 and the bias
+    const float re = low_field(plain[i]) - high_field(times_i[i]);
+    const float im = high_field(plain[i]) + (low_field(times_i[i]) - kBoth);
+    return {re, im};
+  }
+};
+
+// Bytes: a word is two pairs, whose real and imaginary parts go to fields of their own.
+template <int kChunks>
+struct KeySums<1, kChunks> {
+  static constexpr int kLanePairs = 8 * kChunks;
+  uint32_t plain_re[kLanePairs / 2], plain_im[kLanePairs / 2], times_i_re[kLanePairs / 2], times_i_im[kLanePairs / 2];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kLanePairs / 2; ++i) plain_re[i] = plain_im[i] = times_i_re[i] = times_i_im[i] = 0;
+  }
+  __device__ __forceinline__ static void add(uint32_t& re, uint32_t& im, uint32_t x, uint32_t y) {
+    re += (x & 0x00ff00ffu) + (y & 0x00ff00ffu);
+    im += __byte_perm(x, 0, 0x4341) + __byte_perm(y, 0, 0x4341);
+  }
+  __device__ __forceinline__ void add_plain(int chunk, const uint4& x, const uint4& y) {
+    add(plain_re[4 * chunk], plain_im[4 * chunk], x.x, y.x);
+    add(plain_re[4 * chunk + 1], plain_im[4 * chunk + 1], x.y, y.y);
+    add(plain_re[4 * chunk + 2], plain_im[4 * chunk + 2], x.z, y.z);
+    add(plain_re[4 * chunk + 3], plain_im[4 * chunk + 3], x.w, y.w);
+  }
+  __device__ __forceinline__ void add_times_i(int chunk, const uint4& x, const uint4& y) {
+    add(times_i_re[4 * chunk], times_i_im[4 * chunk], x.x, y.x);
+    add(times_i_re[4 * chunk + 1], times_i_im[4 * chunk + 1], x.y, y.y);
+    add(times_i_re[4 * chunk + 2], times_i_im[4 * chunk + 2], x.z, y.z);
+    add(times_i_re[4 * chunk + 3], times_i_im[4 * chunk + 3], x.w, y.w);
+  }
+
+  __device__ __forceinline__ float2 pair(int i, int stages) const {
+    // At most 2 * 255 * 32 in a field; differences are lifted by 2^14.
+    const uint32_t re = plain_re[i / 2] + 0x40004000u - times_i_im[i / 2];
+    const uint32_t im = plain_im[i / 2] + times_i_re[i / 2];
+    const float bias = 8388608.0f + 2.0f * kFastBias * static_cast<float>(stages);
+    if (i % 2 == 0) return {low_field(re) - (8388608.0f + 16384.0f), low_field(im) - bias};
+    return {high_field(re) - (8388608.0f + 16384.0f), high_field(im) - bias};
+  }
+};
+
+// Where a warp stands in the line of all tiles: sequence by sequence, page by page.
+struct TileCursor {
+  const CommVqParams& params;
+  int sequence;
+  int page;
+  int tile;  // of the page
+  int page_count;
+  const uint8_t* data;  // the page
+
+  // A whole warp.
+  __device__ TileCursor(const CommVqParams& p, int64_t first, int lane) : params(p), sequence(0), tile(0) {
+    int64_t rest = first / kTilesPerPage;
+    tile = static_cast<int>(first % kTilesPerPage);
+    for (int base = 0;; base += 32) {
+      const int count = base + lane < p.count ? p.sequences[base + lane].page_count : 0;
+      int before = count;
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, before, step);
+        if (lane >= step) before += other;
+      }
+      const uint32_t beyond = __ballot_sync(0xffffffffu, before > rest);
+      if (beyond != 0) {
+        const int found = __ffs(beyond) - 1;
+        sequence = base + found;
+        page_count = __shfl_sync(0xffffffffu, count, found);
+        page = static_cast<int>(rest) - (__shfl_sync(0xffffffffu, before, found) - page_count);
+        break;
+      }
+      rest -= __shfl_sync(0xffffffffu, before, 31);
+    }
+    data = p.sequences[sequence].pages[page];
+  }
+
+  __device__ __forceinline__ void advance() {
+    if (++tile < kTilesPerPage) return;
+    tile = 0;
+    if (++page == page_count) {
+      page = 0;
+      do page_count = params.sequences[++sequence].page_count;
+      while (page_count == 0);
+    }
+    data = params.sequences[sequence].pages[page];
+  }
+};
+
+// Codes of one tile, as they are stored and then as 16-bit numbers a + 256 b in shared memory, [stages][16 tokens].
+struct TileCodes {
+  static constexpr int kRounds = 2 * kMaxSliceStages / 32;  // a lane takes eight tokens of a stage
+  uint32_t words[kRounds][3];
+
+  __device__ __forceinline__ void load(const CommVqParams& params, const uint8_t* head_codes, int tile, int stages,
+                                       int lane) {
+    const int bits = params.tables.index_bits;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int item = lane + 32 * r;
+      if (item >= 2 * stages) break;
+      const auto* from = reinterpret_cast<const uint16_t*>(head_codes + item / 2 * params.key_stage_bytes() +
+                                                           (2 * tile + item % 2) * 2 * bits);
+      words[r][0] = from[0] | from[1] << 16;
+      words[r][1] = from[2] | from[3] << 16;
+      words[r][2] = bits > 4 ? from[4] : 0;
+      if (bits > 5) words[r][2] |= from[5] << 16;
+    }
+  }
+
+  __device__ __forceinline__ void expand(const CommVqParams& params, int stages, int lane, uint16_t* codes) {
+    const int bits = params.tables.index_bits;
+    const uint32_t mask = (1u << bits) - 1;
+#pragma unroll
+    for (int r = 0; r < kRounds; ++r) {
+      const int item = lane + 32 * r;
+      if (item >= 2 * stages) break;
+      uint32_t w0 = words[r][0], w1 = words[r][1], w2 = words[r][2], out[4];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t code = (w0 & mask) | (w0 >> bits & mask) << 8;
+        out[k / 2] = k % 2 == 0 ? code : out[k / 2] | code << 16;
+        w0 = __funnelshift_r(w0, w1, 2 * bits);
+        w1 = __funnelshift_r(w1, w2, 2 * bits);
+        w2 >>= 2 * bits;
+      }
+      *reinterpret_cast<uint4*>(codes + item * 8) = {out[0], out[1], out[2], out[3]};
+    }
+  }
+};
+
+// One warp: all tiles of a range, for one slice and four query heads.
+template <int kBytes, int kChunks>
+class ScoreWarp {
+ public:
+  using Sums = KeySums<kBytes, kChunks>;
+  static constexpr int kLanePairs = Sums::kLanePairs;
+  static constexpr int kChunkPairs = kLanePairs / kChunks;  // of a lane
+  static constexpr int kSlicePairs = 4 * kLanePairs;
+  static constexpr int kRowBytes = kTableChunkBytes * kChunks;
+
+  __device__ ScoreWarp(const CommVqParams& params, const uint8_t* slice, const float2* tile_turns, uint16_t* codes,
+                       int kv_head, int row_block, int pair_slice, int stage_slice, int lane)
+      : params_(params),
+        turns_(reinterpret_cast<const double*>(slice)),
+        steps_(reinterpret_cast<const float*>(turns_ + kSlicePairs)),
+        tile_turns_(tile_turns),
+        table_(shared_address(slice + params.tables.head_bytes()) + lane % 4 * 16),
+        codes_(codes),
+        kv_head_(kv_head),
+        row_block_(row_block),
+        first_pair_(pair_slice * kSlicePairs),
+        first_stage_(stage_slice * params.tables.slice_stages),
+        stages_(params.tables.stages_of(stage_slice)),
+        slice_(pair_slice * params.tables.stage_slices + stage_slice),
+        lane_(lane),
+        swapped_(kChunks > 1 && lane / 4 % 2 == 1) {
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 turn = turn_of(lane / 4, turns_[pair_of(swapped_ ? i ^ kChunkPairs : i)]);
+      offsets_[i] = {turn.x * kKeyScale, turn.y * kKeyScale};
+    }
+  }
+
+  __device__ void run(int64_t first, int64_t end) {
+    TileCursor cursor(params_, first, lane_);
+    TileCodes next;
+    next.load(params_, codes_of(cursor), cursor.tile, stages_, lane_);
+    int known = -1;  // the sequence whose queries are in place
+    for (int64_t tile = first; tile < end; ++tile) {
+      if (cursor.sequence != known) {
+        known = cursor.sequence;
+        enter(known);
+      }
+      __syncwarp();
+      next.expand(params_, stages_, lane_, codes_);
+      __syncwarp();
+      const uint8_t* const page = cursor.data;
+      const int page_number = cursor.page, page_tile = cursor.tile;
+      if (tile + 1 < end) {
+        cursor.advance();
+        next.load(params_, codes_of(cursor), cursor.tile, stages_, lane_);
+      }
+      uint32_t keys[2][kLanePairs];
+      decode(lane_ / 4, keys[0]);
+      decode(lane_ / 4 + 8, keys[1]);
+      const auto* norms = reinterpret_cast<const uint16_t*>(page) + page_tile * kTileSize;
+      // Lanes 0 and 1 of four have the scores of token g, lanes 2 and 3 those of token g + 8.
+      const int token = lane_ / 4 + (lane_ % 4 >= 2 ? 8 : 0);
+      const float norm = halves_to_floats(norms[token]).x;
+      const int64_t number = page_token_ + int64_t{page_number} * kTokensPerPage + page_tile * kTileSize;
+      float2 scores = multiply(keys, number, page_tile == 0);
+      if (shifted_) rest_of_shifts(keys, number, token, scores);
+      store(tile, token, norm, scores);
+    }
+  }
+
+ private:
+  // Lane pair i of this lane is which pair of the slice.
+  __device__ __forceinline__ int pair_of(int i) const {
+    return i / kChunkPairs * 4 * kChunkPairs + lane_ % 4 * kChunkPairs + i % kChunkPairs;
+  }
+  __device__ __forceinline__ const uint8_t* codes_of(const TileCursor& cursor) const {
+    return cursor.data + 2 * kTokensPerPage + kv_head_ * params_.key_head_bytes() +
+           first_stage_ * params_.key_stage_bytes();
+  }
+  // The query head of this lane's column of B: columns 0..3 are the heads at token 0, columns 4..7 at token 8.
+  __device__ __forceinline__ int head() const { return row_block_ * 4 + lane_ / 4 % 4; }
+
+  __device__ __forceinline__ float2 query(int i) const {
+    const int pair = first_pair_ + pair_of(i);
+    if (pair >= params_.tables.head_dim / 2 || head() >= params_.group) return {0.0f, 0.0f};
+    const float step = steps_[pair_of(i)];
+    return {load_number(params_.queries, params_.type, query_row_ + first_channel(params_, pair)) * step,
+            load_number(params_.queries, params_.type, query_row_ + second_channel(params_, pair)) * step};
+  }
+
+  __device__ __forceinline__ void enter(int sequence) {
+    sequence_ = params_.sequences + sequence;
+    page_token_ = sequence_->page_token;
+    shifted_ = sequence_->shift_count > 0;
+    query_row_ =
+        ((int64_t{sequence} * params_.tables.kv_heads + kv_head_) * params_.group + head()) * params_.tables.head_dim;
+    // Queries are scaled to 1 at most, which turning does not change by more than the square root of 2.
+    float peak = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 q = query(i);
+      peak = fmaxf(peak, fmaxf(fabsf(q.x), fabsf(q.y)));
+    }
+    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+    inverse_ = peak > 1e-30f ? 1.0f / peak : 0.0f;
+    const float scale = peak * params_.scale * (1.0f / kKeyScale);
+    // Those of the two heads whose scores this lane will hold: columns 2k and 2k + 1.
+    scale_[0] = __shfl_sync(0xffffffffu, scale, lane_ % 4 * 8);
+    scale_[1] = __shfl_sync(0xffffffffu, scale, lane_ % 4 * 8 + 4);
+    base_ = kUnknown;
+  }
+
+  // Key of a token of the tile as float16 pairs, in the order of pair_of, turned by token % 8.
+  __device__ __forceinline__ void decode(int token, uint32_t (&key)[kLanePairs]) const {
+    Sums sums;
+    sums.clear();
+    const uint32_t stage_bytes = params_.tables.entries * kRowBytes;
+    const uint32_t swap = swapped_ ? kTableChunkBytes : 0;
+    uint32_t table = table_;
+    const uint16_t* codes = codes_ + token;
+    int s = 0;
+#pragma unroll 1
+    for (; s + 2 <= stages_; s += 2) {
+      const uint32_t first = codes[0], second = codes[kTileSize];
+      codes += 2 * kTileSize;
+      const uint32_t first_a = table + (first & 255) * kRowBytes, first_b = table + (first >> 8) * kRowBytes;
+      table += stage_bytes;
+      const uint32_t second_a = table + (second & 255) * kRowBytes, second_b = table + (second >> 8) * kRowBytes;
+      table += stage_bytes;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        sums.add_plain(c, chunk(first_a, c, swap), chunk(second_a, c, swap));
+      }
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        sums.add_times_i(c, chunk(first_b, c, swap), chunk(second_b, c, swap));
+      }
+    }
+    if (s < stages_) {
+      const uint32_t code = codes[0];
+      const uint32_t a = table + (code & 255) * kRowBytes, b = table + (code >> 8) * kRowBytes;
+      const uint4 nothing = {0, 0, 0, 0};
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        sums.add_plain(c, chunk(a, c, swap), nothing);
+        sums.add_times_i(c, chunk(b, c, swap), nothing);
+      }
+    }
+    uint32_t turned[kLanePairs];
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 z = sums.pair(i, stages_);
+      const float2 w = offsets_[i];
+      turned[i] = floats_to_halves(z.x * w.x - z.y * w.y, z.x * w.y + z.y * w.x);
+    }
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) key[i] = swapped_ ? turned[(i ^ kChunkPairs) % kLanePairs] : turned[i];
+  }
+
+  __device__ __forceinline__ static uint4 chunk(uint32_t row, int c, uint32_t swap) {
+    return load_shared((c % 2 == 0 ? row + swap : row - swap) + c * kTableChunkBytes);
+  }
+
+  // Turns this lane's query back by `position`.
+  __device__ __forceinline__ void turn_query(int64_t position) {
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 q = query(i);
+      const float2 w = turn_of(position, turns_[pair_of(i)]);
+      query_[i] = {(q.x * w.x + q.y * w.y) * inverse_, (q.y * w.x - q.x * w.y) * inverse_};
+    }
+  }
+
+  // From one tile to the next of the page.
+  __device__ __forceinline__ void advance_query() {
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 w = tile_turns_[pair_of(i)];
+      const float2 q = query_[i];
+      query_[i] = {q.x * w.x + q.y * w.y, q.y * w.x - q.x * w.y};
+    }
+  }
+
+  // Scores of the tile, as if no shift began inside either half of it.
+  __device__ __forceinline__ float2 multiply(const uint32_t (&keys)[2][kLanePairs], int64_t number, bool fresh) {
+    int64_t position = number + (lane_ / 4 >= 4 ? 8 : 0);
+    if (shifted_) position += shift_of(*sequence_, position);
+    const bool goes_on = !fresh && position == base_ + kTileSize;
+    if (__all_sync(0xffffffffu, goes_on)) {
+      advance_query();
+    } else {
+      turn_query(position);
+    }
+    base_ = position;
+    return products(keys);
+  }
+
+  __device__ __forceinline__ float2 products(const uint32_t (&keys)[2][kLanePairs]) const {
+    float sums[4] = {}, low_sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < kLanePairs; i += 2) {
+      const uint4 a = {keys[0][i], keys[1][i], keys[0][i + 1], keys[1][i + 1]};
+      uint32_t high[2], low[2];
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float2 q = query_[i + k];
+        high[k] = floats_to_halves(q.x, q.y);
+        const float2 rounded = halves_to_floats(high[k]);
+        low[k] = floats_to_halves(q.x - rounded.x, q.y - rounded.y);
+      }
+      mma_halves(sums, a, high[0], high[1]);
+      mma_halves(low_sums, a, low[0], low[1]);
+    }
+    const bool second = lane_ % 4 >= 2;
+    return {second ? sums[2] + low_sums[2] : sums[0] + low_sums[0],
+            second ? sums[3] + low_sums[3] : sums[1] + low_sums[1]};
+  }
+
+  // Where shifts begin inside a half of the tile, tokens after them are computed again.
+  __device__ __forceinline__ void rest_of_shifts(const uint32_t (&keys)[2][kLanePairs], int64_t number, int token,
+                                                 float2& scores) {
+    const int64_t half = number + (lane_ / 4 >= 4 ? 8 : 0);
+#pragma unroll 1
+    for (int64_t i = 0; i < sequence_->shift_count; ++i) {
+      const TokenShift shift = sequence_->shifts[i];
+      if (shift.first <= number || shift.first >= number + kTileSize) continue;
+      turn_query(half + shift.offset);
+      const float2 other = products(keys);
+      if (number + token >= shift.first) scores = other;
+      base_ = kUnknown;
+    }
+  }
+
+  __device__ __forceinline__ void store(int64_t tile, int token, float norm, float2 scores) const {
+    float* const to = params_.scores + (slice_ * params_.tiles + tile) * params_.query_heads() * kTileSize +
+                      static_cast<int64_t>(kv_head_) * params_.group * kTileSize + token;
+    const int head = row_block_ * 4 + lane_ % 2 * 2;
+    if (head < params_.group) to[head * kTileSize] = scores.x * (norm * scale_[0]);
+    if (head + 1 < params_.group) to[(head + 1) * kTileSize] = scores.y * (norm * scale_[1]);
+  }
+
+  static constexpr int64_t kUnknown = INT64_MIN;
+
+  const CommVqParams& params_;
+  const double* const turns_;
+  const float* const steps_;
+  const float2* const tile_turns_;
+  const uint32_t table_;
+  uint16_t* const codes_;
+  const int kv_head_, row_block_, first_pair_, first_stage_, stages_, slice_, lane_;
+  const bool swapped_;
+  float2 offsets_[kLanePairs];  // turns of token g, in the order in which this lane reads rows
+  float2 query_[kLanePairs];    // turned back by base_
+  float inverse_ = 0.0f;
+  float scale_[2] = {};
+  int64_t base_ = kUnknown;
+  int64_t query_row_ = 0;
+  int64_t page_token_ = 0;
+  const CommVqSequence* sequence_ = nullptr;
+  bool shifted_ = false;
+};
+
+// A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
+template <int kBytes, int kChunks>
+__global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid_constant__ CommVqParams params) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr int kSlicePairs = ScoreWarp<kBytes, kChunks>::kSlicePairs;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const KeyTableLayout& tables = params.tables;
+  auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
+  auto* const codes = reinterpret_cast<uint16_t*>(tile_turns + kSlicePairs) + warp * tables.slice_stages * kTileSize;
+  const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
+  const int slices = tables.kv_heads * tables.slices();
+  int loaded = -1;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < slices * params.row_blocks * params.pieces; task += gridDim.x) {
+    const int piece = task % params.pieces, row_block = task / params.pieces % params.row_blocks;
+    const int slice = task / params.pieces / params.row_blocks;  // [kv head][pair slice][stage slice]
+    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
+    if (begin == end) continue;
+    if (slice != loaded) {
+      __syncthreads();
+      const auto* from =
+          reinterpret_cast<const uint4*>(params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes());
+      auto* const to = reinterpret_cast<uint4*>(shared);
+#pragma unroll 8
+      for (int i = threadIdx.x; i < tables.slice_bytes() / 16; i += blockDim.x) to[i] = __ldg(from + i);
+      __syncthreads();
+      for (int p = threadIdx.x; p < kSlicePairs; p += blockDim.x) {
+        tile_turns[p] = turn_of(kTileSize, reinterpret_cast<const double*>(shared)[p]);
+      }
+      __syncthreads();
+      loaded = slice;
+    }
+    const int64_t first = begin + (end - begin) * warp / kScoreWarps;
+    const int64_t last = begin + (end - begin) * (warp + 1) / kScoreWarps;
+    if (first == last) continue;
+    ScoreWarp<kBytes, kChunks>(params, shared, tile_turns, codes, slice / tables.slices(), row_block,
+                               slice % tables.slices() / tables.stage_slices, slice % tables.stage_slices, lane)
+        .run(first, last);
+  }
+}
+
+template <int kBytes, int kChunks>
+struct ScoreInstance {
+  static cudaError_t prepare(int shared_bytes) {
+    return cudaFuncSetAttribute(score_kernel<kBytes, kChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shared_bytes);
+  }
+  static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
+    score_kernel<kBytes, kChunks><<<blocks, 32 * kScoreWarps, shared_bytes, stream>>>(params);
+    return cudaGetLastError();
+  }
+};
+
+}  // namespace kvasir::cuda
