@@ -17,6 +17,7 @@ enum class ErrorCode : int {
   kOutOfMemory = 4,      // the operating system refused memory within the budget
   kUnknownSequence = 5,  // the id was never given out, or the sequence was released
   kUnavailable = 6,      // a backend that this machine or build does not have
+  kDeviceFailed = 7,     // the device reported a failure of its own: caches there are lost
 };
 
 // "budget_exceeded", "not_finite", ...

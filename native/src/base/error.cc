@@ -16,6 +16,8 @@ const char* error_name(ErrorCode code) noexcept {
       return "unknown_sequence";
     case ErrorCode::kUnavailable:
       return "unavailable";
+    case ErrorCode::kDeviceFailed:
+      return "device_failed";
   }
   return "unknown_error";
 }

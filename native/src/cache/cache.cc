@@ -49,7 +49,9 @@ class Cache::Impl {
   explicit Impl(const CacheConfig::Impl& config)
       : engine_(make_engine(config.backend)),
         plans_(plan_layers(config, engine_.kernels)),
-        memory_(plans_, *engine_.engine, config.budget, layer_budgets(config), config.shrink_policy) {}
+        memory_(plans_, *engine_.engine, config.budget, layer_budgets(config), config.shrink_policy) {
+    engine().prepare(plans_);
+  }
 
   int64_t new_sequence() { return add(std::make_shared<Sequence>(static_cast<int>(plans_.size()))); }
 
@@ -242,7 +244,7 @@ class Cache::Impl {
     const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side, kv_head));
     if (capacity < bytes) return bytes;
     check_pointer("out", out);
-    const uint8_t* part = engine().part(each.page(page), side, kv_head);
+    const uint8_t* part = engine().part(plan, each.page(page), side, kv_head);
     std::copy(part, part + bytes, out);
     return bytes;
   }
@@ -340,12 +342,12 @@ class Cache::Impl {
         for (int head = 0; head < plan.attention.kv_heads; ++head) {
           stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head));
           if (codec.count_widths) {
-            codec.count_widths(page.format(side), engine().part(page, side, head), stats.channels[index]);
+            codec.count_widths(page.format(side), engine().part(plan, page, side, head), stats.channels[index]);
           } else {
             stats.channels[index][page.format(side).bits] += plan.attention.head_dim;
           }
           if (!codec.labelled) continue;
-          const int tokens = codec.labelled(page.format(side), engine().part(page, side, head));
+          const int tokens = codec.labelled(page.format(side), engine().part(plan, page, side, head));
           stats.parts_without_table[index] += tokens == 0;
           stats.labelled_tokens[index] += tokens;
         }

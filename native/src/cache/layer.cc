@@ -169,7 +169,7 @@ void SequenceLayer::decode_part(const LayerPlan& plan, Engine& engine, int64_t p
   const int index = static_cast<int>(side);
   const PageView& view = *page_views_[page - dropped_pages_];
   const PageFormat& format = view.format(side);
-  const uint8_t* part = engine.part(view, side, kv_head);
+  const uint8_t* part = engine.part(plan, view, side, kv_head);
   if (format.heads > 1) {
     struct JointRows;
     const size_t stride = static_cast<size_t>(format.heads) * format.head_dim;

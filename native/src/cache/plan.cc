@@ -60,6 +60,8 @@ void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) 
   if (!plan.codecs[0]->turns) refuse("stores keys before RoPE, which codec " + layer.sides[0].codec + " cannot turn");
   if (trained && layer.key_codebook->pairs() != layer.rope_pairs) refuse("has a key codebook for other RoPE pairs");
   plan.turns = std::make_shared<const PageTurns>(layer.rope.data(), layer.head_dim, layer.rope_magnitude);
+  plan.frequencies = layer.rope;
+  plan.magnitude = layer.rope_magnitude;
   plan.attention.turns = plan.turns.get();
   plan.attention.pairs = layer.rope_pairs;
 }

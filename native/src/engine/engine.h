@@ -97,6 +97,8 @@ class Engine {
 
   virtual const char* name() const = 0;
   virtual std::shared_ptr<Arena> arena() = 0;
+  // Once, before any other verb that takes a plan. The plans stay where they are.
+  virtual void prepare(const std::vector<LayerPlan>& plans) = 0;
 
   // The 16-bit rows of one sequence: sinks, then the window -----------------------------------------------------
   virtual int64_t row_bytes(const LayerPlan& plan) const = 0;
@@ -122,7 +124,7 @@ class Engine {
 
   // Pages -------------------------------------------------------------------------------------------------------
   // The bytes of a part, in the layout of docs/format.md. Valid until this thread asks again.
-  virtual const uint8_t* part(const PageView& page, Side side, int kv_head) = 0;
+  virtual const uint8_t* part(const LayerPlan& plan, const PageView& page, Side side, int kv_head) = 0;
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
 
   // Attention ---------------------------------------------------------------------------------------------------

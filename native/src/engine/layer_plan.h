@@ -19,6 +19,8 @@ struct LayerPlan {
   std::vector<PageShape> shapes;           // what a page may be, widest first: new ones begin there, shrinks walk down
   std::vector<float> key_scaling;          // [kv_heads][head_dim], or empty
   std::shared_ptr<const PageTurns> turns;  // where keys are stored before RoPE
+  std::vector<double> frequencies;         // and then: radians a position, by RoPE pair,
+  double magnitude = 1.0;                  // and what rotated keys are multiplied by
   std::shared_ptr<const PageModel> models[2];  // by side, for codecs that have them
   const MatchKernels* match;
   bool wants_queries;  // whether a codec goes by the queries of the layer

@@ -118,9 +118,10 @@ class HostAppend : public Append {
   int64_t body_ = 0;          // body tokens before
 };
 
-// Keys as they are stored under key scaling.
-std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows, size_t elements) {
-  std::vector<float> keys(elements);
+}  // namespace
+
+std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows) {
+  std::vector<float> keys(static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2));
   const size_t row = plan.key_scaling.size();
   const auto* floats = static_cast<const float*>(rows.sides[0]);
   const auto* halves = static_cast<const uint16_t*>(rows.sides[0]);
@@ -134,8 +135,11 @@ std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows, siz
     }
     for (size_t c = 0; c < row; ++c) keys[i + c] /= plan.key_scaling[c];
   }
+  check_side(plan, Side::kKeys, keys.data(), ElementType::kFloat32, rows.tokens);
   return keys;
 }
+
+namespace {
 
 class HostEngine : public Engine {
  public:
@@ -143,6 +147,7 @@ class HostEngine : public Engine {
 
   const char* name() const override { return name_; }
   std::shared_ptr<Arena> arena() override { return host_arena(); }
+  void prepare(const std::vector<LayerPlan>&) override {}
 
   int64_t row_bytes(const LayerPlan& plan) const override {
     return plan.half_rows() * plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
@@ -164,8 +169,7 @@ class HostEngine : public Engine {
     check_rows(plan, rows);
     std::vector<float> scaled;
     if (!plan.key_scaling.empty()) {
-      scaled = scaled_keys(plan, rows, static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2));
-      check_side(plan, Side::kKeys, scaled.data(), ElementType::kFloat32, rows.tokens);
+      scaled = scaled_keys(plan, rows);
     }
     return std::make_unique<HostAppend>(plan, rows, std::move(scaled));
   }
@@ -173,7 +177,9 @@ class HostEngine : public Engine {
   void reserve(LayerState*, int64_t) override {}
   void update(const LayerPlan&, const SequenceView&, LayerState*) override {}
 
-  const uint8_t* part(const PageView& page, Side side, int kv_head) override { return page.part(side, kv_head); }
+  const uint8_t* part(const LayerPlan&, const PageView& page, Side side, int kv_head) override {
+    return page.part(side, kv_head);
+  }
   void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
     ThreadPool::shared().run(static_cast<int>(pages.size()), [&](int i) {
       shrink_page(plan, pages[i]);

@@ -18,6 +18,8 @@ public class KvException extends RuntimeException {
     OUT_OF_MEMORY,
     /** This machine or build does not have what was asked for. Always a {@link NativeUnavailableException}. */
     UNAVAILABLE,
+    /** The device reported a failure of its own: caches there are lost. */
+    DEVICE_FAILED,
     /** A failure that the library has no name for: a bug. */
     INTERNAL
   }

@@ -33,6 +33,8 @@ public final class NativeErrors {
         return new BudgetExceededException(text, failure);
       case "out_of_memory":
         return new KvException(KvException.Code.OUT_OF_MEMORY, text, failure);
+      case "device_failed":
+        return new KvException(KvException.Code.DEVICE_FAILED, text, failure);
       case "unavailable":
         return new NativeUnavailableException(text, failure);
       default:

@@ -24,6 +24,7 @@ class NativeErrorsTest {
     types.put(Native.kOutOfMemory, KvException.class);
     types.put(Native.kUnknownSequence, IllegalStateException.class);
     types.put(Native.kUnavailable, NativeUnavailableException.class);
+    types.put(Native.kDeviceFailed, KvException.class);
     types.forEach(
         (code, type) -> {
           RuntimeException failure = new RuntimeException(Native.error_name(code) + ": layer 3: too much");

@@ -1,0 +1,167 @@
+#include "engine/cuda/cuda_append.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/thread_pool.h"
+#include "codecs/pattern/format.h"
+#include "engine/cuda/status.h"
+#include "kernels/cuda/convert.h"
+#include "kernels/cuda/encode.h"
+#include "kernels/cuda/pattern_layout.h"
+
+namespace kvasir::cuda {
+
+int64_t CudaAppend::new_sinks() const { return std::clamp<int64_t>(plan_.sinks - before_.length, 0, tokens_); }
+
+size_t CudaAppend::side_halves() const {
+  return static_cast<size_t>(staging_.rows) * plan_.attention.kv_heads * plan_.attention.head_dim;
+}
+
+void CudaAppend::open(const SequenceView& before, int64_t pages) {
+  before_ = before;
+  pages_ = pages;
+  if (pages == 0) return;
+  const int64_t sinks = new_sinks();
+  staging_.rows = before.window + tokens_ - sinks;
+  staging_memory_ = DeviceScratch(arena_, 2 * side_halves() * sizeof(uint16_t));
+  staging_.sides[0] = staging_memory_.as<uint16_t>();
+  staging_.sides[1] = staging_.sides[0] + side_halves();
+  if (before.window > 0) {
+    const RowTiles tiles = layer_.tiles(const_cast<uint8_t*>(before.storage));
+    check(gather_rows(layer_.row_shape(), tiles, layer_.tile_row(plan_.sinks), before.window, staging_, 0, stream_),
+          "gathering the window");
+  }
+  check(stage_rows(layer_.row_shape(), input_, sinks, tokens_ - sinks, staging_, before.window, stream_),
+        "staging rows");
+}
+
+void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const {
+  std::call_once(downloaded_, [this] {
+    halves_.resize(2 * side_halves());
+    check(cudaMemcpyAsync(halves_.data(), staging_memory_.as<void>(), halves_.size() * sizeof(uint16_t),
+                          cudaMemcpyDeviceToHost, stream_),
+          "reading rows back");
+    check(cudaStreamSynchronize(stream_), "reading rows back");
+  });
+  const auto d = static_cast<size_t>(plan_.attention.head_dim);
+  const int64_t begin = (before_.first_page + before_.page_count) * kPageTokens;
+  const uint16_t* head =
+      halves_.data() + (side == Side::kValues ? side_halves() : 0) + static_cast<size_t>(kv_head) * staging_.rows * d;
+  for (int64_t i = 0; i < count; ++i) {
+    plan_.attention.rows->from_half(head + static_cast<size_t>(first + i - begin) * d, d,
+                                    out + static_cast<size_t>(i) * stride);
+  }
+}
+
+void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
+  const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
+  const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
+  if (!keys || !values) encode_here(pages, heads, tables);
+  if (keys || values) encode_on_device(pages, keys, values);
+}
+
+void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values) {
+  // Runs of pages of one shape: mixed widths come in order.
+  const bool wanted[2] = {keys, values};
+  for (size_t begin = 0; begin < pages.size();) {
+    size_t end = begin;
+    while (end < pages.size() && pages[end].view->shape == pages[begin].view->shape) ++end;
+    const PageShape& shape = *pages[begin].view->shape;
+    // Where parts vary in size, each side has its own way to where it begins.
+    for (int side = 0; side < 2; ++side) {
+      if (!wanted[side] || (side == 1 && wanted[0] && !shape.varies())) continue;
+      const bool both = wanted[0] && wanted[1] && !shape.varies();
+      EncodeRequest request = {};
+      request.shape = layer_.row_shape();
+      std::vector<uint8_t*> addresses;
+      for (size_t i = begin; i < end; ++i) {
+        addresses.push_back(pages[i].data +
+                            (shape.varies() ? pages[i].view->part_offset(static_cast<Side>(side), 0) : 0));
+      }
+      for (int s = 0; s < 2; ++s) {
+        if (both || s == side) request.sides[s] = layer_.sides(shape)[s];
+      }
+      request.staging = staging_;
+      request.first_row = static_cast<int64_t>(begin) * kPageTokens;
+      request.pages = addresses.data();
+      request.page_count = static_cast<int64_t>(addresses.size());
+      check(encode_pages(request, stream_), "sealing pages");
+    }
+    begin = end;
+  }
+}
+
+void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
+  const int parts = plan_.shapes[0].parts();
+  const bool here[2] = {layer_.kind(Side::kKeys) != SideKind::kCodes, layer_.kind(Side::kValues) != SideKind::kCodes};
+  const auto bytes_of = [](const NewPage& page) {
+    const PageShape& shape = *page.view->shape;
+    return shape.varies() ? page.view->offsets[shape.parts()] : shape.bytes();
+  };
+  std::vector<std::vector<uint8_t>> canonical(pages.size());
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const PageShape& shape = *pages[i].view->shape;
+    canonical[i].resize(bytes_of(pages[i]));
+    if (shape.varies()) {
+      std::memcpy(canonical[i].data(), pages[i].view->offsets, sizeof(uint32_t) * (shape.parts() + 1));
+    }
+  }
+  ThreadPool::shared().run(static_cast<int>(pages.size()) * parts, [&](int task) {
+    const auto page = static_cast<size_t>(task / parts);
+    const auto [side, kv_head] = place_of(task % parts);
+    const int index = static_cast<int>(side);
+    if (!here[index]) return;
+    encode_part(pages[page], side, kv_head, heads.head(plan_.attention, task / parts, index, kv_head), tables[index],
+                canonical[page].data() + pages[page].view->part_offset(side, kv_head));
+  });
+  // A side that the device encodes is written after this.
+  std::vector<uint8_t> arranged;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const uint8_t* bytes = canonical[i].data();
+    if (layer_.family() == PageFamily::kFragments) {
+      arranged.assign(canonical[i].size(), 0);
+      arrange(pages[i], bytes, arranged.data());
+      bytes = arranged.data();
+    }
+    check(cudaMemcpyAsync(pages[i].data, bytes, canonical[i].size(), cudaMemcpyHostToDevice, stream_),
+          "uploading pages");
+  }
+}
+
+void CudaAppend::arrange(const NewPage& page, const uint8_t* canonical, uint8_t* out) const {
+  const PageShape& shape = *page.view->shape;
+  const HeadLayout layout = layer_.head_layout(shape);
+  const int stride = layer_.label_bytes() + layout.bytes();
+  for (int head = 0; head < plan_.attention.kv_heads; ++head) {
+    const uint8_t* keys = canonical + shape.part_offset(Side::kKeys, head);
+    const uint8_t* values = canonical + shape.part_offset(Side::kValues, head);
+    uint8_t* block = out + static_cast<size_t>(head) * stride;
+    if (layer_.labels()) {
+      for (int t = 0; t < kPageTokens; ++t) {
+        block[key_label_byte(t)] = keys[pattern::labels_offset(shape.formats[0]) + t];
+        block[value_label_byte(t)] = values[pattern::labels_offset(shape.formats[1]) + t];
+      }
+    }
+    pack_keys(layout, keys, block + layer_.label_bytes());
+    pack_values(layout, values, block + layer_.label_bytes());
+  }
+}
+
+void CudaAppend::fill(uint8_t* storage) {
+  const RowTiles tiles = layer_.tiles(storage);
+  const int64_t sinks = new_sinks();
+  const int64_t window = layer_.tile_row(plan_.sinks);
+  check(append_rows(layer_.row_shape(), input_, 0, sinks, tiles, layer_.tile_row(before_.length), stream_),
+        "appending sinks");
+  if (pages_ == 0) {
+    check(append_rows(layer_.row_shape(), input_, sinks, tokens_ - sinks, tiles, window + before_.window, stream_),
+          "appending rows");
+    return;
+  }
+  const int64_t sealed = pages_ * kPageTokens;
+  check(fill_rows(layer_.row_shape(), staging_, sealed, staging_.rows - sealed, tiles, window, stream_),
+        "filling the window");
+}
+
+}  // namespace kvasir::cuda

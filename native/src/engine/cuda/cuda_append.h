@@ -1,0 +1,53 @@
+// An append to a sequence on the device. Rows go up once; what is sealed passes through a staging in float16, which
+// encoders read, on the device or, for codecs without one there, on this machine.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "engine/cuda/device_layer.h"
+#include "engine/engine.h"
+
+namespace kvasir::cuda {
+
+class CudaAppend : public Append {
+ public:
+  // `input`: in device memory until the append ends; `memory` holds it where it is the append's own.
+  CudaAppend(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream, const InputRows& input,
+             DeviceScratch memory)
+      : Append(layer.plan(), input.tokens),
+        layer_(layer),
+        arena_(arena),
+        stream_(stream),
+        input_(input),
+        memory_(std::move(memory)) {}
+
+  void open(const SequenceView& before, int64_t pages) override;
+  void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override;
+  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) override;
+  void fill(uint8_t* storage) override;
+
+ private:
+  // Input rows that become sinks.
+  int64_t new_sinks() const;
+  size_t side_halves() const;
+  void encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values);
+  void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
+  // The bytes of a page as the device has them, from its parts in the layout of docs/format.md.
+  void arrange(const NewPage& page, const uint8_t* canonical, uint8_t* out) const;
+
+  const DeviceLayer& layer_;
+  DeviceArena& arena_;
+  const cudaStream_t stream_;
+  const InputRows input_;
+  const DeviceScratch memory_;
+
+  SequenceView before_ = {};
+  int64_t pages_ = 0;
+  Staging staging_ = {};
+  DeviceScratch staging_memory_;
+  mutable std::once_flag downloaded_;
+  mutable std::vector<uint16_t> halves_;  // the staging, once somebody here looks at it
+};
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,114 @@
+#include "engine/cuda/device_arena.h"
+
+#include <algorithm>
+
+#include "engine/cuda/status.h"
+
+namespace kvasir::cuda {
+namespace {
+
+size_t aligned(size_t bytes) {
+  return (std::max<size_t>(bytes, 1) + DeviceArena::kAlignment - 1) / DeviceArena::kAlignment * DeviceArena::kAlignment;
+}
+
+}  // namespace
+
+DeviceArena::~DeviceArena() {
+  try {
+    const CurrentDevice current(device_);
+    for (const auto& [memory, bytes] : slabs_) cudaFree(memory);
+  } catch (const Error&) {
+    // The device is gone, and its memory with it.
+  }
+}
+
+uint8_t* DeviceArena::take(size_t bytes, bool) {
+  const size_t wanted = aligned(bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = by_size_.lower_bound({wanted, 0});
+  if (found == by_size_.end()) {
+    add_slab(wanted);
+    found = by_size_.lower_bound({wanted, 0});
+  }
+  const auto [size, address] = *found;
+  used_.emplace(address, wanted);
+  by_size_.erase(found);
+  free_.erase(address);
+  if (size > wanted) {
+    free_.emplace(address + wanted, size - wanted);
+    by_size_.emplace(size - wanted, address + wanted);
+  }
+  return reinterpret_cast<uint8_t*>(address);
+}
+
+void DeviceArena::shrink(uint8_t* memory, size_t, size_t kept) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto used = used_.find(reinterpret_cast<uintptr_t>(memory));
+  const size_t left = aligned(kept);
+  if (left >= used->second) return;
+  release(used->first + left, used->second - left);
+  used->second = left;
+}
+
+void DeviceArena::give_back(uint8_t* memory, size_t, bool) noexcept {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto used = used_.find(reinterpret_cast<uintptr_t>(memory));
+  release(used->first, used->second);
+  used_.erase(used);
+}
+
+size_t DeviceArena::held_bytes() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t bytes = 0;
+  for (const auto& slab : slabs_) bytes += slab.second;
+  return bytes;
+}
+
+// With the mutex held, like what follows.
+void DeviceArena::add_slab(size_t bytes) {
+  const CurrentDevice current(device_);
+  // A part of what there is, so that many small requests take few slabs, and large caches few large ones.
+  size_t all = 0;
+  for (const auto& slab : slabs_) all += slab.second;
+  size_t size = std::max({bytes, kSlabBytes, aligned(all / 4)});
+  void* memory = nullptr;
+  cudaError_t status = cudaMalloc(&memory, size);
+  if (status == cudaErrorMemoryAllocation && size > bytes) {
+    cudaGetLastError();
+    size = bytes;
+    status = cudaMalloc(&memory, size);
+  }
+  check(status, "the cache");
+  slabs_.emplace_back(static_cast<uint8_t*>(memory), size);
+  const auto address = reinterpret_cast<uintptr_t>(memory);
+  // Slabs that the driver happens to put side by side stay apart.
+  free_.emplace(address, size);
+  by_size_.emplace(size, address);
+}
+
+void DeviceArena::release(uintptr_t begin, size_t bytes) {
+  const auto same_slab = [this](uintptr_t boundary) {
+    return std::none_of(slabs_.begin(), slabs_.end(),
+                        [&](const auto& slab) { return reinterpret_cast<uintptr_t>(slab.first) == boundary; });
+  };
+  const auto after = free_.lower_bound(begin);
+  if (after != free_.end() && after->first == begin + bytes && same_slab(after->first)) {
+    bytes += after->second;
+    by_size_.erase({after->second, after->first});
+    free_.erase(after);
+  }
+  const auto next = free_.lower_bound(begin);
+  if (next != free_.begin()) {
+    const auto before = std::prev(next);
+    if (before->first + before->second == begin && same_slab(begin)) {
+      by_size_.erase({before->second, before->first});
+      before->second += bytes;
+      by_size_.emplace(before->second, before->first);
+      return;
+    }
+  }
+  free_.emplace(begin, bytes);
+  by_size_.emplace(bytes, begin);
+}
+
+}  // namespace kvasir::cuda

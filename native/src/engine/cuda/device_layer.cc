@@ -1,0 +1,139 @@
+#include "engine/cuda/device_layer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "codecs/commvq/model.h"
+#include "codecs/pattern/format.h"
+#include "engine/cuda/status.h"
+#include "kernels/cuda/commvq_tables.h"
+#include "kernels/cuda/pattern_layout.h"
+
+namespace kvasir::cuda {
+namespace {
+
+struct KnownCodec {
+  const char* name;
+  SideKind kind;
+  StoredCodec stored;  // of what its pages hold in codes
+};
+constexpr KnownCodec kCodecs[] = {
+    {"f16", SideKind::kCodes, StoredCodec::kFloat16},
+    {"uniform", SideKind::kCodes, StoredCodec::kUniform},
+    {"progressive", SideKind::kCodes, StoredCodec::kProgressive},
+    {"pattern", SideKind::kPattern, StoredCodec::kUniform},
+    {"tiered", SideKind::kTiered, StoredCodec::kNone},
+    {"commvq", SideKind::kCommVq, StoredCodec::kNone},
+};
+
+const KnownCodec& known(const Codec& codec) {
+  for (const KnownCodec& each : kCodecs) {
+    if (std::strcmp(each.name, codec.name) == 0) return each;
+  }
+  throw Error(ErrorCode::kUnavailable, std::string("codec ") + codec.name + " has no kernels for CUDA");
+}
+
+DeviceScratch upload(DeviceArena& arena, const void* bytes, size_t count, cudaStream_t stream) {
+  DeviceScratch memory(arena, count);
+  check(cudaMemcpyAsync(memory.as<void>(), bytes, count, cudaMemcpyHostToDevice, stream), "uploading tables");
+  return memory;
+}
+
+int tiles_of(int rows) { return (rows + kTileSize - 1) / kTileSize; }
+
+}  // namespace
+
+DeviceLayer::DeviceLayer(const LayerPlan& plan, DeviceArena& arena, cudaStream_t stream) : plan_(&plan) {
+  sink_tiles_ = tiles_of(plan.sinks);
+  window_tiles_ = tiles_of(plan.half_rows() - plan.sinks);
+  for (int side = 0; side < 2; ++side) kinds_[side] = known(*plan.codecs[side]).kind;
+  choose_family();
+  upload_tables(arena, stream);
+}
+
+void DeviceLayer::choose_family() {
+  const bool both_patterns = kinds_[0] == SideKind::kPattern && kinds_[1] == SideKind::kPattern;
+  const bool both_codes = kinds_[0] == SideKind::kCodes && kinds_[1] == SideKind::kCodes;
+  bool fragments = (both_codes || both_patterns) && !plan_->turns;
+  std::vector<std::array<SideCodec, 2>> codecs;
+  for (const PageShape& shape : plan_->shapes) {
+    codecs.push_back({SideCodec{known(*plan_->codecs[0]).stored, shape.formats[0]},
+                      SideCodec{known(*plan_->codecs[1]).stored, shape.formats[1]}});
+    const HeadLayout layout = cuda::head_layout(codecs.back()[0], codecs.back()[1]);
+    fragments = fragments && has_fragments(codecs.back()[0]) && has_fragments(codecs.back()[1]) &&
+                // Decode attention reads codes of 16 bits where keys have parameters per token.
+                (layout.key_bits != kWideBits || layout.token_keys);
+  }
+  if (fragments) {
+    family_ = PageFamily::kFragments;
+  } else if (kinds_[0] == SideKind::kCommVq && kinds_[1] == SideKind::kCommVq) {
+    family_ = PageFamily::kCommVq;
+  }
+  for (size_t level = 0; level < codecs.size(); ++level) {
+    const PageShape& shape = plan_->shapes[level];
+    sides_.emplace_back();
+    SideFormat* sides = sides_.back().data();
+    if (fragments) {
+      fragment_sides(codecs[level][0], codecs[level][1], sides);
+      for (int side = 0; side < 2; ++side) {
+        sides[side].offset += label_bytes();
+        sides[side].stride += label_bytes();
+      }
+      const HeadLayout layout = cuda::head_layout(codecs[level][0], codecs[level][1]);
+      page_kinds_.push_back({layout.key_bits, layout.value_bits, layout.token_keys, both_patterns});
+      continue;
+    }
+    // Where parts vary in size, offsets are those of the page at hand.
+    for (int side = 0; side < 2; ++side) {
+      const SideCodec& codec = codecs[level][side];
+      sides[side] = {codec.codec, codec.format, false, 0, static_cast<int64_t>(codec.format.page_bytes)};
+      if (!shape.varies()) sides[side].offset = static_cast<int64_t>(shape.part_offset(static_cast<Side>(side), 0));
+    }
+  }
+}
+
+HeadLayout DeviceLayer::head_layout(const PageShape& shape) const {
+  const SideFormat* formats = sides(shape);
+  return cuda::head_layout({formats[0].codec, formats[0].format}, {formats[1].codec, formats[1].format});
+}
+
+int DeviceLayer::label_bytes() const { return labels() ? kBothLabelBytes : 0; }
+
+void DeviceLayer::upload_tables(DeviceArena& arena, cudaStream_t stream) {
+  const LayerPlan& plan = *plan_;
+  if (!plan.key_scaling.empty()) {
+    key_scaling_ = upload(arena, plan.key_scaling.data(), plan.key_scaling.size() * sizeof(float), stream);
+  }
+  if (!plan.frequencies.empty()) {
+    frequencies_ = upload(arena, plan.frequencies.data(), plan.frequencies.size() * sizeof(double), stream);
+  }
+  if (kinds_[0] == SideKind::kCommVq) {
+    const auto& model = static_cast<const commvq::KeyModel&>(*plan.attention.formats[0].model);
+    plain_tables_[0] = upload(arena, model.tables, plain_table_bytes(model), stream);
+    if (family_ == PageFamily::kCommVq) {
+      const KeyPrecision precision = plan.attention.fast ? KeyPrecision::kFast : KeyPrecision::kExact;
+      check(plan_key_tables(model, precision, &key_layout_), "planning CommVQ's tables");
+      std::vector<uint8_t> bytes(key_layout_.bytes());
+      pack_key_tables(model, key_layout_, plan.frequencies.data(), plan.magnitude, bytes.data());
+      key_tables_ = upload(arena, bytes.data(), bytes.size(), stream);
+    }
+  }
+  if (kinds_[1] == SideKind::kCommVq) {
+    const auto& model = static_cast<const commvq::ValueModel&>(*plan.attention.formats[1].model);
+    plain_tables_[1] = upload(arena, model.tables, plain_table_bytes(model), stream);
+  }
+}
+
+void DeviceLayer::plan_fused(int sequences, DecodePlan* plan) const {
+  const AttentionLayer& attention = plan_->attention;
+  const DecodeShape shape = {attention.head_dim, attention.kv_heads, attention.group(), sequences, labels()};
+  check(plan_decode(shape, plan), "planning decode attention");
+}
+
+CommVqShape DeviceLayer::commvq_shape(int sequences, int64_t pages) const {
+  const auto& model = static_cast<const commvq::ValueModel&>(*plan_->attention.formats[1].model);
+  return {key_layout_, plan_->attention.pairs, plan_->attention.group(), model.page.codes, sequences, pages};
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,87 @@
+// What a device knows of one layer: how its pages lie there, and what launches need beside them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "engine/cuda/device_arena.h"
+#include "engine/layer_plan.h"
+#include "kernels/cuda/commvq_decode.h"
+#include "kernels/cuda/decode.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/side_format.h"
+
+namespace kvasir::cuda {
+
+// Which kernels a side's pages need.
+enum class SideKind {
+  kCodes,    // f16, uniform, progressive: written, shrunk and read on the device
+  kPattern,  // codes of residuals, labels, and a table of vectors
+  kTiered,
+  kCommVq,
+};
+
+// How the pages of a layer lie in device memory.
+enum class PageFamily {
+  kFragments,  // head blocks, which fused decode attention reads; before each, where there are any, labels
+  kCommVq,     // docs/format.md, on both sides of codec commvq
+  kCanonical,  // docs/format.md
+};
+
+class DeviceLayer {
+ public:
+  DeviceLayer(const LayerPlan& plan, DeviceArena& arena, cudaStream_t stream);
+
+  const LayerPlan& plan() const { return *plan_; }
+  RowShape row_shape() const { return {plan_->attention.kv_heads, plan_->attention.head_dim}; }
+  PageFamily family() const { return family_; }
+  SideKind kind(Side side) const { return kinds_[static_cast<int>(side)]; }
+  bool labels() const { return family_ == PageFamily::kFragments && kinds_[0] == SideKind::kPattern; }
+  // Both sides of a page of that shape; kNone where another codec's kernels have to read it.
+  const SideFormat* sides(const PageShape& shape) const { return sides_[level_of(shape)].data(); }
+  int level_of(const PageShape& shape) const { return static_cast<int>(&shape - plan_->shapes.data()); }
+  // Of a head block, labels aside.
+  HeadLayout head_layout(const PageShape& shape) const;
+  // Bytes before a head block: its labels.
+  int label_bytes() const;
+
+  // The 16-bit rows of a sequence: tiles of the sinks, then of the window.
+  int64_t row_bytes() const { return head_stride() * plan_->attention.kv_heads; }
+  int64_t head_stride() const { return int64_t{sink_tiles_ + window_tiles_} * tile_bytes(); }
+  int64_t window_offset() const { return int64_t{sink_tiles_} * tile_bytes(); }
+  // Where a row of LayerPlan's order stands.
+  int64_t tile_row(int64_t row) const {
+    return row < plan_->sinks ? row : int64_t{sink_tiles_} * kTileSize + row - plan_->sinks;
+  }
+  RowTiles tiles(uint8_t* storage) const { return {storage, head_stride()}; }
+
+  // For PageFamily::kFragments: enough for so many sequences at once.
+  void plan_fused(int sequences, DecodePlan* plan) const;
+  const std::vector<PageKind>& page_kinds() const { return page_kinds_; }
+  // For PageFamily::kCommVq.
+  CommVqShape commvq_shape(int sequences, int64_t pages) const;
+
+  // In device memory; null where the layer has none.
+  const float* key_scaling() const { return key_scaling_.as<float>(); }
+  const double* frequencies() const { return frequencies_.as<double>(); }
+  const uint8_t* key_tables() const { return key_tables_.as<uint8_t>(); }  // of commvq's attention
+  const uint16_t* plain_tables(Side side) const { return plain_tables_[static_cast<int>(side)].as<uint16_t>(); }
+
+ private:
+  int64_t tile_bytes() const { return RowTileLayout{plan_->attention.head_dim}.bytes(); }
+  void choose_family();
+  void upload_tables(DeviceArena& arena, cudaStream_t stream);
+
+  const LayerPlan* plan_;
+  PageFamily family_ = PageFamily::kCanonical;
+  SideKind kinds_[2];
+  std::vector<std::array<SideFormat, 2>> sides_;  // by level of LayerPlan::shapes
+  std::vector<PageKind> page_kinds_;              // the same
+  int sink_tiles_ = 0;
+  int window_tiles_ = 0;
+  KeyTableLayout key_layout_ = {};
+  DeviceScratch key_scaling_, frequencies_, key_tables_, plain_tables_[2];
+};
+
+}  // namespace kvasir::cuda

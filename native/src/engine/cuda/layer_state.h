@@ -1,0 +1,53 @@
+// What the device holds of one layer of one sequence beside its bytes: the description that decode attention reads, the
+// list of its pages, and the vectors of its side tables.
+//
+// Descriptions stay where they are as long as the sequence lives, so that a captured graph follows it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/cuda/device_layer.h"
+#include "engine/engine.h"
+
+namespace kvasir::cuda {
+
+class CudaLayerState : public LayerState {
+ public:
+  CudaLayerState(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream);
+
+  // Room for so many pages, and the vectors that they may add.
+  void reserve(int64_t pages);
+  // Brings the device up to date with `view`. `epoch` counts the shrinks of the layer.
+  void update(const SequenceView& view, uint64_t epoch);
+
+  uint64_t epoch() const { return epoch_; }
+  const DecodeSequence* description() const { return description_.as<DecodeSequence>(); }
+  const DecodeSequence& latest() const { return latest_; }
+  // Addresses of the pages that the view has, in device memory; the first is page number `first_page` of the view.
+  const uint8_t* const* page_addresses() const { return addresses_.as<const uint8_t*>(); }
+  const PatternTable& table(Side side) const { return tables_[static_cast<int>(side)].table; }
+
+ private:
+  struct Table {
+    DeviceScratch memory;
+    int64_t capacity = 0;                  // vectors
+    std::vector<const uint16_t*> vectors;  // of kv head 0: those that the device has
+    PatternTable table = {};
+  };
+
+  void update_pages(const SequenceView& view);
+  void update_table(const SequenceView& view, Side side);
+
+  const DeviceLayer& layer_;
+  DeviceArena& arena_;
+  const cudaStream_t stream_;
+  uint64_t epoch_ = 0;
+  int64_t first_page_ = -1, page_count_ = -1;  // as last listed
+  int64_t capacity_ = 0;                       // pages
+  DeviceScratch description_, references_, addresses_;
+  DecodeSequence latest_ = {};
+  Table tables_[2];
+};
+
+}  // namespace kvasir::cuda
