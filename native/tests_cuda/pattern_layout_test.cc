@@ -1,8 +1,9 @@
 // Labels and side tables on the device: every byte has one owner.
+#include "kernels/cuda/pattern_layout.h"
+
 #include <algorithm>
 
 #include "check.h"
-#include "kernels/cuda/pattern_layout.h"
 
 namespace {
 

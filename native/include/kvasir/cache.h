@@ -69,6 +69,22 @@ class Cache {
   // Throws kNotFinite. Layers whose codec does not care ignore them.
   void observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries);
 
+  // On a device ----------------------------------------------------------------------------------------------
+  // For caches of a backend with a device ("cuda"): append and attend on its memory, in the order of one of its streams
+  // (a cudaStream_t; null is the default one). Shapes as above; queries and outputs have one type, keys and values too.
+  // The calls return before the work is done, and wait for nothing but what codecs without encoders there (pattern,
+  // tiered, commvq) need to seal a page. Throw kUnavailable where there is no device.
+  //
+  // The device checks what is appended when it gets there. Elements that append would refuse are stored as 0, and the
+  // next call of the cache that appends or attends throws kNotFinite, once.
+  //
+  // attend_device with one token a sequence can be captured in a CUDA graph, for codecs that have a fused kernel and up
+  // to 64 sequences. The graph follows sequences that grow, as long as none of them is truncated or gives up precision.
+  void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
+                     int64_t tokens, void* stream);
+  void attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries, void* outputs,
+                     ElementType type, void* stream);
+
   // Inspection -----------------------------------------------------------------------------------------------
   // Decoded rows first..first+tokens-1 of one side, out: [tokens][kv_heads][head_dim].
   void read(int64_t sequence, int layer, Side side, int64_t first, int64_t tokens, float* out);

@@ -21,6 +21,9 @@ namespace kvasir {
 
 enum class Side : int { kKeys = 0, kValues = 1 };
 
+// What elements look like in memory: IEEE float32, IEEE float16, bfloat16.
+enum class ElementType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
 // How attention multiplies packed codes with queries and weights.
 enum class Precision : int {
   kExact = 0,  // 15-bit queries and weights: normalised mean squared error <= 1e-6 against the decoded page

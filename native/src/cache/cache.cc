@@ -34,6 +34,12 @@ void check_pointer(const char* what, const void* pointer) {
   if (!pointer) refuse(std::string(what) + " is null");
 }
 
+void check_type(ElementType type) {
+  if (type != ElementType::kFloat32 && type != ElementType::kFloat16 && type != ElementType::kBFloat16) {
+    refuse("element type " + std::to_string(static_cast<int>(type)));
+  }
+}
+
 struct Sequence {
   explicit Sequence(int layers) : layers(layers) {}
   FairSharedMutex mutex;  // writers alone, readers together
@@ -142,13 +148,15 @@ class Cache::Impl {
     sequence->layers[layer].append(plan, memory_, engine(), *append);
   }
 
-  void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs) {
+  // `device`: where queries and outputs are, if they are on one.
+  void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs,
+              const DeviceQueries* device = nullptr) {
     const LayerPlan& plan = plan_of(layer);
     if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
     if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
     check_pointer("sequences", ids);
-    check_pointer("queries", queries);
-    check_pointer("outputs", outputs);
+    check_pointer("queries", device ? device->queries : queries);
+    check_pointer("outputs", device ? device->outputs : outputs);
 
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
@@ -163,15 +171,18 @@ class Cache::Impl {
       views.back().shift_count = static_cast<int>(sequences[i]->shifts.size());
     }
     const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
-    const Engine::Tiles tiles = engine().attend(plan, request);
+    const Engine::Tiles tiles = device ? engine().attend(plan, request, *device) : engine().attend(plan, request);
     tiles_ += tiles.computed;
     fallback_tiles_ += tiles.fallback;
     if (!plan.wants_queries) return;
     pages = {};  // a fork holds the lock below while it waits for pages to shrink
     const size_t size = query_size(plan, tokens);
+    std::vector<float> fetched(device ? size * count : 0);
+    if (device) engine().read_queries(*device, fetched.size(), fetched.data());
+    const float* seen = device ? fetched.data() : queries;
     for (int i = 0; i < count; ++i) {
       std::lock_guard<std::mutex> lock(sequences[i]->queries);
-      sequences[i]->layers[layer].observe(plan, queries + i * size, tokens);
+      sequences[i]->layers[layer].observe(plan, seen + i * size, tokens);
     }
   }
 
@@ -458,6 +469,19 @@ void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const
 
 void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs) {
   impl_->attend(layer, sequences, count, tokens, queries, outputs);
+}
+
+void Cache::append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
+                          int64_t tokens, void* stream) {
+  check_type(type);
+  impl_->append(sequence, layer, {{keys, values}, {type, type}, tokens, true, stream});
+}
+
+void Cache::attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries,
+                          void* outputs, ElementType type, void* stream) {
+  check_type(type);
+  const DeviceQueries device = {queries, outputs, type, stream};
+  impl_->attend(layer, sequences, count, tokens, nullptr, nullptr, &device);
 }
 
 void Cache::observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries) {

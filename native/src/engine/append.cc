@@ -2,6 +2,7 @@
 
 #include "base/scratch.h"
 #include "engine/engine.h"
+#include "kvasir/error.h"
 
 namespace kvasir {
 
@@ -29,6 +30,14 @@ void Append::encode_part(const NewPage& page, Side side, int kv_head, const uint
   }
   if (head) std::memcpy(out, head, format.head_bytes);
   plan_.attention.codecs[index].encode(format, gathered, out);
+}
+
+Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const DeviceQueries&) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to attend on");
+}
+
+void Engine::read_queries(const DeviceQueries&, size_t, float*) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
 }
 
 // Part by part, from the front: each lands at or before where it was.

@@ -24,6 +24,16 @@ struct TokenRows {
   const void* sides[2];
   ElementType types[2];
   int64_t tokens;
+  bool on_device = false;  // in the memory of the engine's device, and ready in the order of `stream`
+  void* stream = nullptr;
+};
+
+// Queries and outputs in the memory of the engine's device, in place of those of an AttentionRequest.
+struct DeviceQueries {
+  const void* queries;
+  void* outputs;
+  ElementType type;
+  void* stream;
 };
 
 // A page about to be sealed.
@@ -113,7 +123,8 @@ class Engine {
   virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
 
   // Appending ---------------------------------------------------------------------------------------------------
-  // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite.
+  // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite; for rows on a device, those
+  // that it found since it was last asked.
   virtual std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) = 0;
   // Null where the engine keeps nothing of its own.
   virtual std::unique_ptr<LayerState> make_state(const LayerPlan& plan) = 0;
@@ -133,6 +144,10 @@ class Engine {
     int64_t fallback;  // of them, by a slower way than the engine's best
   };
   virtual Tiles attend(const LayerPlan& plan, const AttentionRequest& request) = 0;
+  // For engines with a device; kUnavailable for the others.
+  virtual Tiles attend(const LayerPlan& plan, const AttentionRequest& request, const DeviceQueries& device);
+  // Queries as this machine sees them. Waits for them.
+  virtual void read_queries(const DeviceQueries& device, size_t count, float* out);
 };
 
 // Shrinks a page with the kernels of this machine, and returns its bytes after that.

@@ -74,9 +74,6 @@ struct CodecKernels {
   size_t (*lay_out)(const PageFormat& format, const float* rows, const float* importance, uint8_t* head) = nullptr;
 };
 
-// What appended elements look like in memory.
-enum class ElementType : int { kFloat32, kFloat16, kBFloat16 };
-
 // Verbs that need no codec: the 16-bit rows of windows and sinks, and the softmax.
 struct RowKernels {
   // True where all `count` elements are finite and at most kMaxMagnitude.

@@ -46,8 +46,18 @@ int64_t page_bytes(const support::LayerChoice& layer, int key_bits, int value_bi
   return layer.kv_heads * (part(reference::Side::kKeys, key_bits) + part(reference::Side::kValues, value_bits));
 }
 
+// Bytes of the 16-bit rows of one sequence: at least these, and a device may round them up.
 int64_t window_bytes(const support::LayerChoice& layer, int window = 0, int sinks = 0) {
-  return int64_t{2} * layer.row_size() * (window + sinks + 128) * 2;
+  support::CacheChoice choice;
+  choice.layers = {layer};
+  choice.window = window;
+  choice.sinks = sinks;
+  const support::CachePointer cache = support::make_cache(choice);
+  const std::vector<float> row(static_cast<size_t>(layer.row_size()));
+  cache->append(cache->new_sequence(), 0, row.data(), row.data(), 1);
+  const int64_t bytes = support::stats_of(*cache)->window_bytes(0);
+  CHECK(bytes >= int64_t{2} * layer.row_size() * (window + sinks + 128) * 2);
+  return bytes;
 }
 
 std::vector<uint8_t> part_of(kvasir::Cache& cache, int64_t id, int layer, int64_t page, Side side, int head) {

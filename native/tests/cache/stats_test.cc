@@ -41,6 +41,7 @@ TEST_CASE("stats: bits per element of the pages are the format's") {
 TEST_CASE("stats: tiles are counted for the backend that ran") {
   for (const std::string& backend : support::backend_names()) {
     support::LayerChoice layer;
+    layer.head_dim = 64;  // which the fused kernels of every device take
     layer.keys = layer.values = {"uniform", 2, {}};
     support::CacheChoice choice;
     choice.layers = {layer};

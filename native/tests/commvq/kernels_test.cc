@@ -9,6 +9,7 @@
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/formats.h"
 
 namespace {
 
@@ -18,10 +19,9 @@ using kvasir::commvq::Kernels;
 template <class Test>
 void for_each_level(Test test) {
   int levels = 0;
-  for (int i = 0; i < kvasir::backend_count(); ++i) {
-    if (!kvasir::backend_available(i)) continue;
-    CAPTURE(kvasir::backend_name(i));
-    test(kvasir::commvq::kernels(kvasir::backend_name(i)));
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    CAPTURE(backend->name);
+    test(kvasir::commvq::kernels(backend->name));
     ++levels;
   }
   CHECK(levels >= 1);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/half.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "codecs/pattern/format.h"
@@ -60,13 +61,81 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  // What comes next on `waiting` waits for what is on `stream` now.
+  void order(cudaStream_t stream, cudaStream_t waiting) {
+    check(cudaEventRecord(event_, stream), "recording an event");
+    check(cudaStreamWaitEvent(waiting, event_, 0), "waiting for an event");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// Words of this machine that the device writes.
+class Flags {
+ public:
+  Flags() {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, 2 * sizeof(uint32_t), cudaHostAllocMapped), "flags");
+    words_ = static_cast<uint32_t*>(memory);
+    words_[0] = words_[1] = 0;
+  }
+  ~Flags() { cudaFreeHost(const_cast<uint32_t*>(words_)); }
+  Flags(const Flags&) = delete;
+  Flags& operator=(const Flags&) = delete;
+
+  uint32_t* there() const {
+    void* pointer = nullptr;
+    check(cudaHostGetDevicePointer(&pointer, const_cast<uint32_t*>(words_), 0), "flags");
+    return static_cast<uint32_t*>(pointer);
+  }
+  bool take(int i) {
+    if (words_[i] == 0) return false;
+    words_[i] = 0;
+    return true;
+  }
+
+ private:
+  volatile uint32_t* words_ = nullptr;
+};
+
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "asking a stream");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// While somebody captures, this thread may still take memory and wait for other streams.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capturing"); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+size_t number_bytes(NumberType type) { return type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+
 class CudaEngine : public Engine {
  public:
   // The device is current.
-  CudaEngine() : arena_(std::make_shared<DeviceArena>(kDevice)), refused_(*arena_, 2 * sizeof(uint32_t)) {}
+  CudaEngine() : arena_(std::make_shared<DeviceArena>(kDevice)) {}
   ~CudaEngine() override {
-    const CurrentDevice current(kDevice);
-    cudaStreamSynchronize(stream_);
+    try {
+      const CurrentDevice current(kDevice);
+      cudaDeviceSynchronize();  // streams of callers may still work on what goes now
+    } catch (const Error&) {
+      // The device is gone.
+    }
   }
 
   const char* name() const override { return "cuda"; }
@@ -116,29 +185,32 @@ class CudaEngine : public Engine {
   // Appending --------------------------------------------------------------------------------------------------
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
-    check_rows(plan, rows);
+    report_refused();
+    if (!rows.on_device) check_rows(plan, rows);
     TokenRows stored = rows;
     std::vector<float> scaled;
-    if (!plan.key_scaling.empty()) {
+    if (!plan.key_scaling.empty() && !rows.on_device) {
       scaled = scaled_keys(plan, rows);
       stored.sides[0] = scaled.data();
       stored.types[0] = ElementType::kFloat32;
     }
     const CurrentDevice current(kDevice);
-    const size_t elements = static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2);
-    size_t bytes[2];
-    for (int side = 0; side < 2; ++side) {
-      bytes[side] = elements * (stored.types[side] == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t));
-    }
-    DeviceScratch memory(*arena_, bytes[0] + bytes[1]);
     InputRows input = {};
     input.tokens = rows.tokens;
-    input.refused = refused_.as<uint32_t>();
+    input.refused = refused_.there();
+    for (int side = 0; side < 2; ++side) input.types[side] = number_type(stored.types[side]);
+    if (rows.on_device) {
+      for (int side = 0; side < 2; ++side) input.sides[side] = rows.sides[side];
+      input.key_scaling = layer_of(plan).key_scaling();
+      return std::make_unique<DeviceAppend>(*this, layer_of(plan), input, static_cast<cudaStream_t>(rows.stream));
+    }
+    const size_t elements = static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2);
+    const size_t bytes[2] = {elements * number_bytes(input.types[0]), elements * number_bytes(input.types[1])};
+    DeviceScratch memory(*arena_, bytes[0] + bytes[1]);
     for (int side = 0; side < 2; ++side) {
       uint8_t* to = memory.as<uint8_t>() + (side == 1 ? bytes[0] : 0);
       upload(to, stored.sides[side], bytes[side]);
       input.sides[side] = to;
-      input.types[side] = number_type(stored.types[side]);
     }
     return std::make_unique<CudaAppend>(layer_of(plan), *arena_, stream_, input, std::move(memory));
   }
@@ -213,19 +285,78 @@ class CudaEngine : public Engine {
   // Attention --------------------------------------------------------------------------------------------------
 
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
+    report_refused();
     const CurrentDevice current(kDevice);
-    const AttentionLayer& attention = plan.attention;
-    const size_t elements = static_cast<size_t>(request.count) * request.tokens * attention.query_heads *
-                            static_cast<size_t>(attention.head_dim);
-    const DeviceScratch queries(*arena_, elements * sizeof(float));
-    const DeviceScratch outputs(*arena_, elements * sizeof(float));
-    upload(queries.as<void>(), request.queries, elements * sizeof(float));
-    const Tiles tiles = enqueue(plan, request, queries.as<void>(), outputs.as<void>(), NumberType::kFloat32);
-    download(request.outputs, outputs.as<void>(), elements * sizeof(float));
+    const size_t bytes = query_elements(plan, request) * sizeof(float);
+    const DeviceScratch queries(*arena_, bytes), outputs(*arena_, bytes);
+    upload(queries.as<void>(), request.queries, bytes);
+    Tiles tiles = {};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      scale(plan, request, queries.as<void>(), queries.as<void>(), NumberType::kFloat32, stream_);
+      tiles = enqueue(plan, request, queries.as<void>(), outputs.as<void>(), NumberType::kFloat32);
+    }
+    download(request.outputs, outputs.as<void>(), bytes);
     return tiles;
   }
 
+  Tiles attend(const LayerPlan& plan, const AttentionRequest& request, const DeviceQueries& device) override {
+    report_refused();
+    const CurrentDevice current(kDevice);
+    const NumberType type = number_type(device.type);
+    const size_t bytes = query_elements(plan, request) * number_bytes(type);
+    const auto stream = static_cast<cudaStream_t>(device.stream);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (capturing(stream)) return capture(plan, request, device, bytes);
+    DeviceScratch scaled;
+    const void* queries = device.queries;
+    before_.order(stream, stream_);
+    if (layer_of(plan).key_scaling()) {
+      scaled = DeviceScratch(*arena_, bytes);
+      scale(plan, request, device.queries, scaled.as<void>(), type, stream_);
+      queries = scaled.as<void>();
+    }
+    const Tiles tiles = enqueue(plan, request, queries, device.outputs, type);
+    after_.order(stream_, stream);
+    return tiles;
+  }
+
+  void read_queries(const DeviceQueries& device, size_t count, float* out) override {
+    const CurrentDevice current(kDevice);
+    const NumberType type = number_type(device.type);
+    std::vector<uint8_t> bytes(count * number_bytes(type));
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      before_.order(static_cast<cudaStream_t>(device.stream), stream_);
+    }
+    download(bytes.data(), device.queries, bytes.size());
+    const auto* words = reinterpret_cast<const uint16_t*>(bytes.data());
+    if (type == NumberType::kFloat32) std::memcpy(out, bytes.data(), bytes.size());
+    for (size_t i = 0; i < count && type != NumberType::kFloat32; ++i) {
+      out[i] = type == NumberType::kFloat16 ? half_to_float(words[i]) : bfloat_to_float(words[i]);
+    }
+  }
+
  private:
+  // Rows that a caller's stream made: the engine's stream waits for it, and lets it go on at the end.
+  class DeviceAppend : public CudaAppend {
+   public:
+    DeviceAppend(CudaEngine& engine, const DeviceLayer& layer, const InputRows& input, cudaStream_t stream)
+        : CudaAppend(layer, *engine.arena_, engine.stream_, input, DeviceScratch()), engine_(engine), stream_(stream) {
+      std::lock_guard<std::mutex> lock(engine.mutex_);
+      engine.before_.order(stream, engine.stream_);
+    }
+    void fill(uint8_t* storage) override {
+      CudaAppend::fill(storage);
+      std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.after_.order(engine_.stream_, stream_);
+    }
+
+   private:
+    CudaEngine& engine_;
+    const cudaStream_t stream_;
+  };
+
   // One layer, and what its launches share.
   struct Layer {
     Layer(const LayerPlan& plan, DeviceArena& arena, cudaStream_t stream) : device(plan, arena, stream) {}
@@ -239,7 +370,12 @@ class CudaEngine : public Engine {
       CommVqPlan plan;
       DeviceScratch workspace;
     };
+    struct Captured {
+      Fused fused;
+      DeviceScratch queries;  // scaled, where the layer does that
+    };
     std::map<int, Fused> fused;                    // by the most sequences
+    std::vector<Captured> captured;                // graphs keep theirs
     std::map<std::pair<int, int>, CommVq> commvq;  // and by the most pages
   };
 
@@ -278,33 +414,46 @@ class CudaEngine : public Engine {
     upload(page.data, copy.data(), left);
   }
 
-  Tiles enqueue(const LayerPlan& plan, const AttentionRequest& request, void* queries, void* outputs, NumberType type) {
-    // Workspaces and descriptions belong to one launch at a time.
-    std::lock_guard<std::mutex> lock(mutex_);
+  static size_t query_elements(const LayerPlan& plan, const AttentionRequest& request) {
+    return static_cast<size_t>(request.count) * request.tokens * plan.attention.query_heads *
+           static_cast<size_t>(plan.attention.head_dim);
+  }
+
+  // What the device found in rows that it was given.
+  void report_refused() {
+    for (int side = 0; side < 2; ++side) {
+      if (!refused_.take(side)) continue;
+      throw Error(ErrorCode::kNotFinite,
+                  std::string(side == 0 ? "keys" : "values") +
+                      " of an earlier append from device memory held NaN, infinity or a magnitude above " +
+                      std::to_string(static_cast<int>(kMaxMagnitude)) + "; those elements are 0 now");
+    }
+  }
+
+  void scale(const LayerPlan& plan, const AttentionRequest& request, const void* from, void* to, NumberType type,
+             cudaStream_t stream) {
+    const AttentionLayer& attention = plan.attention;
+    if (!layer_of(plan).key_scaling()) return;
+    check(launch_scale_queries(from, to, type, int64_t{request.count} * request.tokens, attention.kv_heads,
+                               attention.group(), attention.head_dim, layer_of(plan).key_scaling(), stream),
+          "scaling queries");
+  }
+
+  // With the mutex held: workspaces and descriptions belong to one launch at a time.
+  Tiles enqueue(const LayerPlan& plan, const AttentionRequest& request, const void* queries, void* outputs,
+                NumberType type) {
     Layer& layer = *layers_[plan.index];
     const AttentionLayer& attention = plan.attention;
-    if (layer.device.key_scaling()) {
-      check(launch_scale_queries(queries, queries, type, int64_t{request.count} * request.tokens, attention.kv_heads,
-                                 attention.group(), attention.head_dim, layer.device.key_scaling(), stream_),
-            "scaling queries");
-    }
-    int64_t tiles = 0;
-    for (int i = 0; i < request.count; ++i) {
-      const SequenceView& view = request.sequences[i];
-      auto* state = static_cast<CudaLayerState*>(view.state);
-      if (state->epoch() != layer.epoch) state->update(view, layer.epoch);
-      tiles += view.page_count * attention.kv_heads;
-    }
+    const int64_t tiles = bring_up_to_date(layer, request);
     if (request.tokens == 1 && layer.device.family() == PageFamily::kFragments) {
-      attend_fused(layer, request, queries, outputs, type);
+      attend_fused(layer, fused_for(layer, request.count), request, queries, outputs, type, stream_);
       return {tiles, 0};
     }
     if (request.tokens == 1 && layer.device.family() == PageFamily::kCommVq) {
       attend_commvq(layer, request, queries, outputs, type);
       return {tiles, 0};
     }
-    const size_t row = static_cast<size_t>(request.tokens) * attention.query_heads * attention.head_dim *
-                       (type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t));
+    const size_t row = query_elements(plan, request) / request.count * number_bytes(type);
     for (int i = 0; i < request.count; ++i) {
       const SequenceView& view = request.sequences[i];
       PlainRequest plain = {};
@@ -313,7 +462,7 @@ class CudaEngine : public Engine {
       plain.head_dim = attention.head_dim;
       plain.tokens = request.tokens;
       plain.type = type;
-      plain.queries = static_cast<uint8_t*>(queries) + i * row;
+      plain.queries = static_cast<const uint8_t*>(queries) + i * row;
       plain.outputs = static_cast<uint8_t*>(outputs) + i * row;
       plain.first_query = view.length - request.tokens;
       plain.sliding_window = attention.sliding_window;
@@ -323,17 +472,61 @@ class CudaEngine : public Engine {
     return {tiles, request.tokens == 1 ? tiles : 0};
   }
 
-  void attend_fused(Layer& layer, const AttentionRequest& request, const void* queries, void* outputs,
-                    NumberType type) {
-    const int capacity = power_of_two(request.count);
-    auto found = layer.fused.find(capacity);
-    if (found == layer.fused.end()) {
-      Layer::Fused fused;
-      layer.device.plan_fused(capacity, &fused.plan);
-      fused.workspace = DeviceScratch(*arena_, fused.plan.workspace_bytes);
-      check(clear_workspace(fused.plan, fused.workspace.as<void>(), stream_), "clearing a workspace");
-      found = layer.fused.emplace(capacity, std::move(fused)).first;
+  // Into a graph, on the caller's stream: with memory of its own, because nobody knows when the graph will run.
+  Tiles capture(const LayerPlan& plan, const AttentionRequest& request, const DeviceQueries& device, size_t bytes) {
+    Layer& layer = *layers_[plan.index];
+    if (request.tokens != 1 || request.count > kInlineSequences || layer.device.family() != PageFamily::kFragments) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "only one query token of up to " + std::to_string(kInlineSequences) +
+                      " sequences, in a layer that fused attention reads, can be captured in a graph");
     }
+    const auto stream = static_cast<cudaStream_t>(device.stream);
+    const NumberType type = number_type(device.type);
+    const RelaxedCapture relaxed;
+    const int64_t tiles = bring_up_to_date(layer, request);
+    Layer::Captured captured;
+    captured.fused = make_fused(layer, request.count);
+    check(cudaStreamSynchronize(stream_), "making ready for a graph");
+    const void* queries = device.queries;
+    if (layer.device.key_scaling()) {
+      captured.queries = DeviceScratch(*arena_, bytes);
+      scale(plan, request, device.queries, captured.queries.as<void>(), type, stream);
+      queries = captured.queries.as<void>();
+    }
+    attend_fused(layer, captured.fused, request, queries, device.outputs, type, stream);
+    layer.captured.push_back(std::move(captured));
+    return {tiles, 0};
+  }
+
+  // Returns the tiles of pages.
+  int64_t bring_up_to_date(Layer& layer, const AttentionRequest& request) {
+    int64_t tiles = 0;
+    for (int i = 0; i < request.count; ++i) {
+      const SequenceView& view = request.sequences[i];
+      auto* state = static_cast<CudaLayerState*>(view.state);
+      if (state->epoch() != layer.epoch) state->update(view, layer.epoch);
+      tiles += view.page_count * layer.device.plan().attention.kv_heads;
+    }
+    return tiles;
+  }
+
+  Layer::Fused make_fused(Layer& layer, int sequences) {
+    Layer::Fused fused;
+    layer.device.plan_fused(sequences, &fused.plan);
+    fused.workspace = DeviceScratch(*arena_, fused.plan.workspace_bytes);
+    check(clear_workspace(fused.plan, fused.workspace.as<void>(), stream_), "clearing a workspace");
+    return fused;
+  }
+
+  Layer::Fused& fused_for(Layer& layer, int sequences) {
+    const int capacity = power_of_two(sequences);
+    const auto found = layer.fused.find(capacity);
+    if (found != layer.fused.end()) return found->second;
+    return layer.fused.emplace(capacity, make_fused(layer, capacity)).first->second;
+  }
+
+  void attend_fused(const Layer& layer, const Layer::Fused& fused, const AttentionRequest& request, const void* queries,
+                    void* outputs, NumberType type, cudaStream_t stream) {
     std::vector<const DecodeSequence*> sequences;
     for (int i = 0; i < request.count; ++i) {
       sequences.push_back(static_cast<const CudaLayerState*>(request.sequences[i].state)->description());
@@ -354,8 +547,8 @@ class CudaEngine : public Engine {
     launch.softmax_scale = layer.device.plan().attention.softmax_scale;
     launch.formats = layer.device.page_kinds().data();
     launch.format_count = static_cast<int>(layer.device.page_kinds().size());
-    launch.workspace = found->second.workspace.as<void>();
-    check(launch_decode(found->second.plan, launch, stream_), "decode attention");
+    launch.workspace = fused.workspace.as<void>();
+    check(launch_decode(fused.plan, launch, stream), "decode attention");
   }
 
   void attend_commvq(Layer& layer, const AttentionRequest& request, const void* queries, void* outputs,
@@ -416,7 +609,8 @@ class CudaEngine : public Engine {
 
   const std::shared_ptr<DeviceArena> arena_;
   const Stream stream_;
-  const DeviceScratch refused_;
+  Event before_, after_;  // with the mutex held
+  Flags refused_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::mutex mutex_;
 };

@@ -166,6 +166,9 @@ class HostEngine : public Engine {
   void copy(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
+    if (rows.on_device) {
+      throw Error(ErrorCode::kUnavailable, std::string("backend ") + name_ + " has no device memory to append from");
+    }
     check_rows(plan, rows);
     std::vector<float> scaled;
     if (!plan.key_scaling.empty()) {
@@ -187,6 +190,7 @@ class HostEngine : public Engine {
     });
   }
 
+  using Engine::attend;
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
     const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
     return {tiles, plan.fallback ? tiles : 0};
