@@ -95,10 +95,10 @@ std::vector<float> hard_rows(int tokens, int head_dim, unsigned seed) {
       double x = normal(random) * (c % 11 == 3 ? 50.0 : 1.0);
       switch (kind) {
         case 1:
-          x = t;
+          x = t % 16 == 5 ? 0.0 : t;
           break;
         case 2:
-          x = random() % 2 ? 0.0 : -0.0;
+          x = c % 32 == 0 ? (c % 64 == 0 ? 1.0 : -1.0) : random() % 2 ? 0.0 : -0.0;
           break;
         case 3:
           x = std::ldexp(static_cast<double>(random() % 2047) - 1023.0, -24);
@@ -152,7 +152,7 @@ std::vector<std::vector<uint8_t>> encode_layer(const Setting& setting, const std
   return pages;
 }
 
-Layer make_layer(const Setting& setting, unsigned seed) {
+Layer make_layer(const Setting& setting, unsigned seed, bool decode) {
   Layer layer;
   const int tokens = setting.pages * kTokensPerPage;
   for (int s = 0; s < 2; ++s) {
@@ -162,7 +162,7 @@ Layer make_layer(const Setting& setting, unsigned seed) {
     const reference::PageShape shape = shape_of(side, kind, setting.head_dim);
     for (int h = 0; h < setting.kv_heads; ++h) {
       const std::vector<float> rows = hard_rows(tokens, setting.head_dim, seed + 2 * h + s);
-      for (int p = 0; p < setting.pages; ++p) {
+      for (int p = 0; decode && p < setting.pages; ++p) {
         const auto bytes = codec.encode(shape, rows.data() + size_t{128} * p * setting.head_dim);
         const auto decoded = codec.decode(shape, bytes.data()).rows;
         layer.decoded[s].insert(layer.decoded[s].end(), decoded.begin(), decoded.end());

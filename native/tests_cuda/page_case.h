@@ -71,18 +71,18 @@ kvasir::cuda::SideCodec codec_of(reference::Side side, const Kind& kind, int hea
 // Sides of the setting's family. Reports where fragments are asked for and there are none.
 void make_sides(const Setting& setting, kvasir::cuda::SideFormat sides[2]);
 
-// Float16 values, [tokens][head_dim]: groups that are constant, of signed zeros, of subnormals, of the greatest
-// magnitudes, of values whose quotients are ties, and ordinary ones.
+// Float16 values, [tokens][head_dim]: groups that are constant, that have zeros of both signs, of subnormals, of the
+// greatest magnitudes, of values whose quotients are ties, and ordinary ones.
 std::vector<float> hard_rows(int tokens, int head_dim, unsigned seed);
 
 // A layer's rows and pages, from the reference.
 struct Layer {
   std::vector<float> rows[2];               // by side: [kv_heads][pages * 128][head_dim]
   std::vector<std::vector<uint8_t>> pages;  // as `setting` lays them out
-  std::vector<float> decoded[2];            // as rows
+  std::vector<float> decoded[2];            // as rows, where asked for
 };
 
-Layer make_layer(const Setting& setting, unsigned seed);
+Layer make_layer(const Setting& setting, unsigned seed, bool decode = false);
 
 // The same layer's pages from other kinds of the same rows: what shrinking must give.
 std::vector<std::vector<uint8_t>> encode_layer(const Setting& setting, const std::vector<float> (&rows)[2]);

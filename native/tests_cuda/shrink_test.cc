@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kernels/cuda/convert.h"
-#include "kernels/cuda/narrow.cuh"
+#include "kernels/cuda/shrink_step.cuh"
 #include "page_case.h"
 #include "reference/half.h"
 #include "reference/uniform_page.h"
@@ -118,8 +118,30 @@ std::vector<uint8_t> shifted_page(const Setting& wide, const Setting& small, con
   return out;
 }
 
-void check_pages(const Setting& wide, const Setting& small, const std::vector<std::vector<uint8_t>>& pages,
+// The steps of the kernels on the host, one vector after the other.
+void check_steps(const Setting& wide, const Setting& small, const std::vector<std::vector<uint8_t>>& pages,
                  const std::vector<std::vector<uint8_t>>& expected, bool in_place) {
+  SideFormat from[2], to[2];
+  make_sides(wide, from);
+  make_sides(small, to);
+  ShrinkPlan plan;
+  const bool planned = plan_shrink(wide.kv_heads, from, to, &plan);
+  CHECK(planned, describe(wide));
+  for (size_t p = 0; planned && p < pages.size(); ++p) {
+    std::vector<uint8_t> source = pages[p], target(pages[p].size(), 0xa5);
+    for (uint32_t v = 0; v < plan.vectors; ++v) {
+      const Moving moving = load_vector(plan, source.data(), v);
+      store_vector((in_place ? source : target).data(), v, moving);
+    }
+    std::vector<uint8_t> whole = in_place ? pages[p] : std::vector<uint8_t>(pages[p].size(), 0xa5);
+    std::copy(expected[p].begin(), expected[p].end(), whole.begin());
+    const std::string wrong = difference(in_place ? source : target, whole);
+    CHECK(wrong.empty(), describe(wide) << (in_place ? " in place" : " apart") << " page " << p << ": " << wrong);
+  }
+}
+
+void check_launch(const Setting& wide, const Setting& small, const std::vector<std::vector<uint8_t>>& pages,
+                  const std::vector<std::vector<uint8_t>>& expected, bool in_place) {
   const size_t from_bytes = pages[0].size(), to_bytes = expected[0].size() + 256;
   std::vector<uint8_t> all;
   for (const auto& page : pages) all.insert(all.end(), page.begin(), page.end());
@@ -149,35 +171,41 @@ void check_pages(const Setting& wide, const Setting& small, const std::vector<st
   }
 }
 
+// The steps on the host and, in device cases, the launch.
+void check_pages(bool device, const Setting& wide, const Setting& small, const std::vector<std::vector<uint8_t>>& pages,
+                 const std::vector<std::vector<uint8_t>>& expected, bool in_place) {
+  (device ? check_launch : check_steps)(wide, small, pages, expected, in_place);
+}
+
 Setting setting_of(int d, int heads, int pages, const Kind& keys, const Kind& values, bool fragments) {
   return {d, heads, pages, keys, values, fragments};
 }
 
 // All steps of the equivalent shift against pages encoded at the narrower width.
-void check_chain(int d, const reference::Options& keys, const reference::Options& values, bool fragments) {
+void check_chain(bool device, int d, const reference::Options& keys, const reference::Options& values, bool fragments) {
   for (const int bits : {16, 8, 4}) {
     const Setting wide = setting_of(d, 3, 2, progressive(bits, keys), progressive(bits, values), fragments);
     const Setting small = setting_of(d, 3, 2, progressive(bits / 2, keys), progressive(bits / 2, values), fragments);
     const Layer layer = make_layer(wide, 3);
     const auto expected = encode_layer(small, layer.rows);
-    for (const bool in_place : {false, true}) check_pages(wide, small, layer.pages, expected, in_place);
+    for (const bool in_place : {false, true}) check_pages(device, wide, small, layer.pages, expected, in_place);
   }
 }
 
-DEVICE_CASE("shrink: what the narrower width would have given, fragments") {
-  for (const int d : {64, 96, 128, 256}) check_chain(d, {}, {}, true);
-  check_chain(128, {{"axis", 0.0}}, {}, true);
+void check_fragments(bool device) {
+  for (const int d : {64, 96, 128, 256}) check_chain(device, d, {}, {}, true);
+  check_chain(device, 128, {{"axis", 0.0}}, {}, true);
 }
 
-DEVICE_CASE("shrink: what the narrower width would have given, canonical") {
+void check_canonical(bool device) {
   for (const int d : {32, 48, 80, 128, 240, 256}) {
-    check_chain(d, {}, {}, false);
-    check_chain(d, {{"axis", 0.0}, {"group", 32.0}}, {{"axis", 1.0}, {"group", 32.0}}, false);
-    check_chain(d, {{"axis", 1.0}, {"group", static_cast<double>(d)}}, {{"axis", 0.0}, {"group", 64.0}}, false);
+    check_chain(device, d, {}, {}, false);
+    check_chain(device, d, {{"axis", 0.0}, {"group", 32.0}}, {{"axis", 1.0}, {"group", 32.0}}, false);
+    check_chain(device, d, {{"axis", 1.0}, {"group", static_cast<double>(d)}}, {{"axis", 0.0}, {"group", 64.0}}, false);
   }
 }
 
-DEVICE_CASE("shrink: direct and modified shifts") {
+void check_shifts(bool device) {
   for (const bool fragments : {true, false}) {
     for (const int d : {64, 96, 128, 256}) {
       for (const double shift : {1.0, 2.0}) {
@@ -191,36 +219,45 @@ DEVICE_CASE("shrink: direct and modified shifts") {
           for (const auto& page : layer.pages) {
             expected.push_back(shifted_page(wide, small, page, static_cast<int>(shift)));
           }
-          for (const bool in_place : {false, true}) check_pages(wide, small, layer.pages, expected, in_place);
+          for (const bool in_place : {false, true}) check_pages(device, wide, small, layer.pages, expected, in_place);
         }
       }
     }
   }
 }
 
-DEVICE_CASE("shrink: a side that keeps its width is moved") {
+void check_moved(bool device) {
   for (const bool fragments : {true, false}) {
     for (const Kind& other : {kHalves, uniform(2), progressive(4)}) {
       const Setting wide = setting_of(128, 3, 2, progressive(16), other, fragments);
       const Setting small = setting_of(128, 3, 2, progressive(8), other, fragments);
       const Layer layer = make_layer(wide, 5);
       const auto expected = encode_layer(small, layer.rows);
-      for (const bool in_place : {false, true}) check_pages(wide, small, layer.pages, expected, in_place);
+      for (const bool in_place : {false, true}) check_pages(device, wide, small, layer.pages, expected, in_place);
       const Setting wide2 = setting_of(128, 3, 2, other, progressive(16), fragments);
       const Setting small2 = setting_of(128, 3, 2, other, progressive(8), fragments);
       const Layer layer2 = make_layer(wide2, 6);
       const auto expected2 = encode_layer(small2, layer2.rows);
-      for (const bool in_place : {false, true}) check_pages(wide2, small2, layer2.pages, expected2, in_place);
+      for (const bool in_place : {false, true}) check_pages(device, wide2, small2, layer2.pages, expected2, in_place);
     }
   }
 }
+
+HOST_CASE("shrink steps: what the narrower width would have given, fragments") { check_fragments(false); }
+DEVICE_CASE("shrink: what the narrower width would have given, fragments") { check_fragments(true); }
+HOST_CASE("shrink steps: what the narrower width would have given, canonical") { check_canonical(false); }
+DEVICE_CASE("shrink: what the narrower width would have given, canonical") { check_canonical(true); }
+HOST_CASE("shrink steps: direct and modified shifts") { check_shifts(false); }
+DEVICE_CASE("shrink: direct and modified shifts") { check_shifts(true); }
+HOST_CASE("shrink steps: a side that keeps its width is moved") { check_moved(false); }
+DEVICE_CASE("shrink: a side that keeps its width is moved") { check_moved(true); }
 
 DEVICE_CASE("shrink: more pages than a launch takes, and lists that make no sense") {
   const Setting wide = setting_of(64, 1, kShrinksPerLaunch + 3, progressive(8), progressive(8), true);
   const Setting small = setting_of(64, 1, kShrinksPerLaunch + 3, progressive(4), progressive(4), true);
   const Layer layer = make_layer(wide, 7);
   const auto expected = encode_layer(small, layer.rows);
-  for (const bool in_place : {false, true}) check_pages(wide, small, layer.pages, expected, in_place);
+  for (const bool in_place : {false, true}) check_launch(wide, small, layer.pages, expected, in_place);
 
   const Buffer memory(1 << 20);
   const ShrinkPage mixed[2] = {{memory.data(), memory.data()}, {memory.data() + 4096, memory.data() + 65536}};

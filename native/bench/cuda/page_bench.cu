@@ -1,6 +1,6 @@
 // Times what happens to pages besides attention: appending a token, sealing a prompt, shrinking and decoding a layer.
 //
-//   page_bench [--kv-heads 8] [--head-dim 128] [--prompt 32768] [--layer 131072]
+//   page_bench [--kv-heads 8] [--head-dim 128] [--prompt 32768] [--layer 131072] [--replays 25]
 //
 // Rows are random. Every figure is the median of replays of a CUDA graph; the spread is (90th - 10th) / median. What is
 // read and written is larger than the L2 cache, but for the single token. GB/s count the bytes in the brackets.
@@ -37,7 +37,7 @@ using kvasir::PageFormat;
   } while (false)
 
 struct Options {
-  int kv_heads = 8, head_dim = 128, prompt = 32768, layer = 131072;
+  int kv_heads = 8, head_dim = 128, prompt = 32768, layer = 131072, replays = 25;
 };
 
 Options parse(int argc, char** argv) {
@@ -53,6 +53,8 @@ Options parse(int argc, char** argv) {
       options.prompt = value;
     } else if (name == "--layer") {
       options.layer = value;
+    } else if (name == "--replays") {
+      options.replays = value;
     } else {
       std::fprintf(stderr, "unknown option %s\n", argv[i]);
       std::exit(2);
@@ -92,7 +94,7 @@ __global__ void count_differences(const uint32_t* a, const uint32_t* b, int64_t 
 
 // Prints the median time of `work`, which enqueues `repeats` times the same on the stream it is given.
 template <class Work>
-double measure(const std::string& name, double bytes, int repeats, const Work& work) {
+double measure(const Options& options, const std::string& name, double bytes, int repeats, const Work& work) {
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
@@ -105,14 +107,15 @@ double measure(const std::string& name, double bytes, int repeats, const Work& w
   CUDA(cudaEventCreate(&begin));
   CUDA(cudaEventCreate(&end));
   std::vector<double> times;
-  for (int i = 0; i < 25; ++i) {
+  const int warm_up = options.replays / 6;
+  for (int i = 0; i < options.replays; ++i) {
     CUDA(cudaEventRecord(begin, stream));
     CUDA(cudaGraphLaunch(exec, stream));
     CUDA(cudaEventRecord(end, stream));
     CUDA(cudaEventSynchronize(end));
     float ms = 0;
     CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 4) times.push_back(1000.0 * ms / repeats);
+    if (i >= warm_up) times.push_back(1000.0 * ms / repeats);
   }
   CUDA(cudaEventDestroy(begin));
   CUDA(cudaEventDestroy(end));
@@ -200,15 +203,16 @@ void bench_prompt(const Options& options) {
   CUDA(cudaMemset(window.data(), 0, static_cast<size_t>(16) * tile.bytes() * options.kv_heads));
   const RowTiles tiles = {window.data(), int64_t{16} * tile.bytes()};
   int64_t token = 0;
-  measure("append one token", 8.0 * static_cast<double>(rows.elements) / options.prompt, 200, [&](cudaStream_t stream) {
-    CUDA(append_rows(rows.shape, rows.input, token % options.prompt, 1, tiles, token % 256, stream));
-    ++token;
-  });
-  measure("gather 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
+  measure(options, "append one token", 8.0 * static_cast<double>(rows.elements) / options.prompt, 200,
+          [&](cudaStream_t stream) {
+            CUDA(append_rows(rows.shape, rows.input, token % options.prompt, 1, tiles, token % 256, stream));
+            ++token;
+          });
+  measure(options, "gather 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
           [&](cudaStream_t stream) { CUDA(gather_rows(rows.shape, tiles, 0, 256, rows.staging, 0, stream)); });
-  measure("fill 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
+  measure(options, "fill 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
           [&](cudaStream_t stream) { CUDA(fill_rows(rows.shape, rows.staging, 0, 256, tiles, 0, stream)); });
-  measure("stage the prompt [in + out]", 2.0 * input, 4, [&](cudaStream_t stream) {
+  measure(options, "stage the prompt [in + out]", 2.0 * input, 4, [&](cudaStream_t stream) {
     CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
   });
   const Kind kinds[] = {
@@ -235,10 +239,10 @@ void bench_prompt(const Options& options) {
     const int64_t bytes = page_bytes(options.kv_heads, sides);
     const auto table = page_table(out.data(), pages, bytes);
     const double moved = input + static_cast<double>(bytes * pages);
-    measure(std::string("seal the prompt, ") + kind.name + " [in + out]", moved, 4,
+    measure(options, std::string("seal the prompt, ") + kind.name + " [in + out]", moved, 4,
             [&](cudaStream_t stream) { seal(rows, sides, table, stream); });
     if (std::strcmp(kind.name, "uniform 2") == 0) {
-      measure("stage and seal the prompt, uniform 2 [in + out]", input + static_cast<double>(bytes * pages), 4,
+      measure(options, "stage and seal the prompt, uniform 2 [in + out]", input + static_cast<double>(bytes * pages), 4,
               [&](cudaStream_t stream) {
                 CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
                 seal(rows, sides, table, stream);
@@ -251,7 +255,7 @@ void bench_prompt(const Options& options) {
         readable.data(),
         pages,
         {{decoded, decoded + rows.elements}, options.head_dim, int64_t{options.prompt} * options.head_dim}};
-    measure(std::string("decode the prompt, ") + kind.name + " [in + out]",
+    measure(options, std::string("decode the prompt, ") + kind.name + " [in + out]",
             8.0 * static_cast<double>(rows.elements) + static_cast<double>(bytes * pages), 2,
             [&](cudaStream_t stream) { CUDA(decode_rows(request, stream)); });
   }
@@ -282,7 +286,7 @@ void bench_shrink(const Options& options) {
       const std::string name = std::string(fragments ? "fragments " : "canonical ") + std::to_string(bits) + " to " +
                                std::to_string(bits / 2);
       const auto input = static_cast<double>(from_bytes * pages);
-      measure("shrink " + name + ", apart [in]", input, 2,
+      measure(options, "shrink " + name + ", apart [in]", input, 2,
               [&](cudaStream_t stream) { CUDA(shrink_pages(apart, stream)); });
 
       // Sealed at the narrow width into the other memory: the same bytes.
@@ -298,14 +302,14 @@ void bench_shrink(const Options& options) {
 
       seal(rows, from, sources, nullptr);
       CUDA(cudaDeviceSynchronize());
-      measure("shrink " + name + ", in place [in]", input, 2,
+      measure(options, "shrink " + name + ", in place [in]", input, 2,
               [&](cudaStream_t stream) { CUDA(shrink_pages(same, stream)); });
       same.page_count = 1;
-      measure("shrink " + name + ", one page in place [in]", static_cast<double>(from_bytes), 20,
+      measure(options, "shrink " + name + ", one page in place [in]", static_cast<double>(from_bytes), 20,
               [&](cudaStream_t stream) { CUDA(shrink_pages(same, stream)); });
       ShrinkRequest one = apart;
       one.page_count = 1;
-      measure("shrink " + name + ", one page apart [in]", static_cast<double>(from_bytes), 20,
+      measure(options, "shrink " + name + ", one page apart [in]", static_cast<double>(from_bytes), 20,
               [&](cudaStream_t stream) { CUDA(shrink_pages(one, stream)); });
     }
   }

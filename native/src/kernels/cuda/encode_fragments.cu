@@ -6,8 +6,8 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/encode_parts.h"
+#include "kernels/cuda/fragment_pack.cuh"
 #include "kernels/cuda/page_list.cuh"
-#include "kernels/cuda/quantise.cuh"
 
 namespace kvasir::cuda {
 namespace {
@@ -40,7 +40,8 @@ struct Tile {
     uint16_t by_channel[2][kRowStep][kSpan];         // least and greatest of the rows that one thread saw
     uint32_t by_token[kTokens][kSpan / kOctet + 1];  // least and greatest of eight channels, as halves of a word
   };
-  float lo[kTokens], inverse[kTokens], range[kTokens];
+  ScalePair scales[kTokens / 2];
+  float lowest[kTokens], range[kTokens];
   double inverse16[kTokens];
 };
 
@@ -53,9 +54,11 @@ __device__ __forceinline__ uint32_t greatest(uint32_t a, uint32_t b) {
   return as_word(__hmax2(as_halves(a), as_halves(b)));
 }
 
-// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8. Lanes may have parted over a code that
+// had to be decided.
 __device__ __forceinline__ void load_matrices(const void* row, bool transposed, uint32_t (&words)[4]) {
   const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  __syncwarp();
   if (transposed) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -120,7 +123,7 @@ __device__ __forceinline__ void make_parameters(const Side& side, int first, uin
       const float x = __half2float(__ushort_as_half(extremes[i][channel]));
       extreme = greater ? fmaxf(extreme, x) : fminf(extreme, x);
     }
-    (greater ? tile.range : tile.lo)[channel] = extreme;
+    (greater ? tile.range : tile.lowest)[channel] = extreme;
     __syncthreads();
   }
   if (thread >= (side.per_token ? kTokens : kSpan)) return;
@@ -135,145 +138,23 @@ __device__ __forceinline__ void make_parameters(const Side& side, int first, uin
     lowest = __low2float(as_halves(low));
     highest = __high2float(as_halves(high));
   } else {
-    lowest = tile.lo[thread];
+    lowest = tile.lowest[thread];
     highest = tile.range[thread];
   }
   const uniform::Parameters stored = uniform::parameters_of(lowest, highest);
-  const Quantiser quantiser = quantiser_of(stored, code_bits(side.part.bits));
-  tile.lo[thread] = quantiser.lo;
-  tile.inverse[thread] = quantiser.inverse;
+  const Quantiser quantiser = quantiser_of(stored, side.part.element_bits());
+  tile.scales[thread / 2].lo[thread % 2] = quantiser.lo;
+  tile.scales[thread / 2].inverse[thread % 2] = quantiser.inverse;
   tile.range[thread] = quantiser.range;
-  if (side.exact && side.part.bits == kWideBits) {
-    tile.inverse16[thread] = quantiser.range > 0.0f ? progressive::kLevels / quantiser.range : 0.0;
-  }
+  if (side.exact && side.part.bits == kWideBits) tile.inverse16[thread] = inverse16_of(quantiser.range);
   const uint32_t word = stored.range | static_cast<uint32_t>(stored.lo) << 16;
   *reinterpret_cast<uint32_t*>(out + side.part.parameter_byte(first + thread)) = word;
-}
-
-template <int kBits, bool kExact, int kSpan>
-__device__ __forceinline__ uint32_t code_of(float x, float lo, float inverse, const Tile<kSpan>& tile, int parameter) {
-  if constexpr (!kExact) {
-    return uniform_code(x, lo, inverse);
-  } else if constexpr (kBits == kWideBits) {
-    return progressive_code16(x, lo, tile.inverse16[parameter], &tile.range[parameter]);
-  } else {
-    return progressive_code<kBits>(x, lo, inverse, &tile.range[parameter]);
-  }
-}
-
-// Byte `kByte` of each code: even x of the two octets, then odd x.
-template <int kByte>
-__device__ __forceinline__ uint32_t joined_bytes(const uint32_t (&even)[2], const uint32_t (&odd)[2]) {
-  constexpr uint32_t kPick = kByte | (4 + kByte) << 4;
-  return __byte_perm(__byte_perm(even[0], even[1], kPick), __byte_perm(odd[0], odd[1], kPick), 0x5410);
-}
-
-// Codes of a slab. Units, and the order of words in a group, are those of PartLayout::code_place.
-template <int kBits, bool kExact, int kSpan>
-__device__ void pack_codes(const Side& side, int slab, uint8_t* groups, const Tile<kSpan>& tile) {
-  constexpr int kUnits = kBits == 1 || kBits == 3 ? 4 : kBits == 2 ? 2 : 1;  // that share groups
-  constexpr int kSets = kSpan * kTokens / 1024 / kUnits;
-  constexpr int kWarps = 2 * kSpan / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int steps = (side.keys ? kSpan : kTokens) / 32;  // units of the slab along x
-  const bool folded = side.keys != side.per_token;
-  auto store = [&](int group, const uint32_t(&w)[4]) {
-    *reinterpret_cast<uint4*>(groups + static_cast<int64_t>(group) * kGroupBytes + 16 * lane) =
-        make_uint4(w[0], w[1], w[2], w[3]);
-  };
-  for (int set = static_cast<int>(threadIdx.x) / 32; set < kSets; set += kWarps) {
-    uint32_t packed[kBits == 3 ? 3 : 1][4] = {};
-    int unit0 = 0;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      const int y_step = (set * kUnits + u) / steps, x_step = (set * kUnits + u) % steps;
-      const int unit = y_step * (side.part.x_size / 32) + slab * (kSpan / 32) + x_step;
-      if (u == 0) unit0 = unit;
-      const int x0 = 32 * x_step + 2 * (lane % 4);
-      float2 lo[4], inverse[4];
-#pragma unroll
-      for (int octet = 0; octet < 4; ++octet) {
-        if (!folded) continue;
-        lo[octet] = *reinterpret_cast<const float2*>(&tile.lo[x0 + 8 * octet]);
-        inverse[octet] = *reinterpret_cast<const float2*>(&tile.inverse[x0 + 8 * octet]);
-      }
-#pragma unroll
-      for (int odd = 0; odd < 2; ++odd) {
-        uint32_t low[4], high[4];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int y0 = 32 * y_step + 16 * odd + 8 * half;
-          const int matrix = lane / 8, line = lane % 8;  // lane's row of its matrix; matrices are octets of x
-          const uint16_t* row = side.keys ? &tile.rows[y0 + line][32 * x_step + 8 * matrix]
-                                          : &tile.rows[32 * x_step + 8 * matrix + line][y0];
-          uint32_t pairs[4];
-          load_matrices(row, !side.keys, pairs);
-          const int y = y0 + lane / 4;
-          if (!folded) {
-            lo[0] = make_float2(tile.lo[y], tile.lo[y]);
-            inverse[0] = make_float2(tile.inverse[y], tile.inverse[y]);
-          }
-#pragma unroll
-          for (int word = 0; word < 2; ++word) {
-            uint32_t evens[2], odds[2];
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const int octet = 2 * word + i;
-              const float2 x = __half22float2(as_halves(pairs[octet]));
-              const int parameter = folded ? x0 + 8 * octet : y;
-              const float2 l = folded ? lo[octet] : lo[0], v = folded ? inverse[octet] : inverse[0];
-              evens[i] = code_of<kBits, kExact>(x.x, l.x, v.x, tile, parameter);
-              odds[i] = code_of<kBits, kExact>(x.y, l.y, v.y, tile, folded ? parameter + 1 : parameter);
-            }
-            low[half + 2 * word] = joined_bytes<0>(evens, odds);
-            if (kBits == kWideBits) high[half + 2 * word] = joined_bytes<1>(evens, odds);
-          }
-        }
-        if constexpr (kBits == kWideBits) {
-          store(2 * (2 * unit + odd), low);
-          store(2 * (2 * unit + odd) + 1, high);
-        } else if constexpr (kBits == 8) {
-          store(2 * unit + odd, low);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if constexpr (kBits == 3) {
-              packed[u / 2][i] |= (low[i] & 0x03030303u) << (4 * (u % 2) + 2 * odd);
-              packed[2][i] |= (low[i] >> 2 & 0x01010101u) << (u / 2 * 4 + u % 2 + 2 * odd);
-            } else {
-              packed[0][i] |= low[i] << (2 * kBits * u + kBits * odd);
-            }
-          }
-        }
-      }
-    }
-    if constexpr (kBits == 3) {
-      for (int i = 0; i < 3; ++i) store(unit0 / 4 * 3 + i, packed[i]);
-    } else if constexpr (kBits < 8) {
-      store(unit0 / kUnits, packed[0]);
-    }
-  }
-}
-
-// Float16 elements: one load of four matrices is one group.
-template <int kSpan>
-__device__ __forceinline__ void pack_halves(const Side& side, int slab, uint8_t* groups, const Tile<kSpan>& tile) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int steps = (side.keys ? kSpan : kTokens) / 16;
-  const int matrix = lane / 8, line = lane % 8;
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < kSpan * kTokens / 256; i += 2 * kSpan / 32) {
-    const int y = i / steps * 16 + matrix % 2 * 8, x = i % steps * 16 + matrix / 2 * 8;
-    uint32_t words[4];
-    load_matrices(side.keys ? &tile.rows[y + line][x] : &tile.rows[x + line][y], !side.keys, words);
-    const int group = i / steps * (side.part.x_size / 16) + slab * (kSpan / 16) + i % steps;
-    *reinterpret_cast<uint4*>(groups + static_cast<int64_t>(group) * kGroupBytes + 16 * lane) =
-        make_uint4(words[0], words[1], words[2], words[3]);
-  }
 }
 
 template <int kSpan>
 __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
     seal(const __grid_constant__ PageList<uint8_t> pages, const __grid_constant__ Params params) {
+  constexpr int kWarps = 2 * kSpan / 32;
   __shared__ Tile<kSpan> tile;
   const Side& side = params.sides[blockIdx.z];
   if (!side.present) return;
@@ -288,37 +169,28 @@ __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
   const bool own = side.parts > 1;
   uint8_t* part = pages.pages[blockIdx.x] + side.offset + head * side.stride;
   if (own) part += static_cast<int64_t>(slab) * side.part.bytes();
-  const int stretch = own ? 0 : slab;
+  const Slab piece = {side.part, side.keys, side.per_token, own ? 0 : slab};
   uint8_t* groups = part + side.part.parameter_bytes();
-  if (!coded) return pack_halves(side, stretch, groups, tile);
-  make_parameters(side, stretch * kSpan, part, tile);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int matrix = lane / 8, line = lane % 8;  // whose row the lane addresses for ldmatrix
+  const auto store = [&](int group, const uint32_t(&w)[4]) {
+    *reinterpret_cast<uint4*>(groups + static_cast<int64_t>(group) * kGroupBytes + 16 * lane) =
+        make_uint4(w[0], w[1], w[2], w[3]);
+  };
+  const auto fetch_matrix = [&](int x, int y, uint32_t(&words)[4]) {
+    load_matrices(side.keys ? &tile.rows[y + line][x] : &tile.rows[x + line][y], !side.keys, words);
+  };
+  if (!coded) {
+    const auto fetch16 = [&](int x, int y, uint32_t(&words)[4]) {
+      fetch_matrix(x + 8 * (matrix / 2), y + 8 * (matrix % 2), words);
+    };
+    return pack_halves<kSpan>(piece, warp, kWarps, fetch16, store);
+  }
+  make_parameters(side, piece.stretch * kSpan, part, tile);
   __syncthreads();
-  if (side.exact) {
-    switch (side.part.bits) {
-      case 2:
-        return pack_codes<2, true>(side, stretch, groups, tile);
-      case 4:
-        return pack_codes<4, true>(side, stretch, groups, tile);
-      case 8:
-        return pack_codes<8, true>(side, stretch, groups, tile);
-      default:
-        return pack_codes<kWideBits, true>(side, stretch, groups, tile);
-    }
-  }
-  switch (side.part.bits) {
-    case 1:
-      return pack_codes<1, false>(side, stretch, groups, tile);
-    case 2:
-      return pack_codes<2, false>(side, stretch, groups, tile);
-    case 3:
-      return pack_codes<3, false>(side, stretch, groups, tile);
-    case 4:
-      return pack_codes<4, false>(side, stretch, groups, tile);
-    case 8:
-      return pack_codes<8, false>(side, stretch, groups, tile);
-    default:
-      return pack_codes<kWideBits, false>(side, stretch, groups, tile);
-  }
+  const auto fetch = [&](int x, int y, uint32_t(&words)[4]) { fetch_matrix(x + 8 * matrix, y, words); };
+  const SlabQuantisers quantisers = {tile.scales, tile.range, tile.inverse16};
+  pack_codes<kSpan>(piece, side.exact, quantisers, warp, kWarps, lane, fetch, store);
 }
 
 Side side_of(const EncodeRequest& request, int index) {
