@@ -1,6 +1,8 @@
 // Pages as float32 rows: what the reference decodes, bit for bit, from fragments and from canonical pages.
 #include "kernels/cuda/decode_rows.h"
 
+#include <cmath>
+
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/page_elements.cuh"
 #include "page_case.h"
@@ -11,18 +13,37 @@ namespace {
 using namespace kvasir::cuda;
 using namespace page_case;
 
-// The pages that the reference wrote, element by element on the host.
+// The pages that the reference wrote, quad by quad on the host.
 void check_elements(const Setting& setting, const Layer& layer) {
   SideFormat sides[2];
   make_sides(setting, sides);
   const int d = setting.head_dim;
   for (int s = 0; s < 2; ++s) {
     const ElementSide side = element_side(sides[s]);
-    std::vector<float> got;
+    std::vector<float> got(layer.decoded[s].size(), NAN);
+    float* out = got.data();
     for (int h = 0; h < setting.kv_heads; ++h) {
       for (const auto& page : layer.pages) {
-        const uint8_t* part = page.data() + side.offset + h * side.stride;
-        for (int i = 0; i < kTokensPerPage * d; ++i) got.push_back(element_at(side, part, d, i / d, i % d));
+        for (int p = 0; p < side.parts; ++p) {
+          const uint8_t* part =
+              page.data() + side.offset + h * side.stride + p * (side.parts > 1 ? side.part.bytes() : 0);
+          std::vector<Scale> scales;
+          for (int i = 0; i < side.scales; ++i) scales.push_back(scale_at(side, part, i));
+          for (int i = 0; i < side.quads() * side.y_size; ++i) {
+            const int x = quad_x(side, i / side.y_size), y = i % side.y_size;
+            float quad[4];
+            if (side.codec == StoredCodec::kFloat16) {
+              decode_halves(side, part, x, y, quad);
+            } else {
+              decode_codes(side, part, scales.data(), x, y, quad);
+            }
+            for (int j = 0; j < 4; ++j) {
+              const int at = x + quad_step(side, j);
+              out[(side.keys ? y : at) * d + p * kValueSpan + (side.keys ? at : y)] = quad[j];
+            }
+          }
+        }
+        out += kTokensPerPage * d;
       }
     }
     const std::string wrong = difference(bytes_of(got), bytes_of(layer.decoded[s]));
