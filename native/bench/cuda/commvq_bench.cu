@@ -1,0 +1,292 @@
+// Times decode attention on CommVQ's pages: microseconds, and the error of one query head against double.
+//
+//   commvq_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1]
+//                [--stages 11,22] [--fast 0,1]
+//
+// Stages of 64 entries; as many rows in the value codebook as the keys have bits, to the nearest whole bit. Pages and
+// tables are random; launches go round enough copies of the batch that none finds its pages in the L2 cache.
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "fill.cuh"
+#include "kernels/cuda/commvq_decode.h"
+#include "kernels/cuda/commvq_params.h"
+#include "launch_timing.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+
+struct Options {
+  int kv_heads = 8, group = 4, head_dim = 128;
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1};
+};
+
+std::vector<int> numbers(const char* text) {
+  std::vector<int> list;
+  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
+    list.push_back(std::atoi(p));
+  }
+  return list;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::vector<int> value = numbers(argv[i + 1]);
+    if (name == "--kv-heads") {
+      options.kv_heads = value.at(0);
+    } else if (name == "--group") {
+      options.group = value.at(0);
+    } else if (name == "--head-dim") {
+      options.head_dim = value.at(0);
+    } else if (name == "--contexts") {
+      options.contexts = value;
+    } else if (name == "--batches") {
+      options.batches = value;
+    } else if (name == "--stages") {
+      options.stages = value;
+    } else if (name == "--fast") {
+      options.fast = value;
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+// Random words, but for the norms and gains at the beginning of both parts: 0.5 .. 1.5.
+__global__ void fill_pages(uint32_t* words, int64_t count, int64_t page_words, int64_t value_word, uint64_t seed) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
+    const int64_t in_page = i % page_words;
+    uint32_t word = bench::hashed(seed + static_cast<uint64_t>(i));
+    if (in_page < 64 || (in_page >= value_word && in_page < value_word + 64)) {
+      const __half2 pair = __floats2half2_rn(1.0f + 0.5f * bench::unit(word), 1.0f + 0.5f * bench::unit(word * 77u));
+      memcpy(&word, &pair, 4);
+    }
+    words[i] = word;
+  }
+}
+
+class Model : public kvasir::commvq::KeyModel {
+ public:
+  Model(const Options& options, int stage_count)
+      : memory(static_cast<size_t>(options.kv_heads) * options.head_dim * stage_count * 64) {
+    page = {options.kv_heads, stage_count, 6};
+    head_dim = options.head_dim;
+    entries = 64;
+    pairs = kvasir::RopePairs::kHalves;
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const __half half = __float2half(1.7f * bench::unit(bench::hashed(i)) / std::sqrt(2.0f * stage_count));
+      std::memcpy(&memory[i], &half, 2);
+    }
+    tables = memory.data();
+  }
+  void encode(const float*, uint8_t*) const override {}
+  void decode(const uint8_t*, float*) const override {}
+  std::vector<uint16_t> memory;
+};
+
+float half_value(uint16_t bits) {
+  __half_raw raw;
+  raw.x = bits;
+  return __half2float(__half(raw));
+}
+
+class Batch {
+ public:
+  Batch(const Options& options, int stages, bool fast, int context, int count)
+      : options_(options), model_(options, stages), count_(count), pages_(context / kTokensPerPage) {
+    const int d = options.head_dim, width = options.kv_heads * d;
+    codes_ = static_cast<int>(std::lround(12.0 * stages / d)) * width;
+    KeyTableLayout layout;
+    CUDA(plan_key_tables(model_, fast ? KeyPrecision::kFast : KeyPrecision::kExact, &layout));
+    for (int j = 0; j < d / 2; ++j) frequencies_.push_back(std::pow(500000.0, -2.0 * j / d));
+    std::vector<uint8_t> tables(layout.bytes());
+    pack_key_tables(model_, layout, frequencies_.data(), 1.0, tables.data());
+    CUDA(plan_commvq({layout, model_.pairs, options.group, codes_, count, static_cast<int64_t>(pages_) * count},
+                     &plan_));
+    value_offset_ = model_.page.bytes();
+    page_bytes_ = value_offset_ + 256 + static_cast<size_t>(codes_) * 16;
+    set_bytes_ = page_bytes_ * pages_ * count;
+    sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
+    data_ = memory<uint8_t>(set_bytes_ * sets_);
+    fill_pages<<<2048, 256>>>(reinterpret_cast<uint32_t*>(data_), static_cast<int64_t>(set_bytes_ * sets_ / 4),
+                              static_cast<int64_t>(page_bytes_ / 4), static_cast<int64_t>(value_offset_ / 4), 5);
+    CUDA(cudaGetLastError());
+    for (int set = 0; set < sets_; ++set) {
+      std::vector<CommVqSequence> sequences;
+      for (int s = 0; s < count; ++s) {
+        std::vector<const uint8_t*> table;
+        for (int p = 0; p < pages_; ++p) table.push_back(data_ + set * set_bytes_ + (s * pages_ + p) * page_bytes_);
+        CommVqSequence sequence = {};
+        sequence.pages = copy(table);
+        sequence.page_count = pages_;
+        sequences.push_back(sequence);
+      }
+      requests_.push_back({});
+      requests_.back().sequences = copy(sequences);
+    }
+    for (size_t i = 0; i < static_cast<size_t>(count) * width * options.group; ++i) {
+      queries_.push_back(1.7f * bench::unit(bench::hashed(i + 99)));
+    }
+    for (size_t i = 0; i < static_cast<size_t>(codes_) * width; ++i) {
+      const __half half = __float2half(bench::unit(bench::hashed(i + 12345)));
+      uint16_t bits;
+      std::memcpy(&bits, &half, 2);
+      value_table_.push_back(bits);
+    }
+    CommVqRequest common = {};
+    common.count = count;
+    common.queries = copy(queries_);
+    common.outputs = outputs_ = memory<float>(queries_.size());
+    common.type = NumberType::kFloat32;
+    common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(d));
+    common.key_tables = copy(tables);
+    common.value_tables = copy(value_table_);
+    common.workspace = memory<uint8_t>(plan_.workspace_bytes);
+    CUDA(clear_workspace(plan_, common.workspace, nullptr));
+    for (CommVqRequest& request : requests_) {
+      const CommVqSequence* sequences = request.sequences;
+      request = common;
+      request.sequences = sequences;
+    }
+    CUDA(cudaDeviceSynchronize());
+  }
+  ~Batch() {
+    for (void* pointer : owned_) cudaFree(pointer);
+  }
+
+  void launch(int i, cudaStream_t stream) const { CUDA(launch_commvq(plan_, requests_[i % sets_], stream)); }
+  size_t bytes() const { return set_bytes_; }
+
+  // Of the last query head of the last sequence.
+  double error() const {
+    launch(0, nullptr);
+    const int d = options_.head_dim, half = d / 2, heads = options_.kv_heads, stages = model_.page.stages;
+    std::vector<float> outputs(queries_.size());
+    CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
+    const float* query = queries_.data() + queries_.size() - d;
+    std::vector<double> scores, gains;
+    std::vector<uint8_t> page(page_bytes_);
+    std::vector<std::vector<uint8_t>> planes;
+    for (int p = 0; p < pages_; ++p) {
+      CUDA(cudaMemcpy(page.data(), data_ + ((count_ - 1) * pages_ + p) * page_bytes_, page_bytes_,
+                      cudaMemcpyDeviceToHost));
+      const auto* scales = reinterpret_cast<const uint16_t*>(page.data());
+      const uint8_t* codes = page.data() + 256 + static_cast<size_t>(heads - 1) * stages * 192;
+      for (int t = 0; t < 128; ++t) {
+        std::vector<double> key(d, 0.0);
+        for (int r = 0; r < stages; ++r) {
+          const uint8_t* at = codes + r * 192 + t * 12 / 8;
+          const int code = ((at[0] | at[1] << 8) >> (t % 2 * 4)) & 4095;
+          for (int c = 0; c < d; ++c) {
+            const size_t row = ((static_cast<size_t>(heads - 1) * (d / 16) + c / 16) * stages + r) * 64;
+            const double a = half_value(model_.memory[(row + (code & 63)) * 16 + c % 16]);
+            const double b = half_value(model_.memory[(row + (code >> 6)) * 16 + c % 16]);
+            key[c] += a;
+            key[c < half ? c + half : c - half] += c < half ? b : -b;
+          }
+        }
+        double score = 0.0;
+        for (int j = 0; j < half; ++j) {
+          const double angle = (128.0 * p + t) * frequencies_[j];
+          score += query[j] * (key[j] * std::cos(angle) - key[half + j] * std::sin(angle));
+          score += query[half + j] * (key[j] * std::sin(angle) + key[half + j] * std::cos(angle));
+        }
+        scores.push_back(score * half_value(scales[t]) / std::sqrt(static_cast<double>(d)));
+        gains.push_back(half_value(reinterpret_cast<const uint16_t*>(page.data() + value_offset_)[t]));
+      }
+      planes.emplace_back(page.begin() + static_cast<int64_t>(value_offset_) + 256, page.end());
+    }
+    const double highest = *std::max_element(scores.begin(), scores.end());
+    double sum = 0.0;
+    for (double& score : scores) sum += score = std::exp(score - highest);
+    std::vector<double> sums(codes_, 0.0), expected(d, 0.0);
+    for (size_t t = 0; t < scores.size(); ++t) {
+      const uint8_t* plane = planes[t / 128].data();
+      const int x = static_cast<int>(t % 128);
+      for (int n = 0; n < codes_; ++n) {
+        if ((plane[64 * (n / 16 * 4 + x / 32) + 4 * (n % 16) + x % 4] >> (x % 32 / 4) & 1) != 0) {
+          sums[n] += scores[t] / sum * gains[t];
+        }
+      }
+    }
+    double wrong = 0.0, power = 0.0;
+    for (int c = 0; c < d; ++c) {
+      for (int n = 0; n < codes_; ++n) {
+        expected[c] += sums[n] * half_value(value_table_[(static_cast<size_t>(heads - 1) * codes_ + n) * d + c]);
+      }
+      const double difference = outputs[outputs.size() - d + c] - expected[c];
+      wrong += difference * difference;
+      power += expected[c] * expected[c];
+    }
+    return wrong / power;
+  }
+
+ private:
+  template <class T>
+  T* memory(size_t count) {
+    void* pointer = nullptr;
+    CUDA(cudaMalloc(&pointer, count * sizeof(T)));
+    owned_.push_back(pointer);
+    return static_cast<T*>(pointer);
+  }
+  template <class T>
+  T* copy(const std::vector<T>& values) {
+    T* to = memory<T>(values.size());
+    CUDA(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return to;
+  }
+
+  const Options& options_;
+  const Model model_;
+  const int count_, pages_;
+  int codes_ = 0, sets_ = 0;
+  size_t value_offset_ = 0, page_bytes_ = 0, set_bytes_ = 0;
+  CommVqPlan plan_ = {};
+  std::vector<double> frequencies_;
+  std::vector<float> queries_;
+  std::vector<uint16_t> value_table_;
+  uint8_t* data_ = nullptr;
+  float* outputs_ = nullptr;
+  std::vector<CommVqRequest> requests_;
+  std::vector<void*> owned_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  cudaDeviceProp properties;
+  CUDA(cudaGetDeviceProperties(&properties, 0));
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", properties.name, options.kv_heads * options.group,
+              options.kv_heads, options.head_dim);
+  std::printf("%6s %6s %8s %6s %10s %8s %8s %10s\n", "stages", "tables", "context", "batch", "us", "GB/s", "spread",
+              "nmse");
+  for (const int stages : options.stages) {
+    for (const int fast : options.fast) {
+      for (const int batch_size : options.batches) {
+        for (const int context : options.contexts) {
+          const Batch batch(options, stages, fast != 0, context, batch_size);
+          const bench::Timing timing =
+              bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
+          std::printf("%6d %6s %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", stages, fast != 0 ? "fast" : "exact", context,
+                      batch_size, timing.us, static_cast<double>(batch.bytes()) / timing.us / 1000.0,
+                      100.0 * timing.spread, batch.error());
+          std::fflush(stdout);
+        }
+      }
+    }
+  }
+  return 0;
+}
