@@ -4,7 +4,8 @@
 //                [--stages 11,22] [--fast 0,1]
 //
 // Stages of 64 entries; as many rows in the value codebook as the keys have bits, to the nearest whole bit. Pages and
-// tables are random; launches go round enough copies of the batch that none finds its pages in the L2 cache.
+// tables are random; launches go round enough copies of the batch that none finds its pages in the L2 cache. The last
+// columns are the three kernels of a launch, each on its own.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -167,6 +168,13 @@ class Batch {
 
   void launch(int i, cudaStream_t stream) const { CUDA(launch_commvq(plan_, requests_[i % sets_], stream)); }
   size_t bytes() const { return set_bytes_; }
+  // One of the three kernels alone, over what an earlier launch left in the workspace.
+  void launch_part(int part, int i, cudaStream_t stream) const {
+    const CommVqParams params = params_of(plan_, requests_[i % sets_]);
+    CUDA(part == 0   ? launch_scores(params, plan_.score_blocks, plan_.score_shared, stream)
+         : part == 1 ? launch_values(params, stream)
+                     : launch_merge(params, stream));
+  }
 
   // Of the last query head of the last sequence.
   double error() const {
@@ -271,8 +279,8 @@ int main(int argc, char** argv) {
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", properties.name, options.kv_heads * options.group,
               options.kv_heads, options.head_dim);
-  std::printf("%6s %6s %8s %6s %10s %8s %8s %10s\n", "stages", "tables", "context", "batch", "us", "GB/s", "spread",
-              "nmse");
+  std::printf("%6s %6s %8s %6s %10s %8s %8s %10s %8s %8s %8s\n", "stages", "tables", "context", "batch", "us", "GB/s",
+              "spread", "nmse", "scores", "values", "merge");
   for (const int stages : options.stages) {
     for (const int fast : options.fast) {
       for (const int batch_size : options.batches) {
@@ -280,9 +288,15 @@ int main(int argc, char** argv) {
           const Batch batch(options, stages, fast != 0, context, batch_size);
           const bench::Timing timing =
               bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
-          std::printf("%6d %6s %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", stages, fast != 0 ? "fast" : "exact", context,
-                      batch_size, timing.us, static_cast<double>(batch.bytes()) / timing.us / 1000.0,
-                      100.0 * timing.spread, batch.error());
+          double parts[3];
+          for (int part = 0; part < 3; ++part) {
+            parts[part] =
+                bench::time_launches([&](int i, cudaStream_t stream) { batch.launch_part(part, i, stream); }).us;
+          }
+          std::printf("%6d %6s %8d %6d %10.2f %8.0f %7.1f%% %10.2e %8.2f %8.2f %8.2f\n", stages,
+                      fast != 0 ? "fast" : "exact", context, batch_size, timing.us,
+                      static_cast<double>(batch.bytes()) / timing.us / 1000.0, 100.0 * timing.spread, batch.error(),
+                      parts[0], parts[1], parts[2]);
           std::fflush(stdout);
         }
       }

@@ -55,7 +55,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
     at += aligned(count * size);
     return offset;
   };
-  made.scores_offset = take(tables.slices() * static_cast<size_t>(shape.pages) * kTilesPerPage * tile_floats, 4);
+  made.scores_offset = take(score_slices(tables) * static_cast<size_t>(shape.pages) * kTilesPerPage * tile_floats, 4);
   made.states_offset = take(static_cast<size_t>(parts) * query_heads, sizeof(float2));
   made.sums_offset = take(static_cast<size_t>(parts) * query_heads * shape.codes, sizeof(float));
   made.rows_offset = take(groups * row_state_floats(tables.head_dim), sizeof(float));
@@ -70,9 +70,7 @@ cudaError_t clear_workspace(const CommVqPlan& plan, void* workspace, cudaStream_
   return cudaMemsetAsync(workspace, 0, plan.scores_offset, stream);
 }
 
-cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, cudaStream_t stream) {
-  if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
-  if (request.count == 0) return cudaSuccess;
+CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
   CommVqParams params = {};
   params.sequences = request.sequences;
@@ -93,6 +91,8 @@ cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, 
   params.row_blocks = plan.row_blocks;
   params.codes = plan.shape.codes;
   params.pieces = plan.score_pieces;
+  params.score_slices = score_slices(params.tables);
+  params.one = 1;
   params.code_slices = plan.code_slices;
   params.head_blocks = plan.head_blocks;
   params.splits = splits_for(plan, request.count);
@@ -101,6 +101,13 @@ cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, 
   params.neighbours = plan.shape.pairs == RopePairs::kNeighbours;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  return params;
+}
+
+cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, cudaStream_t stream) {
+  if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
+  if (request.count == 0) return cudaSuccess;
+  const CommVqParams params = params_of(plan, request);
   cudaError_t error = launch_scores(params, plan.score_blocks, plan.score_shared, stream);
   if (error == cudaSuccess) error = launch_values(params, stream);
   if (error == cudaSuccess) error = launch_merge(params, stream);

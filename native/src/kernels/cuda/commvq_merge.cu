@@ -7,12 +7,16 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kThreads = kMergeCodes;
+constexpr int kParts = 4;  // a thread takes a quarter of the block's rows in the product
+constexpr int kThreads = kMergeCodes * kParts;
+constexpr int kMaxDim = 256;
 constexpr float kLowest = -1e30f;
+static_assert(kMaxSplits <= 4 * 32, "a lane keeps four states");
 
 struct Shared {
   float factors[kMaxSplits][4];  // of each part's sums
   float sums[kMergeCodes][4];
+  float products[kParts][4][kMaxDim];
   float row_factor[4];
   float inverse[4];  // of the sum of all weights; 0 where there are none
   bool last;
@@ -29,80 +33,88 @@ __device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, 
       params.row_states +
       (int64_t{sequence} * params.tables.kv_heads * params.row_blocks + head_rows) * row_state_floats(d) + h * (d + 2) +
       d;
-  float highest = kLowest;
-  for (int i = lane; live && i < params.splits; i += 32) {
-    const float2 state = states[int64_t{i} * params.query_heads()];
-    if (state.y > 0.0f) highest = fmaxf(highest, state.x);
+  float2 mine[kMaxSplits / 32];
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) {
+    const int i = lane + 32 * k;
+    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kLowest, 0.0f};
   }
+  const float2 rows = live ? float2{row[0], row[1]} : float2{kLowest, 0.0f};
+  float highest = rows.y > 0.0f ? rows.x : kLowest;
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kLowest);
   highest = max_over_warp(highest);
-  const bool rows = live && row[1] > 0.0f;
-  if (rows) highest = fmaxf(highest, row[0]);
   float sum = 0.0f;
-  for (int i = lane; i < params.splits; i += 32) {
-    float factor = 0.0f;
-    if (live) {
-      const float2 state = states[int64_t{i} * params.query_heads()];
-      if (state.y > 0.0f) factor = exp2_approx(state.x - highest);
-      sum = fmaf(factor, factor > 0.0f ? state.y : 0.0f, sum);
-    }
-    shared.factors[i][h] = factor;
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) {
+    const float factor = mine[k].y > 0.0f ? exp2_approx(mine[k].x - highest) : 0.0f;
+    sum = fmaf(factor, mine[k].y, sum);
+    if (lane + 32 * k < params.splits) shared.factors[lane + 32 * k][h] = factor;
   }
   sum = sum_over_warp(sum);
   if (lane == 0) {
-    const float factor = rows ? exp2_approx(row[0] - highest) : 0.0f;
-    if (rows) sum = fmaf(factor, row[1], sum);
+    const float factor = rows.y > 0.0f ? exp2_approx(rows.x - highest) : 0.0f;
+    sum = fmaf(factor, rows.y, sum);
     shared.row_factor[h] = factor;
     shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
   }
 }
 
 __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__ CommVqParams params) {
-  __shared__ Shared shared;
+  __shared__ __align__(16) Shared shared;
   const int slice = blockIdx.x, head_rows = blockIdx.y, sequence = blockIdx.z, d = params.tables.head_dim;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
-  weigh(params, sequence, head_rows, shared);
+  const int heads = min(4, params.group - first_head);
+  const int codes = min(kMergeCodes, params.codes - slice * kMergeCodes);
+  if (threadIdx.x < 4 * 32) weigh(params, sequence, head_rows, shared);
   __syncthreads();
 
-  const int n = slice * kMergeCodes + threadIdx.x;
-  const int heads = min(4, params.group - first_head);
-  float sums[4] = {};
-  if (n < params.codes) {
+  {  // Sums of all parts: a thread has one row of one head. Parts without tokens left zeros.
+    const int n = threadIdx.x % kMergeCodes, h = threadIdx.x / kMergeCodes;
     const int64_t stride = int64_t{params.query_heads()} * params.codes;
     const float* from = params.sums + int64_t{sequence} * params.splits * stride +
-                        int64_t{kv_head * params.group + first_head} * params.codes + n;
-#pragma unroll 4
-    for (int i = 0; i < params.splits; ++i, from += stride) {
-#pragma unroll
-      for (int h = 0; h < 4; ++h) {
-        const float factor = shared.factors[i][h];
-        if (h < heads && factor > 0.0f) sums[h] = fmaf(factor, __ldcs(from + int64_t{h} * params.codes), sums[h]);
-      }
-    }
+                        int64_t{kv_head * params.group + first_head + min(h, heads - 1)} * params.codes +
+                        slice * kMergeCodes + min(n, codes - 1);
+    float sum = 0.0f;
+#pragma unroll 16
+    for (int i = 0; i < params.splits; ++i) sum = fmaf(shared.factors[i][h], __ldcs(from + i * stride), sum);
+    shared.sums[n][h] = sum;
   }
-#pragma unroll
-  for (int h = 0; h < 4; ++h) shared.sums[threadIdx.x][h] = sums[h];
   __syncthreads();
 
+  {
+    const int part = threadIdx.x / kMergeCodes, first = part * (kMergeCodes / kParts);
+    const int count = max(0, min(kMergeCodes / kParts, codes - first));
+    for (int c = threadIdx.x % kMergeCodes; c < d; c += kMergeCodes) {
+      const uint16_t* table =
+          params.value_tables + (int64_t{kv_head} * params.codes + slice * kMergeCodes + first) * d + c;
+      float output[4] = {};
+#pragma unroll 16
+      for (int i = 0; i < count; ++i) {
+        const float element = halves_to_floats(__ldg(table + int64_t{i} * d)).x;
+        const float4 weights = *reinterpret_cast<const float4*>(shared.sums[first + i]);
+        output[0] = fmaf(weights.x, element, output[0]);
+        output[1] = fmaf(weights.y, element, output[1]);
+        output[2] = fmaf(weights.z, element, output[2]);
+        output[3] = fmaf(weights.w, element, output[3]);
+      }
+#pragma unroll
+      for (int h = 0; h < 4; ++h) shared.products[part][h][c] = output[h];
+    }
+  }
+  __syncthreads();
   const int64_t group = int64_t{sequence} * gridDim.y + head_rows;
   float* const share = params.shares + (group * gridDim.x + slice) * 4 * d;
-  const int codes = min(kMergeCodes, params.codes - slice * kMergeCodes);
-  for (int c = threadIdx.x; c < d; c += kThreads) {
-    const uint16_t* table = params.value_tables + (int64_t{kv_head} * params.codes + slice * kMergeCodes) * d + c;
-    float output[4] = {};
-#pragma unroll 16
-    for (int i = 0; i < codes; ++i) {
-      const float element = halves_to_floats(__ldg(table + int64_t{i} * d)).x;
-      const float4 weights = *reinterpret_cast<const float4*>(shared.sums[i]);
-      output[0] = fmaf(weights.x, element, output[0]);
-      output[1] = fmaf(weights.y, element, output[1]);
-      output[2] = fmaf(weights.z, element, output[2]);
-      output[3] = fmaf(weights.w, element, output[3]);
-    }
+  for (int i = threadIdx.x; i < 4 * d; i += kThreads) {
+    float sum = 0.0f;
 #pragma unroll
-    for (int h = 0; h < 4; ++h) share[h * d + c] = output[h];
+    for (int part = 0; part < kParts; ++part) sum += shared.products[part][i / d][i % d];
+    share[i] = sum;
   }
   __syncthreads();
   if (threadIdx.x == 0) {
+    // The barrier made the block's writes ours to publish; what other blocks published becomes ours, and with the next
+    // barrier the block's.
     uint32_t before;
     asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
                  : "=r"(before)
@@ -118,6 +130,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
   for (int i = threadIdx.x; i < heads * d; i += kThreads) {
     const int h = i / d, c = i % d;
     float output = shared.row_factor[h] > 0.0f ? shared.row_factor[h] * rows[h * (d + 2) + c] : 0.0f;
+#pragma unroll 8
     for (int s = 0; s < static_cast<int>(gridDim.x); ++s) output += shares[(s * 4 + h) * d + c];
     const int64_t row = (int64_t{sequence} * params.tables.kv_heads + kv_head) * params.group + first_head + h;
     store_number(params.outputs, params.type, row * d + c, output * shared.inverse[h]);

@@ -5,8 +5,8 @@
 
 namespace kvasir::cuda {
 
-// Scores: a block's warps. Registers allow no more.
-constexpr int kScoreWarps = 12;
+// Scores: a block's warps, as many as registers allow. Where rows have four chunks, two warps share a tile.
+KVASIR_HOST_DEVICE constexpr int score_warps(int element_bytes) { return element_bytes == 2 ? 16 : 12; }
 // Values: warps of a block, and rows of the codebook that each of them takes.
 constexpr int kValueWarps = 8;
 constexpr int kWarpCodeTiles = 2;
@@ -19,11 +19,17 @@ constexpr int kTilesPerPage = kTokensPerPage / kTileSize;
 
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
 constexpr int score_shared_bytes(const KeyTableLayout& layout) {
-  return layout.slice_bytes() + 8 * layout.slice_pairs() + kScoreWarps * 2 * kTileSize * layout.slice_stages;
+  return layout.slice_bytes() + 8 * layout.slice_pairs() +
+         score_warps(layout.element_bytes) * 2 * kTileSize * layout.slice_stages;
 }
 
 // Floats of a row state: for four query heads the output, maximum and sum.
 KVASIR_HOST_DEVICE constexpr int row_state_floats(int head_dim) { return 4 * (head_dim + 2); }
+
+// Scores that a token has: one for each slice, or two where rows have four chunks.
+KVASIR_HOST_DEVICE constexpr int score_slices(const KeyTableLayout& layout) {
+  return layout.slices() * (layout.chunks == 4 ? 2 : 1);
+}
 
 struct CommVqParams {
   const CommVqSequence* sequences;
@@ -33,7 +39,7 @@ struct CommVqParams {
   const uint16_t* value_tables;
   KeyTableLayout tables;
   uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
-  float* scores;       // [slices][tiles][query_heads][16], base-2 logarithms
+  float* scores;       // [score_slices][tiles][query_heads][16], base-2 logarithms; their sums are the scores
   float2* states;      // [count][splits][query_heads]: maximum and sum of each part
   float* sums;         // [count][splits][query_heads][codes]: weights times bits
   float* row_states;   // [count][kv_heads * row_blocks][row_state_floats]
@@ -44,6 +50,8 @@ struct CommVqParams {
   int row_blocks;
   int codes;
   int pieces;
+  int score_slices;
+  uint32_t one;  // 1
   int code_slices;
   int head_blocks;
   int splits;
@@ -60,6 +68,9 @@ struct CommVqParams {
   }
 };
 
+CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request);
+
+// The three kernels of a launch, in this order.
 cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes);
 cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
 cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream);

@@ -43,7 +43,7 @@ struct KeySums<2, kChunks> {
   static constexpr int kLanePairs = 4 * kChunks;
   uint32_t plain[kLanePairs], times_i[kLanePairs];
 
-  __device__ __forceinline__ void clear() {
+  __device__ __forceinline__ void clear(uint32_t) {
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) plain[i] = times_i[i] = 0;
   }
@@ -70,15 +70,20 @@ template <int kChunks>
 struct KeySums<1, kChunks> {
   static constexpr int kLanePairs = 8 * kChunks;
   uint32_t plain_re[kLanePairs / 2], plain_im[kLanePairs / 2], times_i_re[kLanePairs / 2], times_i_im[kLanePairs / 2];
+  uint32_t one;
 
-  __device__ __forceinline__ void clear() {
+  __device__ __forceinline__ void clear(uint32_t opaque_one) {
+    one = opaque_one;
 #pragma unroll
     for (int i = 0; i < kLanePairs / 2; ++i) plain_re[i] = plain_im[i] = times_i_re[i] = times_i_im[i] = 0;
   }
-  __device__ __forceinline__ static void add(uint32_t& re, uint32_t& im, uint32_t x, uint32_t y) {
-    re += (x & 0x00ff00ffu) + (y & 0x00ff00ffu);
-    im += __byte_perm(x, 0, 0x4341) + __byte_perm(y, 0, 0x4341);
+  __device__ __forceinline__ void add(uint32_t& re, uint32_t& im, uint32_t x, uint32_t y) const {
+    re = x_plus(y & 0x00ff00ffu, x_plus(x & 0x00ff00ffu, re));
+    im = x_plus(__byte_perm(y, 0, 0x4341), x_plus(__byte_perm(x, 0, 0x4341), im));
   }
+  // A sum that goes to the pipeline of products, because that of additions and masks is the bottleneck: the compiler
+  // must not know that `one` is 1.
+  __device__ __forceinline__ uint32_t x_plus(uint32_t x, uint32_t sum) const { return x * one + sum; }
   __device__ __forceinline__ void add_plain(int chunk, const uint4& x, const uint4& y) {
     add(plain_re[4 * chunk], plain_im[4 * chunk], x.x, y.x);
     add(plain_re[4 * chunk + 1], plain_im[4 * chunk + 1], x.y, y.y);
@@ -147,7 +152,7 @@ struct TileCursor {
   }
 };
 
-// Codes of one tile, as they are stored and then as 16-bit numbers a + 256 b in shared memory, [stages][16 tokens].
+// Codes of one tile, as they are stored and then as 16-bit numbers a + 64 b in shared memory, [stages][16 tokens].
 struct TileCodes {
   static constexpr int kRounds = 2 * kMaxSliceStages / 32;  // a lane takes eight tokens of a stage
   uint32_t words[kRounds][3];
@@ -176,43 +181,52 @@ struct TileCodes {
       const int item = lane + 32 * r;
       if (item >= 2 * stages) break;
       uint32_t w0 = words[r][0], w1 = words[r][1], w2 = words[r][2], out[4];
+      if (bits == 6) {  // eight codes in 96 bits, all shifts known
+        out[0] = (w0 & 0xfffu) | w0 << 4 & 0x0fff0000u;
+        out[1] = (__funnelshift_r(w0, w1, 24) & 0xfffu) | w1 << 12 & 0x0fff0000u;
+        out[2] = (w1 >> 16 & 0xfffu) | __funnelshift_l(w1, w2, 20) & 0x0fff0000u;
+        out[3] = (w2 >> 8 & 0xfffu) | w2 >> 4 & 0x0fff0000u;
+      } else {
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const uint32_t code = (w0 & mask) | (w0 >> bits & mask) << 8;
-        out[k / 2] = k % 2 == 0 ? code : out[k / 2] | code << 16;
-        w0 = __funnelshift_r(w0, w1, 2 * bits);
-        w1 = __funnelshift_r(w1, w2, 2 * bits);
-        w2 >>= 2 * bits;
+        for (int k = 0; k < 8; ++k) {
+          const uint32_t code = (w0 & mask) | (w0 >> bits & mask) << 6;
+          out[k / 2] = k % 2 == 0 ? code : out[k / 2] | code << 16;
+          w0 = __funnelshift_r(w0, w1, 2 * bits);
+          w1 = __funnelshift_r(w1, w2, 2 * bits);
+          w2 >>= 2 * bits;
+        }
       }
       *reinterpret_cast<uint4*>(codes + item * 8) = {out[0], out[1], out[2], out[3]};
     }
   }
 };
 
-// One warp: all tiles of a range, for one slice and four query heads.
-template <int kBytes, int kChunks>
+// One warp: all tiles of a range, for kChunks of the kRowChunks chunks of a slice's rows and four query heads.
+template <int kBytes, int kRowChunks, int kChunks>
 class ScoreWarp {
  public:
   using Sums = KeySums<kBytes, kChunks>;
   static constexpr int kLanePairs = Sums::kLanePairs;
   static constexpr int kChunkPairs = kLanePairs / kChunks;  // of a lane
-  static constexpr int kSlicePairs = 4 * kLanePairs;
-  static constexpr int kRowBytes = kTableChunkBytes * kChunks;
+  static constexpr int kPairs = 4 * kLanePairs;
+  static constexpr int kSlicePairs = kPairs * (kRowChunks / kChunks);
+  static constexpr int kRowBytes = kTableChunkBytes * kRowChunks;
 
   __device__ ScoreWarp(const CommVqParams& params, const uint8_t* slice, const float2* tile_turns, uint16_t* codes,
-                       int kv_head, int row_block, int pair_slice, int stage_slice, int lane)
+                       int kv_head, int row_block, int pair_slice, int stage_slice, int column, int lane)
       : params_(params),
-        turns_(reinterpret_cast<const double*>(slice)),
-        steps_(reinterpret_cast<const float*>(turns_ + kSlicePairs)),
-        tile_turns_(tile_turns),
-        table_(shared_address(slice + params.tables.head_bytes()) + lane % 4 * 16),
+        turns_(reinterpret_cast<const double*>(slice) + column * kPairs),
+        steps_(reinterpret_cast<const float*>(reinterpret_cast<const double*>(slice) + kSlicePairs) + column * kPairs),
+        tile_turns_(tile_turns + column * kPairs),
+        table_(shared_address(slice + params.tables.head_bytes()) + column * kChunks * kTableChunkBytes +
+               lane % 4 * 16),
         codes_(codes),
         kv_head_(kv_head),
         row_block_(row_block),
-        first_pair_(pair_slice * kSlicePairs),
+        first_pair_(pair_slice * kSlicePairs + column * kPairs),
         first_stage_(stage_slice * params.tables.slice_stages),
         stages_(params.tables.stages_of(stage_slice)),
-        slice_(pair_slice * params.tables.stage_slices + stage_slice),
+        slice_((pair_slice * params.tables.stage_slices + stage_slice) * (kRowChunks / kChunks) + column),
         lane_(lane),
         swapped_(kChunks > 1 && lane / 4 % 2 == 1) {
 #pragma unroll
@@ -301,7 +315,7 @@ class ScoreWarp {
   // Key of a token of the tile as float16 pairs, in the order of pair_of, turned by token % 8.
   __device__ __forceinline__ void decode(int token, uint32_t (&key)[kLanePairs]) const {
     Sums sums;
-    sums.clear();
+    sums.clear(params_.one);
     const uint32_t stage_bytes = params_.tables.entries * kRowBytes;
     const uint32_t swap = swapped_ ? kTableChunkBytes : 0;
     uint32_t table = table_;
@@ -311,9 +325,9 @@ class ScoreWarp {
     for (; s + 2 <= stages_; s += 2) {
       const uint32_t first = codes[0], second = codes[kTileSize];
       codes += 2 * kTileSize;
-      const uint32_t first_a = table + (first & 255) * kRowBytes, first_b = table + (first >> 8) * kRowBytes;
+      const uint32_t first_a = table + (first & 63) * kRowBytes, first_b = table + (first >> 6) * kRowBytes;
       table += stage_bytes;
-      const uint32_t second_a = table + (second & 255) * kRowBytes, second_b = table + (second >> 8) * kRowBytes;
+      const uint32_t second_a = table + (second & 63) * kRowBytes, second_b = table + (second >> 6) * kRowBytes;
       table += stage_bytes;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
@@ -326,7 +340,7 @@ class ScoreWarp {
     }
     if (s < stages_) {
       const uint32_t code = codes[0];
-      const uint32_t a = table + (code & 255) * kRowBytes, b = table + (code >> 8) * kRowBytes;
+      const uint32_t a = table + (code & 63) * kRowBytes, b = table + (code >> 6) * kRowBytes;
       const uint4 nothing = {0, 0, 0, 0};
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
@@ -449,10 +463,14 @@ class ScoreWarp {
 };
 
 // A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
-template <int kBytes, int kChunks>
-__global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid_constant__ CommVqParams params) {
+template <int kBytes, int kRowChunks>
+__global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
+    score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kSlicePairs = ScoreWarp<kBytes, kChunks>::kSlicePairs;
+  constexpr int kChunks = kRowChunks < 2 ? kRowChunks : 2;
+  constexpr int kColumns = kRowChunks / kChunks, kRanges = score_warps(kBytes) / kColumns;
+  using Warp = ScoreWarp<kBytes, kRowChunks, kChunks>;
+  constexpr int kSlicePairs = Warp::kSlicePairs;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
   auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
@@ -480,23 +498,24 @@ __global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid
       __syncthreads();
       loaded = slice;
     }
-    const int64_t first = begin + (end - begin) * warp / kScoreWarps;
-    const int64_t last = begin + (end - begin) * (warp + 1) / kScoreWarps;
+    const int range = warp / kColumns;
+    const int64_t first = begin + (end - begin) * range / kRanges;
+    const int64_t last = begin + (end - begin) * (range + 1) / kRanges;
     if (first == last) continue;
-    ScoreWarp<kBytes, kChunks>(params, shared, tile_turns, codes, slice / tables.slices(), row_block,
-                               slice % tables.slices() / tables.stage_slices, slice % tables.stage_slices, lane)
+    Warp(params, shared, tile_turns, codes, slice / tables.slices(), row_block,
+         slice % tables.slices() / tables.stage_slices, slice % tables.stage_slices, warp % kColumns, lane)
         .run(first, last);
   }
 }
 
-template <int kBytes, int kChunks>
+template <int kBytes, int kRowChunks>
 struct ScoreInstance {
   static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(score_kernel<kBytes, kChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return cudaFuncSetAttribute(score_kernel<kBytes, kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 shared_bytes);
   }
   static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    score_kernel<kBytes, kChunks><<<blocks, 32 * kScoreWarps, shared_bytes, stream>>>(params);
+    score_kernel<kBytes, kRowChunks><<<blocks, 32 * score_warps(kBytes), shared_bytes, stream>>>(params);
     return cudaGetLastError();
   }
 };

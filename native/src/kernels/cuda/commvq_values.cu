@@ -21,31 +21,48 @@ struct PageWeights {
   float2 joining[kValueWarps][4];       // of a head: what sums so far are multiplied by, and what this page's are
 };
 
+// What a lane needs of a page for its head: scores and gains of tokens 16 i + 2 g and the next, for i < 8. Loaded a
+// page ahead.
+struct PageInput {
+  float2 scores[8];
+  uint32_t gains[8];
+
+  __device__ __forceinline__ void load(const CommVqParams& params, const float* from, int64_t slice_stride,
+                                       const uint8_t* page_gains, int g) {
+    const int64_t tile_stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      scores[i] = __ldcs(reinterpret_cast<const float2*>(from + i * tile_stride));
+      gains[i] = __ldg(reinterpret_cast<const uint32_t*>(page_gains + 2 * (16 * i + 2 * g)));
+    }
+#pragma unroll 1
+    for (int s = 1; s < params.score_slices; ++s) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float2 part = __ldcs(reinterpret_cast<const float2*>(from + s * slice_stride + i * tile_stride));
+        scores[i].x += part.x;
+        scores[i].y += part.y;
+      }
+    }
+  }
+};
+
 struct Weights {
   float highest = kLowest;
   float sum = 0.0f;  // this lane's share
 
-  // One page of the lane's head: tokens 16 i + 2 g and the next, for i < 8. Returns fragments of B.
-  __device__ __forceinline__ void step(const CommVqParams& params, const float* scores, int64_t slice_stride,
-                                       const uint8_t* gains, int hidden, bool live, int g, uint2 (&fragments)[4],
+  // One page. Returns fragments of B.
+  __device__ __forceinline__ void step(const PageInput& input, int hidden, bool live, int g, uint2 (&fragments)[4],
                                        float2* joining) {
     float weights[16];
-    const int64_t tile_stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      float2 pair = {0.0f, 0.0f};
-      for (int s = 0; s < params.tables.slices(); ++s) {
-        const float2 part = __ldcs(reinterpret_cast<const float2*>(scores + s * slice_stride + i * tile_stride));
-        pair.x += part.x;
-        pair.y += part.y;
-      }
-      const int token = 16 * i + 2 * g;
-      weights[2 * i] = token < hidden || !live ? kLowest : pair.x;
-      weights[2 * i + 1] = token + 1 < hidden || !live ? kLowest : pair.y;
-    }
     float page_highest = kLowest;
 #pragma unroll
-    for (int i = 0; i < 16; ++i) page_highest = fmaxf(page_highest, weights[i]);
+    for (int i = 0; i < 8; ++i) {
+      const int token = 16 * i + 2 * g;
+      weights[2 * i] = token < hidden || !live ? kLowest : input.scores[i].x;
+      weights[2 * i + 1] = token + 1 < hidden || !live ? kLowest : input.scores[i].y;
+      page_highest = fmaxf(page_highest, fmaxf(weights[2 * i], weights[2 * i + 1]));
+    }
     page_highest = max_over_rows(page_highest);
     const float next = fmaxf(highest, page_highest);
     const float keep = exp2_approx(highest - next), gain = exp2_approx(page_highest - next);
@@ -53,7 +70,7 @@ struct Weights {
     float total = 0.0f, peak = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float2 factors = halves_to_floats(*reinterpret_cast<const uint32_t*>(gains + 2 * (16 * i + 2 * g)));
+      const float2 factors = halves_to_floats(input.gains[i]);
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float weight = exp2_approx(weights[2 * i + k] - page_highest);
@@ -92,7 +109,7 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
   const int64_t first_tile = pages_before(params, sequence_index, lane) * kTilesPerPage;
   const CommVqSequence& sequence = params.sequences[sequence_index];
   const Range range = pages_of(params, sequence.page_count, split);
-  const int query_heads = params.query_heads();
+  const int query_heads = params.query_heads(), hidden = sequence.hidden_tokens;
   const int my_head = head_block * kBlockHeads + 4 * warp + h;
   const bool live = my_head < query_heads;
   const int64_t tile_stride = static_cast<int64_t>(query_heads) * kTileSize;
@@ -105,8 +122,16 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
   const int code_tiles = params.codes / kTileSize;
   float sums[kWarpCodeTiles][kValueWarps][2] = {};
   Weights weights;
-  for (int page = range.begin; page < range.end; ++page, scores += kTilesPerPage * tile_stride) {
-    const uint8_t* const values = sequence.pages[page] + params.value_offset();
+  PageInput input;
+  const bool makes_weights = warp < head_tiles;
+  const uint8_t* values = nullptr;       // of the page
+  const uint8_t* next_values = nullptr;  // of the one after it: its address is waited for here, not at its own turn
+  if (range.begin < range.end) {
+    values = sequence.pages[range.begin] + params.value_offset();
+    if (makes_weights) input.load(params, scores, slice_stride, values, g);
+  }
+  for (int page = range.begin; page < range.end; ++page, values = next_values) {
+    if (page + 1 < range.end) next_values = sequence.pages[page + 1] + params.value_offset();
     uint32_t bits[kWarpCodeTiles][4][2];
 #pragma unroll
     for (int t = 0; t < kWarpCodeTiles; ++t) {
@@ -114,19 +139,28 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
           values + 2 * kTokensPerPage + static_cast<int64_t>(min(first_code_tile + t, code_tiles - 1)) * 256;
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        bits[t][s][0] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g)) >> h;
-        bits[t][s][1] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g + 32)) >> h;
+        bits[t][s][0] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g));
+        bits[t][s][1] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g + 32));
       }
     }
     PageWeights& mine = shared[(page - range.begin) % 2];
-    if (warp < head_tiles) {
+    if (makes_weights) {
       uint2 fragments[4];
       float2 joining;
-      weights.step(params, scores, slice_stride, values, page == 0 ? sequence.hidden_tokens : 0, live, g, fragments,
-                   &joining);
+      weights.step(input, page == 0 ? hidden : 0, live, g, fragments, &joining);
 #pragma unroll
       for (int s = 0; s < 4; ++s) mine.fragments[warp][s][lane] = fragments[s];
       if (g == 0) mine.joining[warp][h] = joining;
+      scores += kTilesPerPage * tile_stride;
+      if (page + 1 < range.end) input.load(params, scores, slice_stride, next_values, g);
+    }
+#pragma unroll
+    for (int t = 0; t < kWarpCodeTiles; ++t) {
+#pragma unroll
+      for (int s = 0; s < 4; ++s) {
+        bits[t][s][0] >>= h;
+        bits[t][s][1] >>= h;
+      }
     }
     __syncthreads();
 #pragma unroll
@@ -160,11 +194,10 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
     const float sum = sum_over_rows(weights.sum);
     if (g == 0 && live) params.states[part * query_heads + my_head] = {weights.highest, sum};
   }
-  if (range.begin == range.end) return;
 #pragma unroll
   for (int n = 0; n < kValueWarps; ++n) {
     const int head = head_block * kBlockHeads + 4 * n + h;
-    if (n >= head_tiles || head >= query_heads) break;
+    if (head >= query_heads) break;
 #pragma unroll
     for (int t = 0; t < kWarpCodeTiles; ++t) {
       if (first_code_tile + t >= code_tiles) continue;
