@@ -11,6 +11,7 @@ int backend_count();
 const char* backend_name(int backend);     // "avx512", "avx2", "neon", "scalar", ...
 const char* backend_summary(int backend);  // what it needs and what it does
 bool backend_available(int backend);
+const char* backend_obstacle(int backend);  // why it is not available; empty where it is
 
 // The backend that "auto" means here. Throws kUnavailable if KVASIR_BACKEND names one that cannot run.
 const char* default_backend();

@@ -118,7 +118,8 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
       state = engine.make_state(plan);
     }
     if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kWindow, query_bytes, BlockPlace::kHost);
-    engine.reserve(state ? state.get() : state_.get(), page_count() + to_seal);
+    LayerState* engine_state = state ? state.get() : state_.get();
+    engine.reserve(engine_state, page_count() + to_seal);
 
     const int parts = plan.shapes[0].parts();
     std::vector<NewPage> pages;
@@ -141,9 +142,10 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
       const int index = static_cast<int>(side);
       if (to_seal == 0 || !plan.codecs[index]->grow) continue;
       Seal seal(*this, plan, append, side, to_seal, new_body, memory);
+      if (append.grow(side, seal, tables[index], engine_state)) continue;
       plan.codecs[index]->grow(plan.attention.formats[index], seal, tables[index]);
     }
-    if (to_seal > 0) append.seal(pages, heads, tables);
+    if (to_seal > 0) append.seal(pages, heads, tables, engine_state);
     for (int side = 0; side < 2; ++side) tables_[side] = std::move(tables[side]);
   }
 

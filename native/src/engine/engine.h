@@ -55,6 +55,8 @@ struct PartHeads {
   }
 };
 
+class LayerState;
+
 // An append under way. Its steps, in order: open, then seal where pages are to be, then fill.
 class Append {
  public:
@@ -67,8 +69,11 @@ class Append {
   virtual void open(const SequenceView& before, int64_t pages) = 0;
   // Body tokens first .. first + count - 1 of one kv head, as float16 values: out[count][stride]. From many threads.
   virtual void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const = 0;
-  // Writes the pages.
-  virtual void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) = 0;
+  // What Codec::grow does, where the engine has a way of its own to do it; false where it has not.
+  virtual bool grow(Side, SealInput&, SideTable&, LayerState*) { return false; }
+  // Writes the pages. `state` is the layer's, also where this is its first append.
+  virtual void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
+                    LayerState* state) = 0;
   // Writes what is in no page to the 16-bit rows at `storage`: what `before` had there moves up. Cannot fail.
   virtual void fill(uint8_t* storage) = 0;
 

@@ -72,6 +72,13 @@ const char* backend_summary(int backend) {
   return backend < kDevices ? device_at(backend).summary : backend_at(backend - kDevices).summary;
 }
 
+const char* backend_obstacle(int backend) {
+  check_index(backend);
+  if (backend >= kDevices) return available(backend) ? "" : "this processor lacks the instructions";
+  static const std::string obstacles[kDevices] = {device_at(0).obstacle()};  // does not change while we run
+  return obstacles[backend].c_str();
+}
+
 bool backend_available(int backend) {
   check_index(backend);
   return available(backend);

@@ -15,8 +15,6 @@
 namespace kvasir {
 namespace {
 
-// Most points that patterns are mined from; a longer prompt is sampled.
-constexpr int64_t kMiningPoints = 16384;
 // The range of a group must not pass the largest float16, 65504; a minimum that is rounded down may add 32 to it.
 constexpr float kMaxRange = 65504.0f - 64.0f;
 
@@ -69,7 +67,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 // Patterns of the prompt, at the first page that a sequence seals: k-means over all tokens that it has.
 void mine(const PageFormat& format, SealInput& input, SideTable& table) {
   const int d = format.head_dim;
-  const int64_t points = std::min(input.tokens, kMiningPoints);
+  const int64_t points = std::min(input.tokens, pattern::kMiningPoints);
   KMeansOptions options;
   options.clusters =
       static_cast<int>(std::min<int64_t>(static_cast<int64_t>(format.numbers[pattern::kPatterns]), points));

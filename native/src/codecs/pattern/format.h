@@ -19,6 +19,9 @@ enum Number {
   kAcceptRatio,    // values: largest ratio of flattened to raw range; negative: no test
 };
 
+// Most points that patterns are mined from; a longer prompt is sampled.
+constexpr int64_t kMiningPoints = 16384;
+
 KVASIR_HOST_DEVICE static inline size_t labels_offset(const PageFormat& format) {
   return uniform::layout_of(format).bytes;
 }

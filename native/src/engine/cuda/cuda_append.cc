@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/kmeans.h"
 #include "base/thread_pool.h"
 #include "codecs/pattern/format.h"
 #include "engine/cuda/status.h"
-#include "kernels/cuda/convert.h"
 #include "kernels/cuda/encode.h"
-#include "kernels/cuda/pattern_layout.h"
+#include "kernels/cuda/kmeans.h"
+#include "kernels/cuda/seal_patterns.h"
 
 namespace kvasir::cuda {
 
@@ -54,11 +55,85 @@ void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, floa
   }
 }
 
-void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
+bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState* state) {
+  if (!layer_.labels()) return false;
+  const int index = static_cast<int>(side);
+  const PageFormat& format = plan_.attention.formats[index];
+  const bool mining = table.chunks.empty();
+  if (!mining && format.numbers[pattern::kNewPatterns] == 0) return true;
+  const int64_t points = std::min(input.tokens, pattern::kMiningPoints);
+  const auto patterns = static_cast<int64_t>(format.numbers[pattern::kPatterns]);
+  const int added = static_cast<int>(mining ? std::min(patterns, points) : input.page_count);
+  const int first = table.size();
+  auto& known = static_cast<CudaLayerState&>(*state);
+  PatternVectors vectors[2] = {};
+  vectors[index] = known.room_for(side, table, first + added);
+  if (mining) {
+    const DeviceScratch scratch(arena_, mining_scratch_bytes(layer_.row_shape(), points));
+    const KMeansOptions options;
+    MiningRequest request = {};
+    request.shape = layer_.row_shape();
+    request.staging = staging_;
+    request.tokens = input.tokens;
+    request.points = points;
+    request.clusters = added;
+    request.max_steps = options.max_steps;
+    request.tolerance = static_cast<float>(options.tolerance);
+    request.seed = options.seed;
+    request.vectors[index] = vectors[index];
+    request.scratch = scratch.as<void>();
+    check(mine_patterns(request, stream_), "mining patterns");
+  } else {
+    CentreRequest request = {};
+    request.shape = layer_.row_shape();
+    request.staging = staging_;
+    request.page_count = input.page_count;
+    request.vectors[index] = vectors[index];
+    request.first_vector[index] = first;
+    check(add_centres(request, stream_), "adding patterns");
+  }
+  const std::shared_ptr<uint16_t> copy = input.take(int64_t{input.kv_heads} * added * format.head_dim);
+  known.read_vectors(side, first, added, copy.get());
+  if (mining) {
+    table.chunks.push_back({copy, added, 0});
+    return true;
+  }
+  // Chunks after the first have one vector a head; `copy` has them page by page.
+  for (int i = 0; i < added; ++i) {
+    const std::shared_ptr<const uint16_t> one(copy, copy.get() + int64_t{i} * input.kv_heads * format.head_dim);
+    table.chunks.push_back({one, 1, input.first_page + i});
+  }
+  return true;
+}
+
+void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
+                      LayerState* state) {
+  if (layer_.labels()) return encode_patterns(pages, tables, static_cast<const CudaLayerState&>(*state));
   const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
   const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
   if (!keys || !values) encode_here(pages, heads, tables);
   if (keys || values) encode_on_device(pages, keys, values);
+}
+
+void CudaAppend::encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2],
+                                 const CudaLayerState& state) {
+  PatternSealRequest request = {};
+  request.shape = layer_.row_shape();
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const int index = static_cast<int>(side);
+    const PageFormat& format = plan_.attention.formats[index];
+    request.bits[index] = format.bits;
+    request.options[index] = {true, format.numbers[pattern::kSquaredMetric] != 0,
+                              format.numbers[pattern::kAcceptTest] != 0, format.numbers[pattern::kAcceptRatio]};
+    request.tables[index] = state.describe(side, tables[index], 0);
+  }
+  std::vector<uint8_t*> addresses;
+  for (const NewPage& page : pages) addresses.push_back(page.data);
+  request.staging = staging_;
+  request.first_page = pages[0].number;
+  request.pages = addresses.data();
+  request.page_count = static_cast<int64_t>(addresses.size());
+  check(seal_pattern_pages(request, stream_), "sealing pages");
 }
 
 void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values) {
@@ -116,35 +191,9 @@ void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads&
                 canonical[page].data() + pages[page].view->part_offset(side, kv_head));
   });
   // A side that the device encodes is written after this.
-  std::vector<uint8_t> arranged;
   for (size_t i = 0; i < pages.size(); ++i) {
-    const uint8_t* bytes = canonical[i].data();
-    if (layer_.family() == PageFamily::kFragments) {
-      arranged.assign(canonical[i].size(), 0);
-      arrange(pages[i], bytes, arranged.data());
-      bytes = arranged.data();
-    }
-    check(cudaMemcpyAsync(pages[i].data, bytes, canonical[i].size(), cudaMemcpyHostToDevice, stream_),
+    check(cudaMemcpyAsync(pages[i].data, canonical[i].data(), canonical[i].size(), cudaMemcpyHostToDevice, stream_),
           "uploading pages");
-  }
-}
-
-void CudaAppend::arrange(const NewPage& page, const uint8_t* canonical, uint8_t* out) const {
-  const PageShape& shape = *page.view->shape;
-  const HeadLayout layout = layer_.head_layout(shape);
-  const int stride = layer_.label_bytes() + layout.bytes();
-  for (int head = 0; head < plan_.attention.kv_heads; ++head) {
-    const uint8_t* keys = canonical + shape.part_offset(Side::kKeys, head);
-    const uint8_t* values = canonical + shape.part_offset(Side::kValues, head);
-    uint8_t* block = out + static_cast<size_t>(head) * stride;
-    if (layer_.labels()) {
-      for (int t = 0; t < kPageTokens; ++t) {
-        block[key_label_byte(t)] = keys[pattern::labels_offset(shape.formats[0]) + t];
-        block[value_label_byte(t)] = values[pattern::labels_offset(shape.formats[1]) + t];
-      }
-    }
-    pack_keys(layout, keys, block + layer_.label_bytes());
-    pack_values(layout, values, block + layer_.label_bytes());
   }
 }
 

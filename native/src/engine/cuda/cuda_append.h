@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/cuda/device_layer.h"
+#include "engine/cuda/layer_state.h"
 #include "engine/engine.h"
 
 namespace kvasir::cuda {
@@ -24,7 +25,9 @@ class CudaAppend : public Append {
 
   void open(const SequenceView& before, int64_t pages) override;
   void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override;
-  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) override;
+  bool grow(Side side, SealInput& input, SideTable& table, LayerState* state) override;
+  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
+            LayerState* state) override;
   void fill(uint8_t* storage) override;
 
  private:
@@ -32,10 +35,8 @@ class CudaAppend : public Append {
   int64_t new_sinks() const;
   size_t side_halves() const;
   void encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values);
+  void encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2], const CudaLayerState& state);
   void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
-  // The bytes of a page as the device has them, from its parts in the layout of docs/format.md.
-  void arrange(const NewPage& page, const uint8_t* canonical, uint8_t* out) const;
-
   const DeviceLayer& layer_;
   DeviceArena& arena_;
   const cudaStream_t stream_;

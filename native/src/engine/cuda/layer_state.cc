@@ -32,7 +32,10 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   if (view.first_page != first_page_ || view.page_count != page_count_ || epoch != epoch_) update_pages(view);
   epoch_ = epoch;
   for (Side side : {Side::kKeys, Side::kValues}) {
-    if (layer_.kind(side) == SideKind::kPattern) update_table(view, side);
+    if (layer_.kind(side) != SideKind::kPattern) continue;
+    const SideTable& table = *view.tables[static_cast<int>(side)];
+    update_table(side, table);
+    tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
 
   // What the newest token sees.
@@ -76,37 +79,36 @@ void CudaLayerState::update_pages(const SequenceView& view) {
   page_count_ = view.page_count;
 }
 
-void CudaLayerState::update_table(const SequenceView& view, Side side) {
+void CudaLayerState::update_table(Side side, const SideTable& table) { room_for(side, table, table.size()); }
+
+PatternVectors CudaLayerState::room_for(Side side, const SideTable& table, int64_t wanted) {
   Table& known = tables_[static_cast<int>(side)];
-  const SideTable& table = *view.tables[static_cast<int>(side)];
   const RowShape shape = layer_.row_shape();
   const PatternTableLayout layout = {shape.head_dim};
   std::vector<const uint16_t*> vectors = side_vectors(table, 0, shape.head_dim);
-  const auto count = static_cast<int64_t>(vectors.size());
+  const auto count = static_cast<int>(vectors.size());
 
   // Whole tiles are uploaded, from the first that has something new.
-  size_t same = 0;
-  while (same < vectors.size() && same < known.vectors.size() && vectors[same] == known.vectors[same]) ++same;
-  if (count > known.capacity) {
-    known.capacity = std::max<int64_t>(count, known.capacity * 3 / 2 + 64);
-    known.capacity = (known.capacity + kTileSize - 1) / kTileSize * kTileSize;
+  int same = 0;
+  const int listed = std::min(count, static_cast<int>(known.vectors.size()));
+  while (same < listed && vectors[same] == known.vectors[same]) ++same;
+  if (wanted > known.capacity) {
+    known.capacity = (std::max<int64_t>(wanted, known.capacity * 3 / 2 + 64) + kTileSize - 1) / kTileSize * kTileSize;
     known.memory = DeviceScratch(arena_, static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))) *
                                              static_cast<size_t>(shape.kv_heads));
+    check(cudaMemsetAsync(known.memory.as<void>(), 0, known.memory.bytes(), stream_), "clearing patterns");
     same = 0;
   }
   const int64_t head_stride = layout.bytes(static_cast<int>(known.capacity));
-  if (count > 0 && same < vectors.size()) {
-    const int first = static_cast<int>(same) / kTileSize * kTileSize;
-    const int64_t begin = layout.bytes(first), bytes = layout.bytes(static_cast<int>(count)) - begin;
+  if (same < count) {
+    const int first = same / kTileSize * kTileSize;
+    const int64_t begin = layout.bytes(first), bytes = layout.bytes(count) - begin;
     std::vector<uint8_t> tiles(static_cast<size_t>(bytes) * shape.kv_heads);
     for (int head = 0; head < shape.kv_heads; ++head) {
       const std::vector<const uint16_t*> rows = side_vectors(table, head, shape.head_dim);
       uint8_t* out = tiles.data() + static_cast<size_t>(bytes) * head;
-      for (int v = first; v < static_cast<int>(count); ++v) {
-        for (int c = 0; c < shape.head_dim; ++c) {
-          const int64_t byte = side == Side::kKeys ? layout.key_byte(v, c) : layout.value_byte(v, c);
-          std::memcpy(out + byte - begin, rows[v] + c, sizeof(uint16_t));
-        }
+      for (int v = first; v < count; ++v) {
+        for (int c = 0; c < shape.head_dim; ++c) std::memcpy(out + byte_of(side, v, c) - begin, rows[v] + c, 2);
       }
     }
     check(cudaMemcpy2DAsync(known.memory.as<uint8_t>() + begin, static_cast<size_t>(head_stride), tiles.data(),
@@ -115,13 +117,46 @@ void CudaLayerState::update_table(const SequenceView& view, Side side) {
           "uploading patterns");
   }
   known.vectors = std::move(vectors);
-  known.table = {};
-  if (count == 0) return;
-  known.table.vectors = known.memory.as<uint8_t>();
-  known.table.head_stride = head_stride;
-  known.table.fixed = table.chunks.front().rows;
-  known.table.added = static_cast<int32_t>(count) - known.table.fixed;
-  known.table.first_page = table.chunks.size() > 1 ? static_cast<int32_t>(table.chunks[1].page - view.first_page) : 0;
+  return {known.memory.as<uint8_t>(), head_stride};
+}
+
+void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out) const {
+  const Table& known = tables_[static_cast<int>(side)];
+  const RowShape shape = layer_.row_shape();
+  const PatternTableLayout layout = {shape.head_dim};
+  const int64_t begin = layout.bytes(first / kTileSize * kTileSize), bytes = layout.bytes(first + count) - begin;
+  std::vector<uint8_t> tiles(static_cast<size_t>(bytes) * shape.kv_heads);
+  check(
+      cudaMemcpy2DAsync(tiles.data(), static_cast<size_t>(bytes), known.memory.as<uint8_t>() + begin,
+                        static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))), static_cast<size_t>(bytes),
+                        static_cast<size_t>(shape.kv_heads), cudaMemcpyDeviceToHost, stream_),
+      "reading patterns");
+  check(cudaStreamSynchronize(stream_), "reading patterns");
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    const uint8_t* from = tiles.data() + static_cast<size_t>(bytes) * head - begin;
+    for (int i = 0; i < count; ++i) {
+      const int row = first == 0 ? head * count + i : i * shape.kv_heads + head;
+      uint16_t* to = out + static_cast<size_t>(row) * shape.head_dim;
+      for (int c = 0; c < shape.head_dim; ++c) std::memcpy(to + c, from + byte_of(side, first + i, c), 2);
+    }
+  }
+}
+
+PatternTable CudaLayerState::describe(Side side, const SideTable& table, int64_t first_page) const {
+  const Table& known = tables_[static_cast<int>(side)];
+  PatternTable result = {};
+  if (table.chunks.empty()) return result;
+  result.vectors = known.memory.as<uint8_t>();
+  result.head_stride = PatternTableLayout{layer_.row_shape().head_dim}.bytes(static_cast<int>(known.capacity));
+  result.fixed = table.chunks.front().rows;
+  result.added = table.size() - result.fixed;
+  if (result.added > 0) result.first_page = static_cast<int32_t>(table.chunks[1].page - first_page);
+  return result;
+}
+
+int64_t CudaLayerState::byte_of(Side side, int vector, int channel) const {
+  const PatternTableLayout layout = {layer_.row_shape().head_dim};
+  return side == Side::kKeys ? layout.key_byte(vector, channel) : layout.value_byte(vector, channel);
 }
 
 }  // namespace kvasir::cuda

@@ -9,6 +9,7 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
+#include "kernels/cuda/seal_patterns.h"
 
 namespace kvasir::cuda {
 
@@ -26,6 +27,13 @@ class CudaLayerState : public LayerState {
   const DecodeSequence& latest() const { return latest_; }
   // Addresses of the pages that the view has, in device memory; the first is page number `first_page` of the view.
   const uint8_t* const* page_addresses() const { return addresses_.as<const uint8_t*>(); }
+  // Memory for so many vectors of a side table, of which the device gets those that `table` has.
+  PatternVectors room_for(Side side, const SideTable& table, int64_t vectors);
+  // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of
+  // those after it [count][kv_heads][head_dim]. Waits.
+  void read_vectors(Side side, int first, int count, uint16_t* out) const;
+  // The table as launches see it, with pages counted from `first_page`.
+  PatternTable describe(Side side, const SideTable& table, int64_t first_page) const;
   const PatternTable& table(Side side) const { return tables_[static_cast<int>(side)].table; }
 
  private:
@@ -37,7 +45,8 @@ class CudaLayerState : public LayerState {
   };
 
   void update_pages(const SequenceView& view);
-  void update_table(const SequenceView& view, Side side);
+  int64_t byte_of(Side side, int vector, int channel) const;  // in a table, of kv head 0
+  void update_table(Side side, const SideTable& table);
 
   const DeviceLayer& layer_;
   DeviceArena& arena_;

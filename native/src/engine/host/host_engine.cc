@@ -54,7 +54,8 @@ class HostAppend : public Append {
     }
   }
 
-  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) override {
+  void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
+            LayerState*) override {
     const int parts = plan_.shapes[0].parts();
     for (const NewPage& page : pages) write_table(page);
     ThreadPool::shared().run(static_cast<int>(pages.size()) * parts, [&](int task) {

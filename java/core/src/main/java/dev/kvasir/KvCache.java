@@ -138,6 +138,33 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * {@link #attend(int, List, float[], float[], int)} on memory of the device that the cache is on. Returns before the
+   * work is done; it waits for what is on the stream, and what is put there later waits for it.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one
+   * @param queries {@code [sequences][tokens][queryHeads][headDim]}
+   * @param outputs the same shape and type
+   * @param tokens query tokens of each sequence, 1 or more
+   * @param stream the stream that the queries are made on and the outputs used on
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short, the types differ, or a sequence
+   *     is of another cache or shorter than {@code tokens}
+   * @throws NotFiniteException if an earlier append from the device held NaN, infinity or a magnitude above 32752
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(
+      int layer,
+      List<KvSequence> sequences,
+      DeviceBuffer queries,
+      DeviceBuffer outputs,
+      int tokens,
+      DeviceStream stream) {
+    attend(layer, ids(sequences), queries, outputs, tokens, stream);
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
    * Shows queries to sequences whose method goes by them ({@link MixKvq}), without computing attention. What {@code
    * attend} computes it sees by itself; this is for a prompt whose attention is computed elsewhere, before the prompt is
    * appended. Other methods ignore it.
@@ -220,6 +247,18 @@ public final class KvCache implements AutoCloseable {
       cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
       Floats.deliver(target, outputs);
     }
+  }
+
+  void attend(
+      int layer, long[] ids, DeviceBuffer queries, DeviceBuffer outputs, int tokens, DeviceStream stream) {
+    long needed = queryElements(layer, ids.length, tokens);
+    queries.require("queries", needed);
+    outputs.require("outputs", needed);
+    if (queries.type() != outputs.type()) {
+      throw new IllegalArgumentException("queries are " + queries.type() + " and outputs " + outputs.type());
+    }
+    Objects.requireNonNull(stream, "stream");
+    cache.attend(layer, ids, queries, outputs, tokens, stream);
   }
 
   void observe(int layer, long[] ids, float[] queries, int tokens) {

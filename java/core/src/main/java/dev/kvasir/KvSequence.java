@@ -125,6 +125,54 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
+   * {@link #append(int, float[], float[], int)} from memory of the device that the cache is on. Returns before the work
+   * is done; it waits for what is on the stream, and what is put there later waits for it.
+   *
+   * <p>The device checks the elements when it gets there. What an append would refuse is stored as 0, and the next call
+   * of the cache that appends or attends throws a {@link NotFiniteException}, once.
+   *
+   * @param layer 0 .. layers-1
+   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param values the same shape and type
+   * @param tokens 1 or more
+   * @param stream the stream that the rows are made on
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short or the types differ
+   * @throws NotFiniteException if an earlier append held NaN, infinity or a magnitude above 32752
+   * @throws BudgetExceededException if the tokens do not fit the budget
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void append(int layer, DeviceBuffer keys, DeviceBuffer values, int tokens, DeviceStream stream) {
+    long needed = rowElements(layer, tokens);
+    keys.require("keys", needed);
+    values.require("values", needed);
+    if (keys.type() != values.type()) {
+      throw new IllegalArgumentException("keys are " + keys.type() + " and values " + values.type());
+    }
+    Objects.requireNonNull(stream, "stream");
+    run(() -> target.append(id, layer, keys, values, tokens, stream));
+  }
+
+  /**
+   * {@link #attend(int, float[], float[])} on memory of the device that the cache is on: {@link KvCache#attend(int,
+   * java.util.List, DeviceBuffer, DeviceBuffer, int, DeviceStream)} for this sequence and one query token.
+   *
+   * @param layer 0 .. layers-1
+   * @param query {@code [queryHeads][headDim]}
+   * @param output the same shape and type
+   * @param stream the stream that the query is made on and the output used on
+   * @throws IllegalArgumentException if an argument is out of range, a buffer too short, the types differ or the layer
+   *     is empty
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void attend(int layer, DeviceBuffer query, DeviceBuffer output, DeviceStream stream) {
+    lifetime.requireOpen();
+    cache.attend(layer, ids, query, output, 1, stream);
+    Reference.reachabilityFence(this);
+  }
+
+  /**
    * Attention of the newest token's query over all tokens that the layer holds.
    *
    * @param layer 0 .. layers-1

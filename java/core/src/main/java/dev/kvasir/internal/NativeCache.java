@@ -1,5 +1,8 @@
 package dev.kvasir.internal;
 
+import dev.kvasir.DeviceBuffer;
+import dev.kvasir.DeviceStream;
+import dev.kvasir.ElementType;
 import dev.kvasir.HalfFormat;
 import dev.kvasir.KvStats;
 import dev.kvasir.Side;
@@ -118,6 +121,26 @@ public final class NativeCache implements AutoCloseable {
     attend(layer, ids.length, tokens, target -> target.attend(layer, idBuffer, ids.length, tokens, queries, outputs));
   }
 
+  public void append(long id, int layer, DeviceBuffer keys, DeviceBuffer values, int tokens, DeviceStream stream) {
+    DeviceAddress k = new DeviceAddress(keys.address());
+    DeviceAddress v = new DeviceAddress(values.address());
+    DeviceAddress s = new DeviceAddress(stream.handle());
+    append(
+        layer, tokens, target -> target.append_device(id, layer, k, v, code(keys.type()), tokens, s));
+  }
+
+  public void attend(
+      int layer, long[] ids, DeviceBuffer queries, DeviceBuffer outputs, int tokens, DeviceStream stream) {
+    DeviceAddress q = new DeviceAddress(queries.address());
+    DeviceAddress o = new DeviceAddress(outputs.address());
+    DeviceAddress s = new DeviceAddress(stream.handle());
+    attend(
+        layer,
+        ids.length,
+        tokens,
+        target -> target.attend_device(layer, ids, ids.length, tokens, q, o, code(queries.type()), s));
+  }
+
   public void observe(int layer, long[] ids, float[] queries, int tokens) {
     run(target -> target.observe(layer, ids, ids.length, tokens, queries));
   }
@@ -219,6 +242,17 @@ public final class NativeCache implements AutoCloseable {
     } finally {
       lifetime.release();
       Reference.reachabilityFence(this);
+    }
+  }
+
+  private static int code(ElementType type) {
+    switch (type) {
+      case FLOAT32:
+        return Native.kFloat32;
+      case FLOAT16:
+        return Native.kFloat16;
+      default:
+        return Native.kBFloat16;
     }
   }
 

@@ -196,7 +196,7 @@ public final class NativeLibrary {
   private static String whyNoCuda() {
     for (int i = 0; i < Native.backend_count(); i++) {
       if (Native.backend_name(i).equals(CUDA)) {
-        return "the cuda backend cannot run here (" + Native.backend_summary(i) + ")";
+        return "the cuda backend cannot run here: " + Native.backend_obstacle(i);
       }
     }
     return "the loaded library was built without the cuda backend";

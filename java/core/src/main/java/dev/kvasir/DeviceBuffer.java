@@ -1,0 +1,56 @@
+package dev.kvasir;
+
+import dev.kvasir.internal.Sizes;
+import java.util.Objects;
+import org.bytedeco.javacpp.Pointer;
+
+/**
+ * Memory of a device that somebody else owns, by its address: what a JVM program that already holds tensors on the GPU
+ * hands to a cache of the backend {@code "cuda"}, so that nothing is copied. It must stay allocated until the work that
+ * uses it is done, on the stream it was given with.
+ *
+ * @param address of the first element, aligned to the element's size
+ * @param type what the elements are
+ * @param elements how many there are
+ */
+public record DeviceBuffer(long address, ElementType type, long elements) {
+
+  /**
+   * Checks the description. What is at the address is for the caller to know.
+   *
+   * @param address of the first element
+   * @param type what the elements are
+   * @param elements how many there are
+   * @throws IllegalArgumentException if the address is 0 or not aligned, or the number negative
+   */
+  public DeviceBuffer {
+    Objects.requireNonNull(type, "type");
+    Sizes.requireNotNegative("elements", elements);
+    if (address == 0) {
+      throw new IllegalArgumentException("the address is null");
+    }
+    if (address % type.bytes() != 0) {
+      throw new IllegalArgumentException(
+          "the address 0x" + Long.toHexString(address) + " is no multiple of " + type.bytes());
+    }
+  }
+
+  /**
+   * The memory that a pointer of JavaCPP's CUDA presets points at, from its position on.
+   *
+   * @param pointer from {@code cudaMalloc} or the like
+   * @param type what the elements are
+   * @param elements how many there are from the position on
+   * @return a buffer
+   * @throws IllegalArgumentException if the pointer is null or not aligned, or the number negative
+   */
+  public static DeviceBuffer of(Pointer pointer, ElementType type, long elements) {
+    return new DeviceBuffer(pointer.address() + pointer.position() * pointer.sizeof(), type, elements);
+  }
+
+  void require(String name, long needed) {
+    if (elements < needed) {
+      throw new IllegalArgumentException(name + " has " + elements + " elements, " + needed + " are needed");
+    }
+  }
+}
