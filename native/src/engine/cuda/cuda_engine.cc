@@ -105,6 +105,12 @@ class Flags {
   volatile uint32_t* words_ = nullptr;
 };
 
+// What kernels load 16 bytes at a time.
+void check_address(const char* what, const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 == 0) return;
+  throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
+}
+
 bool capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "asking a stream");
@@ -200,6 +206,8 @@ class CudaEngine : public Engine {
     input.refused = refused_.there();
     for (int side = 0; side < 2; ++side) input.types[side] = number_type(stored.types[side]);
     if (rows.on_device) {
+      check_address("keys", rows.sides[0]);
+      check_address("values", rows.sides[1]);
       for (int side = 0; side < 2; ++side) input.sides[side] = rows.sides[side];
       input.key_scaling = layer_of(plan).key_scaling();
       return std::make_unique<DeviceAppend>(*this, layer_of(plan), input, static_cast<cudaStream_t>(rows.stream));
@@ -306,6 +314,8 @@ class CudaEngine : public Engine {
     const NumberType type = number_type(device.type);
     const size_t bytes = query_elements(plan, request) * number_bytes(type);
     const auto stream = static_cast<cudaStream_t>(device.stream);
+    check_address("queries", device.queries);
+    check_address("outputs", device.outputs);
     std::lock_guard<std::mutex> lock(mutex_);
     if (capturing(stream)) return capture(plan, request, device, bytes);
     DeviceScratch scaled;

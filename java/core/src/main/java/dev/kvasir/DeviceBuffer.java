@@ -9,11 +9,14 @@ import org.bytedeco.javacpp.Pointer;
  * hands to a cache of the backend {@code "cuda"}, so that nothing is copied. It must stay allocated until the work that
  * uses it is done, on the stream it was given with.
  *
- * @param address of the first element, aligned to the element's size
+ * @param address of the first element, a multiple of 16
  * @param type what the elements are
  * @param elements how many there are
  */
 public record DeviceBuffer(long address, ElementType type, long elements) {
+
+  /** What addresses must be a multiple of. */
+  public static final int ALIGNMENT = 16;
 
   /**
    * Checks the description. What is at the address is for the caller to know.
@@ -29,9 +32,8 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
     if (address == 0) {
       throw new IllegalArgumentException("the address is null");
     }
-    if (address % type.bytes() != 0) {
-      throw new IllegalArgumentException(
-          "the address 0x" + Long.toHexString(address) + " is no multiple of " + type.bytes());
+    if (address % ALIGNMENT != 0) {
+      throw new IllegalArgumentException("the address 0x" + Long.toHexString(address) + " is no multiple of " + ALIGNMENT);
     }
   }
 
