@@ -1,0 +1,302 @@
+// Times decode attention on tiered keys with uniform values: microseconds, GB/s of the device's own layout, and the
+// error of one query head against double.
+//
+//   tiered_bench [--kv-heads 8] [--group 4] [--contexts 8192,32768,131072] [--batches 1,16] [--value-bits 2,4]
+//                [--n16 3] [--n4 20]
+//
+// Head dim 128. n16 channels of a page have 16 bits and n4 have 4: by default 2.64 bits a key element, what a budget of
+// 2.7 gives. Pages are random, 8 of them, over and over; launches go round enough copies of the batch that none finds
+// its pages in the L2 cache.
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstring>
+#include <string>
+
+#include "codecs/tiered/format.h"
+#include "codecs/uniform/format.h"
+#include "fill.cuh"
+#include "kernels/cuda/tiered_decode.h"
+#include "launch_timing.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+
+constexpr int kDim = 128;
+constexpr int kDistinct = 8;
+
+struct Options {
+  int kv_heads = 8, group = 4, n16 = 3, n4 = 20;
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, value_bits = {2, 4};
+};
+
+std::vector<int> numbers(const char* text) {
+  std::vector<int> list;
+  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
+    list.push_back(std::atoi(p));
+  }
+  return list;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::vector<int> value = numbers(argv[i + 1]);
+    if (name == "--kv-heads") {
+      options.kv_heads = value.at(0);
+    } else if (name == "--group") {
+      options.group = value.at(0);
+    } else if (name == "--n16") {
+      options.n16 = value.at(0);
+    } else if (name == "--n4") {
+      options.n4 = value.at(0);
+    } else if (name == "--contexts") {
+      options.contexts = value;
+    } else if (name == "--batches") {
+      options.batches = value;
+    } else if (name == "--value-bits") {
+      options.value_bits = value;
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+float half_value(uint16_t bits) {
+  __half_raw raw;
+  raw.x = bits;
+  return __half2float(__half(raw));
+}
+
+uint16_t half_bits(float value) {
+  const __half half = __float2half(value);
+  uint16_t bits;
+  std::memcpy(&bits, &half, 2);
+  return bits;
+}
+
+class Batch {
+ public:
+  Batch(const Options& options, int value_bits, int context, int count)
+      : options_(options), count_(count), pages_(context / kTokensPerPage) {
+    CUDA(plan_tiered({kDim, options.kv_heads, options.group, value_bits, count}, &plan_));
+    keys_.head_dim = values_.head_dim = kDim;
+    keys_.group = values_.group = 32;
+    values_.side = kvasir::Side::kValues;
+    values_.bits = value_bits;
+    values_.axis = kvasir::Axis::kToken;
+    values_.page_bytes = kvasir::uniform::layout_of(values_).bytes;
+    std::vector<std::vector<uint8_t>> pages;
+    for (int i = 0; i < kDistinct; ++i) pages.push_back(make_page(i));
+    const size_t page_bytes = pages[0].size();
+    set_bytes_ = page_bytes * pages_ * count;
+    sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
+    auto* const data = memory<uint8_t>(set_bytes_ * sets_);
+    std::vector<uint8_t> cycle;
+    for (const auto& page : pages) cycle.insert(cycle.end(), page.begin(), page.end());
+    for (size_t at = 0; at < set_bytes_ * sets_; at += cycle.size()) {
+      CUDA(cudaMemcpy(data + at, at == 0 ? cycle.data() : data, std::min(cycle.size(), set_bytes_ * sets_ - at),
+                      at == 0 ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToDevice));
+    }
+    for (size_t i = 0; i < static_cast<size_t>(count) * options.kv_heads * options.group * kDim; ++i) {
+      queries_.push_back(1.5f * bench::unit(bench::hashed(i + 99)));
+    }
+    TieredRequest common = {};
+    common.count = count;
+    common.queries = copy(queries_);
+    common.outputs = outputs_ = memory<float>(queries_.size());
+    common.type = NumberType::kFloat32;
+    common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(kDim));
+    common.workspace = memory<uint8_t>(plan_.workspace_bytes);
+    CUDA(clear_workspace(plan_, common.workspace, nullptr));
+    for (int set = 0; set < sets_; ++set) {
+      std::vector<DecodeSequence> sequences;
+      for (int s = 0; s < count; ++s) {
+        std::vector<uint64_t> table;
+        for (int p = 0; p < pages_; ++p) {
+          table.push_back(reinterpret_cast<uint64_t>(data + set * set_bytes_ + (s * pages_ + p) * page_bytes));
+        }
+        DecodeSequence sequence = {};
+        sequence.pages = copy(table);
+        sequence.page_count = pages_;
+        sequences.push_back(sequence);
+      }
+      requests_.push_back(common);
+      requests_.back().sequences = copy(sequences);
+    }
+    CUDA(cudaDeviceSynchronize());
+  }
+  ~Batch() {
+    for (void* pointer : owned_) cudaFree(pointer);
+  }
+
+  void launch(int i, cudaStream_t stream) const { CUDA(launch_tiered(plan_, requests_[i % sets_], stream)); }
+  size_t bytes() const { return set_bytes_; }
+
+  // Of the last query head of the first sequence.
+  double error() const {
+    launch(0, nullptr);
+    std::vector<float> outputs(queries_.size());
+    CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
+    const size_t row = static_cast<size_t>(options_.kv_heads * options_.group - 1) * kDim;
+    std::vector<double> weights;
+    for (int p = 0; p < pages_; ++p) {
+      const float* key = key_rows_[p % kDistinct].data();
+      for (int t = 0; t < kTokensPerPage; ++t, key += kDim) {
+        double score = 0.0;
+        for (int c = 0; c < kDim; ++c) score += static_cast<double>(queries_[row + c]) * key[c];
+        weights.push_back(score / std::sqrt(static_cast<double>(kDim)));
+      }
+    }
+    const double highest = *std::max_element(weights.begin(), weights.end());
+    double sum = 0.0, wrong = 0.0, power = 0.0;
+    for (double& weight : weights) sum += weight = std::exp(weight - highest);
+    for (int c = 0; c < kDim; ++c) {
+      double output = 0.0;
+      for (size_t t = 0; t < weights.size(); ++t) {
+        output += weights[t] / sum * value_rows_[t / 128 % kDistinct][t % 128 * kDim + c];
+      }
+      wrong += (outputs[row + c] - output) * (outputs[row + c] - output);
+      power += output * output;
+    }
+    return wrong / power;
+  }
+
+ private:
+  // A page of random parts. The rows of its last kv head are kept.
+  std::vector<uint8_t> make_page(int number) {
+    uint64_t seed = static_cast<uint64_t>(number) << 32;
+    const auto random = [&] { return bench::hashed(++seed); };
+    std::vector<uint8_t> page(static_cast<size_t>(tiered_table_bytes(options_.kv_heads)), 0);
+    for (int h = 0; h < options_.kv_heads; ++h) {
+      const kvasir::tiered::Layout layout = kvasir::tiered::layout_of(keys_, options_.n16, options_.n4);
+      std::vector<uint8_t> keys(layout.bytes, 0), values(values_.page_bytes, 0);
+      for (uint8_t& byte : values) byte = static_cast<uint8_t>(random());
+      for (size_t i = layout.wide_offset; i < layout.bytes; ++i) keys[i] = static_cast<uint8_t>(random());
+      const uint16_t counts[2] = {static_cast<uint16_t>(options_.n16), static_cast<uint16_t>(options_.n4)};
+      std::memcpy(keys.data(), counts, 4);
+      for (int c = 0; c < kDim; ++c) keys[4 + c] = static_cast<uint8_t>(c * 37 % kDim);
+      const auto parameters = [&](uint8_t* lo, uint8_t* range) {
+        const float width = 2.0f + bench::unit(random());
+        const uint16_t stored[2] = {half_bits(-0.5f * width + 0.2f * bench::unit(random())), half_bits(width)};
+        std::memcpy(lo, &stored[0], 2);
+        std::memcpy(range, &stored[1], 2);
+      };
+      for (int g = 0; g < layout.groups; ++g) {
+        for (int c = 0; c < layout.columns; ++c) {
+          parameters(keys.data() + layout.lo_offset(g) + 2 * c, keys.data() + layout.range_offset(g) + 2 * c);
+        }
+      }
+      for (int i = 0; i < options_.n16; ++i) {
+        for (int t = 0; t < 128; ++t) {
+          const uint16_t bits = half_bits(2.0f * bench::unit(random()));
+          std::memcpy(keys.data() + layout.value_offset(i) + 2 * t, &bits, 2);
+        }
+      }
+      const kvasir::uniform::Layout plain = kvasir::uniform::layout_of(values_);
+      for (int g = 0; g < plain.groups; ++g) {
+        for (int t = 0; t < 128; ++t) {
+          parameters(values.data() + plain.lo_offset(g) + 2 * t, values.data() + plain.range_offset(g) + 2 * t);
+        }
+      }
+      const TieredBlock block = tiered_block(keys_, values_, keys.data());
+      const TieredPlace place = {static_cast<uint32_t>(page.size()), static_cast<uint16_t>(block.key_chunks),
+                                 static_cast<uint16_t>(block.n16)};
+      std::memcpy(page.data() + sizeof place * h, &place, sizeof place);
+      page.resize(page.size() + static_cast<size_t>(block.bytes()));
+      pack_tiered(keys_, values_, keys.data(), values.data(), page.data() + place.offset);
+      if (h == options_.kv_heads - 1) keep_rows(layout, keys, plain, values);
+    }
+    return page;
+  }
+
+  void keep_rows(const kvasir::tiered::Layout& layout, const std::vector<uint8_t>& keys,
+                 const kvasir::uniform::Layout& plain, const std::vector<uint8_t>& values) {
+    const auto half_at = [](const std::vector<uint8_t>& bytes, size_t at) {
+      uint16_t bits;
+      std::memcpy(&bits, bytes.data() + at, 2);
+      return half_value(bits);
+    };
+    std::vector<float> key_rows(128 * kDim), value_rows(128 * kDim);
+    for (int t = 0; t < 128; ++t) {
+      for (int place = 0; place < kDim; ++place) {
+        float& key = key_rows[t * kDim + keys[4 + place]];
+        const int column = place - layout.n16, narrow = column - layout.n4;
+        if (column < 0) {
+          key = half_at(keys, layout.value_offset(place) + 2 * t);
+        } else {
+          const kvasir::tiered::Plane& plane = narrow < 0 ? layout.wide : layout.narrow;
+          const size_t offset = narrow < 0 ? layout.wide_offset : layout.narrow_offset;
+          const int in_plane = narrow < 0 ? column : narrow;
+          const int parameter = narrow < 0 ? column : layout.wide.columns + narrow, levels = (1 << plane.bits) - 1;
+          const int code = keys[offset + plane.byte_of(in_plane, t)] >> plane.bit_of(t) & levels;
+          key = half_at(keys, layout.lo_offset(t / 32) + 2 * parameter) +
+                half_at(keys, layout.range_offset(t / 32) + 2 * parameter) * code / levels;
+        }
+      }
+      for (int c = 0; c < kDim; ++c) {
+        const float range = half_at(values, plain.range_offset(c / 32) + 2 * t);
+        value_rows[t * kDim + c] = half_at(values, plain.lo_offset(c / 32) + 2 * t) +
+                                   range * plain.get(values.data(), t, c) / ((1 << values_.bits) - 1);
+      }
+    }
+    key_rows_.push_back(key_rows);
+    value_rows_.push_back(value_rows);
+  }
+
+  template <class T>
+  T* memory(size_t count) {
+    void* pointer = nullptr;
+    CUDA(cudaMalloc(&pointer, count * sizeof(T)));
+    owned_.push_back(pointer);
+    return static_cast<T*>(pointer);
+  }
+  template <class T>
+  T* copy(const std::vector<T>& values) {
+    T* to = memory<T>(values.size());
+    CUDA(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return to;
+  }
+
+  const Options& options_;
+  const int count_, pages_;
+  int sets_ = 0;
+  size_t set_bytes_ = 0;
+  kvasir::PageFormat keys_, values_;
+  TieredPlan plan_ = {};
+  std::vector<std::vector<float>> key_rows_, value_rows_;
+  std::vector<float> queries_;
+  float* outputs_ = nullptr;
+  std::vector<TieredRequest> requests_;
+  std::vector<void*> owned_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  cudaDeviceProp properties;
+  CUDA(cudaGetDeviceProperties(&properties, 0));
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, channels of 16 / 4 / 2 bits: %d / %d / %d\n",
+              properties.name, options.kv_heads * options.group, options.kv_heads, kDim, options.n16, options.n4,
+              kDim - options.n16 - options.n4);
+  std::printf("%6s %8s %6s %10s %8s %8s %10s\n", "values", "context", "batch", "us", "GB/s", "spread", "nmse");
+  for (const int bits : options.value_bits) {
+    for (const int batch_size : options.batches) {
+      for (const int context : options.contexts) {
+        const Batch batch(options, bits, context, batch_size);
+        const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
+        std::printf("%6d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", bits, context, batch_size, timing.us,
+                    static_cast<double>(batch.bytes()) / timing.us / 1000.0, 100.0 * timing.spread, batch.error());
+        std::fflush(stdout);
+      }
+    }
+  }
+  return 0;
+}

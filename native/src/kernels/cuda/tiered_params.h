@@ -1,0 +1,44 @@
+// What the kernel of tiered decode attention takes, and sizes that it and its launcher agree on.
+#pragma once
+
+#include "kernels/cuda/tiered_decode.h"
+
+namespace kvasir::cuda {
+
+constexpr int kTieredWarps = 16;
+// Chunks that a warp has room for.
+KVASIR_HOST_DEVICE constexpr int tiered_slots(int value_bits) { return value_bits == 2 ? 4 : 3; }
+constexpr int kMaxTieredSplits = 64;
+
+struct TieredParams {
+  const DecodeSequence* sequences;
+  const void* queries;
+  void* outputs;
+  uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
+  float* partials;     // [count][kv_heads * row_blocks][splits][4][head_dim + 2]: output, maximum, sum
+  int count;
+  int kv_heads;
+  int group;
+  int row_blocks;
+  int splits;  // parts of a sequence
+  NumberType type;
+  float scale;  // of scores, times log2(e)
+};
+
+// Bytes of a slot, and shared memory of a block: slots, queries, scales of queries, a place for each warp's pages.
+KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int value_bits) {
+  const int value_bytes = TieredBlock{32, value_bits, 0, 0}.value_chunk_bytes();
+  return value_bytes > kKeyChunkBytes ? value_bytes : kKeyChunkBytes;
+}
+KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
+  return kTieredWarps * tiered_slots(value_bits) * tiered_slot_bytes(value_bits) + 16 * head_dim + 16 +
+         kTieredWarps * 4 * 16;
+}
+
+// The instances for values of 2 and of 4 bits.
+cudaError_t prepare_tiered_2(int head_dim, int shared_bytes);
+cudaError_t prepare_tiered_4(int head_dim, int shared_bytes);
+cudaError_t launch_tiered_2(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
+cudaError_t launch_tiered_4(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
+
+}  // namespace kvasir::cuda
