@@ -141,7 +141,7 @@ HOST_CASE("CommVQ: packed tables") {
           std::memcpy(&step, slice + 8 * pairs + 4 * (pair % pairs), 4);
           for (int part = 0; part < 2; ++part) {
             const auto number = [&](int stage, int e) {
-              const uint8_t* at = slice + layout.head_bytes() + (stage * 32 + e) * layout.row_bytes() +
+              const uint8_t* at = slice + layout.head_bytes() + (stage * 64 + e) * layout.row_bytes() +
                                   (2 * (pair % pairs) + part) * bytes;
               return bytes == 2 ? at[0] | at[1] << 8 : at[0];
             };

@@ -20,7 +20,7 @@ constexpr int kTilesPerPage = kTokensPerPage / kTileSize;
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
 constexpr int score_shared_bytes(const KeyTableLayout& layout) {
   return layout.slice_bytes() + 8 * layout.slice_pairs() +
-         score_warps(layout.element_bytes) * 2 * kTileSize * layout.slice_stages;
+         score_warps(layout.element_bytes) * ((layout.slice_stages + 1) / 2) * 4 * kTileSize;
 }
 
 // Floats of a row state: for four query heads the output, maximum and sum.

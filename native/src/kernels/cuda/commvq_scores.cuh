@@ -152,20 +152,20 @@ struct TileCursor {
   }
 };
 
-// Codes of one tile, as they are stored and then as 16-bit numbers a + 64 b in shared memory, [stages][16 tokens].
+// Codes of one tile, as they are stored and then, two stages in a word, in shared memory: [stages / 2][16 tokens], each
+// code as a + 64 b.
 struct TileCodes {
-  static constexpr int kRounds = 2 * kMaxSliceStages / 32;  // a lane takes eight tokens of a stage
-  uint32_t words[kRounds][3];
+  uint32_t words[2][3];  // a lane takes eight tokens of two stages
 
   __device__ __forceinline__ void load(const CommVqParams& params, const uint8_t* head_codes, int tile, int stages,
                                        int lane) {
     const int bits = params.tables.index_bits;
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const int item = lane + 32 * r;
-      if (item >= 2 * stages) break;
-      const auto* from = reinterpret_cast<const uint16_t*>(head_codes + item / 2 * params.key_stage_bytes() +
-                                                           (2 * tile + item % 2) * 2 * bits);
+    for (int r = 0; r < 2; ++r) {
+      const int stage = lane / 2 * 2 + r;
+      if (stage >= stages) break;
+      const auto* from = reinterpret_cast<const uint16_t*>(head_codes + stage * params.key_stage_bytes() +
+                                                           (2 * tile + lane % 2) * 2 * bits);
       words[r][0] = from[0] | from[1] << 16;
       words[r][1] = from[2] | from[3] << 16;
       words[r][2] = bits > 4 ? from[4] : 0;
@@ -173,30 +173,41 @@ struct TileCodes {
     }
   }
 
-  __device__ __forceinline__ void expand(const CommVqParams& params, int stages, int lane, uint16_t* codes) {
-    const int bits = params.tables.index_bits;
+  __device__ __forceinline__ void expand(const CommVqParams& params, int stages, int lane, uint32_t* codes) const {
+    if (lane / 2 * 2 >= stages) return;
+    uint32_t first[4], second[4];
+    eight_codes(params.tables.index_bits, words[0], first);
+    eight_codes(params.tables.index_bits, words[1], second);
+    uint32_t both[8];
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      both[2 * k] = __byte_perm(first[k], second[k], 0x5410);
+      both[2 * k + 1] = __byte_perm(first[k], second[k], 0x7632);
+    }
+    auto* const to = reinterpret_cast<uint4*>(codes + lane * 8);
+    to[0] = {both[0], both[1], both[2], both[3]};
+    to[1] = {both[4], both[5], both[6], both[7]};
+  }
+
+ private:
+  // Two codes in each word.
+  __device__ __forceinline__ static void eight_codes(int bits, const uint32_t (&words)[3], uint32_t (&out)[4]) {
+    uint32_t w0 = words[0], w1 = words[1], w2 = words[2];
+    if (bits == 6) {  // 96 bits, all shifts known
+      out[0] = (w0 & 0xfffu) | (w0 << 4 & 0x0fff0000u);
+      out[1] = (__funnelshift_r(w0, w1, 24) & 0xfffu) | (w1 << 12 & 0x0fff0000u);
+      out[2] = (w1 >> 16 & 0xfffu) | (__funnelshift_r(w1, w2, 12) & 0x0fff0000u);
+      out[3] = (w2 >> 8 & 0xfffu) | (w2 >> 4 & 0x0fff0000u);
+      return;
+    }
     const uint32_t mask = (1u << bits) - 1;
 #pragma unroll
-    for (int r = 0; r < kRounds; ++r) {
-      const int item = lane + 32 * r;
-      if (item >= 2 * stages) break;
-      uint32_t w0 = words[r][0], w1 = words[r][1], w2 = words[r][2], out[4];
-      if (bits == 6) {  // eight codes in 96 bits, all shifts known
-        out[0] = (w0 & 0xfffu) | w0 << 4 & 0x0fff0000u;
-        out[1] = (__funnelshift_r(w0, w1, 24) & 0xfffu) | w1 << 12 & 0x0fff0000u;
-        out[2] = (w1 >> 16 & 0xfffu) | __funnelshift_l(w1, w2, 20) & 0x0fff0000u;
-        out[3] = (w2 >> 8 & 0xfffu) | w2 >> 4 & 0x0fff0000u;
-      } else {
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const uint32_t code = (w0 & mask) | (w0 >> bits & mask) << 6;
-          out[k / 2] = k % 2 == 0 ? code : out[k / 2] | code << 16;
-          w0 = __funnelshift_r(w0, w1, 2 * bits);
-          w1 = __funnelshift_r(w1, w2, 2 * bits);
-          w2 >>= 2 * bits;
-        }
-      }
-      *reinterpret_cast<uint4*>(codes + item * 8) = {out[0], out[1], out[2], out[3]};
+    for (int k = 0; k < 8; ++k) {
+      const uint32_t code = (w0 & mask) | (w0 >> bits & mask) << 6;
+      out[k / 2] = k % 2 == 0 ? code : out[k / 2] | code << 16;
+      w0 = __funnelshift_r(w0, w1, 2 * bits);
+      w1 = __funnelshift_r(w1, w2, 2 * bits);
+      w2 >>= 2 * bits;
     }
   }
 };
@@ -212,7 +223,7 @@ class ScoreWarp {
   static constexpr int kSlicePairs = kPairs * (kRowChunks / kChunks);
   static constexpr int kRowBytes = kTableChunkBytes * kRowChunks;
 
-  __device__ ScoreWarp(const CommVqParams& params, const uint8_t* slice, const float2* tile_turns, uint16_t* codes,
+  __device__ ScoreWarp(const CommVqParams& params, const uint8_t* slice, const float2* tile_turns, uint32_t* codes,
                        int kv_head, int row_block, int pair_slice, int stage_slice, int column, int lane)
       : params_(params),
         turns_(reinterpret_cast<const double*>(slice) + column * kPairs),
@@ -316,36 +327,39 @@ class ScoreWarp {
   __device__ __forceinline__ void decode(int token, uint32_t (&key)[kLanePairs]) const {
     Sums sums;
     sums.clear(params_.one);
-    const uint32_t stage_bytes = params_.tables.entries * kRowBytes;
+    constexpr uint32_t kStageBytes = kEntryStride * kRowBytes;
     const uint32_t swap = swapped_ ? kTableChunkBytes : 0;
-    uint32_t table = table_;
-    const uint16_t* codes = codes_ + token;
+    uint32_t even = table_ + swap, odd = table_ - swap;  // for chunks of even and of odd number
+    const uint32_t* codes = codes_ + token;
+    uint32_t pair = codes[0];
     int s = 0;
 #pragma unroll 1
     for (; s + 2 <= stages_; s += 2) {
-      const uint32_t first = codes[0], second = codes[kTileSize];
-      codes += 2 * kTileSize;
-      const uint32_t first_a = table + (first & 63) * kRowBytes, first_b = table + (first >> 6) * kRowBytes;
-      table += stage_bytes;
-      const uint32_t second_a = table + (second & 63) * kRowBytes, second_b = table + (second >> 6) * kRowBytes;
-      table += stage_bytes;
+      const uint32_t first_a = (pair & 63) * kRowBytes, first_b = (pair >> 6 & 63) * kRowBytes;
+      const uint32_t second_a = (pair >> 16 & 63) * kRowBytes, second_b = (pair >> 22) * kRowBytes;
+      codes += kTileSize;
+      if (s + 2 < stages_) pair = codes[0];
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        sums.add_plain(c, chunk(first_a, c, swap), chunk(second_a, c, swap));
+        const uint32_t base = (c % 2 == 0 ? even : odd) + c * kTableChunkBytes;
+        sums.add_plain(c, load_shared(base + first_a), load_shared(base + second_a + kStageBytes));
       }
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        sums.add_times_i(c, chunk(first_b, c, swap), chunk(second_b, c, swap));
+        const uint32_t base = (c % 2 == 0 ? even : odd) + c * kTableChunkBytes;
+        sums.add_times_i(c, load_shared(base + first_b), load_shared(base + second_b + kStageBytes));
       }
+      even += 2 * kStageBytes;
+      odd += 2 * kStageBytes;
     }
     if (s < stages_) {
-      const uint32_t code = codes[0];
-      const uint32_t a = table + (code & 63) * kRowBytes, b = table + (code >> 6) * kRowBytes;
+      const uint32_t a = (pair & 63) * kRowBytes, b = (pair >> 6 & 63) * kRowBytes;
       const uint4 nothing = {0, 0, 0, 0};
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        sums.add_plain(c, chunk(a, c, swap), nothing);
-        sums.add_times_i(c, chunk(b, c, swap), nothing);
+        const uint32_t base = (c % 2 == 0 ? even : odd) + c * kTableChunkBytes;
+        sums.add_plain(c, load_shared(base + a), nothing);
+        sums.add_times_i(c, load_shared(base + b), nothing);
       }
     }
     uint32_t turned[kLanePairs];
@@ -357,10 +371,6 @@ class ScoreWarp {
     }
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) key[i] = swapped_ ? turned[(i ^ kChunkPairs) % kLanePairs] : turned[i];
-  }
-
-  __device__ __forceinline__ static uint4 chunk(uint32_t row, int c, uint32_t swap) {
-    return load_shared((c % 2 == 0 ? row + swap : row - swap) + c * kTableChunkBytes);
   }
 
   // Turns this lane's query back by `position`.
@@ -448,7 +458,7 @@ class ScoreWarp {
   const float* const steps_;
   const float2* const tile_turns_;
   const uint32_t table_;
-  uint16_t* const codes_;
+  uint32_t* const codes_;
   const int kv_head_, row_block_, first_pair_, first_stage_, stages_, slice_, lane_;
   const bool swapped_;
   float2 offsets_[kLanePairs];  // turns of token g, in the order in which this lane reads rows
@@ -474,7 +484,8 @@ __global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
   auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
-  auto* const codes = reinterpret_cast<uint16_t*>(tile_turns + kSlicePairs) + warp * tables.slice_stages * kTileSize;
+  auto* const codes =
+      reinterpret_cast<uint32_t*>(tile_turns + kSlicePairs) + warp * ((tables.slice_stages + 1) / 2) * kTileSize;
   const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
   const int slices = tables.kv_heads * tables.slices();
   int loaded = -1;

@@ -123,7 +123,7 @@ void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout
           for (int s = 0; s < stages; ++s) {
             for (int e = 0; e < layout.entries; ++e) {
               uint8_t* row =
-                  slice + layout.head_bytes() + (static_cast<size_t>(s) * layout.entries + e) * layout.row_bytes();
+                  slice + layout.head_bytes() + (static_cast<size_t>(s) * kEntryStride + e) * layout.row_bytes();
               for (int part = 0; part < 2; ++part) {
                 const int number = column.number(s, e, part);
                 uint8_t* to = row + (2 * p + part) * layout.element_bytes;

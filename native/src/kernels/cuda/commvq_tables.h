@@ -13,7 +13,7 @@
 //   double turns[pairs]          turns of a pair per position: frequency / 2 pi
 //   float  step[pairs]           of the fixed point, times RoPE's magnitude
 //   float  magnitude             RoPE's own, for rows that have no tables
-//   rows   [stages][entries]     of `chunks` times 64 bytes: pair after pair, real part and imaginary part
+//   rows   [stages][64]           of `chunks` times 64 bytes: pair after pair, real part and imaginary part
 //
 // Values. The codebook lies as commvq::ValueModel has it: float16 [kv_heads][codes][head_dim]; upload it as it is.
 #pragma once
@@ -31,6 +31,7 @@ namespace kvasir::cuda {
 enum class KeyPrecision : int { kExact = 0, kFast = 1 };
 
 constexpr int kTableChunkBytes = 64;
+constexpr int kEntryStride = 64;  // entries that a stage has room for
 constexpr int kMaxSliceStages = 32;
 constexpr int kMaxSlicePairs = 64;
 // What the sums of all stages of a slice are too large by, so that no field is ever negative.
@@ -54,7 +55,7 @@ struct KeyTableLayout {
     return stage_slice + 1 < stage_slices ? slice_stages : stages - stage_slice * slice_stages;
   }
   KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 4 + 127) / 128 * 128; }
-  KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * entries * row_bytes(); }
+  KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * kEntryStride * row_bytes(); }
   KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return head_bytes() + table_bytes(); }
   // Slices stand by kv head, then by pairs, then by stages.
   KVASIR_HOST_DEVICE constexpr size_t slice_offset(int kv_head, int pair_slice, int stage_slice) const {
