@@ -1,6 +1,7 @@
 // k-means on tensor cores. A problem is one side of one kv head.
 //
-//   seed      one block a problem: a round for each centre
+//   seed      a launch for each centre: blocks share the sample, and the last to be done chooses the centre and draws
+//             candidates for the next
 //   assign    blocks share a problem's points: nearest centres, and sums of the points of each
 //   update    one block a centre: the mean, and how far it moved
 //
@@ -25,7 +26,9 @@ constexpr int kMaxSample = 64 * kMaxClusters;
 constexpr int kCandidates = 16;  // of a seeding round
 constexpr int kParts = 32;       // blocks of a problem
 constexpr int kTileRows = 128;   // points of a block at a time
-constexpr int kSeedThreads = 512;
+constexpr int kSeedThreads = 256;
+constexpr int kSeedRows = kSeedThreads / 2;  // of the sample, a block: 16 a warp
+constexpr int kSeedParts = kMaxSample / kSeedRows;
 constexpr int kAssignThreads = 256;
 
 // What a problem needs of scratch memory; pointers are to its own.
@@ -34,13 +37,17 @@ struct Scratch {
   float* sums;       // [kParts][kMaxClusters][D]
   int* sizes;        // [kParts][kMaxClusters]
   float* moved;      // [kMaxSteps][kMaxClusters]
-  float* table;      // [kMaxSample][kCandidates]
+  float* table;      // [kMaxSample][kCandidates]: distances of the sample to candidates
+  float* nearest;    // [kMaxSample]: to the centres so far
+  double* gains;     // [kSeedParts][kCandidates]: sums over the sample, were the candidate taken
+  int* drawn;        // [kCandidates]: of the sample
+  unsigned* done;    // blocks of this round
   float* distances;  // [points]
 };
 
 __host__ __device__ constexpr int64_t scratch_floats(int d, int64_t points) {
   return static_cast<int64_t>(kMaxClusters) * d * (1 + kParts) + kParts * kMaxClusters + kMaxSteps * kMaxClusters +
-         kMaxSample * kCandidates + (points + 63) / 64 * 64;
+         kMaxSample * (kCandidates + 1) + 2 * kSeedParts * kCandidates + 64 + (points + 63) / 64 * 64;
 }
 
 struct Params {
@@ -56,6 +63,14 @@ struct Params {
   PatternVectors vectors[2];
   float* scratch;
 };
+
+// Number `index` of the sequence of base/kmeans.cc, uniform in [0, 1).
+__device__ double random_number(uint64_t seed, uint64_t index) {
+  uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15u;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
 
 template <int D>
 struct Problem {
@@ -80,10 +95,22 @@ struct Problem {
     scratch.sizes = reinterpret_cast<int*>(take(kParts * kMaxClusters));
     scratch.moved = take(kMaxSteps * kMaxClusters);
     scratch.table = take(kMaxSample * kCandidates);
+    scratch.nearest = take(kMaxSample);
+    scratch.gains = reinterpret_cast<double*>(take(2 * kSeedParts * kCandidates));
+    scratch.drawn = reinterpret_cast<int*>(take(32));
+    scratch.done = reinterpret_cast<unsigned*>(take(32));
     scratch.distances = take(params.points);
   }
   __device__ bool present() const { return params.vectors[side].vectors != nullptr; }
-  __device__ const uint16_t* point(int64_t i) const { return rows + i * params.tokens / params.points * D; }
+  __device__ const uint16_t* point(int64_t i) const {
+    return rows + (params.tokens == params.points ? i : i * params.tokens / params.points) * D;
+  }
+  // Of the sample: anywhere in the i-th of equal stretches.
+  __device__ const uint16_t* sampled(int i) const {
+    if (params.sample == params.points) return point(i);
+    const double place = (i + random_number(params.seed, i)) * params.points / params.sample;
+    return point(min(static_cast<int>(place), params.points - 1));
+  }
 
   // Whether the step before this one moved nothing far.
   __device__ bool converged(int step) const {
@@ -102,14 +129,6 @@ struct Problem {
         __half_as_ushort(__float2half_rn(value));
   }
 };
-
-// Number `index` of the sequence of base/kmeans.cc, uniform in [0, 1).
-__device__ double random_number(uint64_t seed, uint64_t index) {
-  uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
 
 __device__ __forceinline__ float square_sum(const uint4& octet) {
   const uint32_t words[4] = {octet.x, octet.y, octet.z, octet.w};
@@ -133,19 +152,6 @@ __device__ __forceinline__ void mma_octets(float (&c)[4], const uint4& row, cons
 template <int D>
 constexpr int kCentreStride = D % 64 == 0 ? D + 32 : D;
 
-template <int D>
-struct SeedShared {
-  double scan[kSeedThreads];
-  double sums[kSeedThreads / 32][kCandidates];
-  alignas(16) uint16_t candidates[kCandidates * kCentreStride<D>];
-  float norms[kCandidates];
-  float nearest[kMaxSample];
-  float squares[kMaxSample];
-  int source[kMaxSample];
-  int drawn[kCandidates];
-  int best;
-};
-
 // Inclusive sums over the threads of a block, in shared memory.
 __device__ void scan_block(double value, double* sums) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -153,7 +159,7 @@ __device__ void scan_block(double value, double* sums) {
     const double other = __shfl_up_sync(0xffffffffu, value, step);
     if (lane >= step) value += other;
   }
-  __shared__ double totals[32];
+  __shared__ double totals[kSeedThreads / 32];
   if (lane == 31) totals[warp] = value;
   __syncthreads();
   double before = 0.0;
@@ -162,111 +168,144 @@ __device__ void scan_block(double value, double* sums) {
   __syncthreads();
 }
 
+// Candidates for the next centre: points of the sample, with probability proportional to `nearest`. All threads.
 template <int D>
-__global__ void __launch_bounds__(kSeedThreads) seed_centres(const __grid_constant__ Params params) {
-  extern __shared__ __align__(16) uint8_t memory[];
-  SeedShared<D>& shared = *reinterpret_cast<SeedShared<D>*>(memory);
+__device__ void draw_candidates(const Problem<D>& problem, int round) {
+  __shared__ double scan[kSeedThreads];
+  const int thread = threadIdx.x, sample = problem.params.sample;
+  const int each = (sample + kSeedThreads - 1) / kSeedThreads;  // neighbours of a thread
+  const int begin = min(thread * each, sample), end = min(begin + each, sample);
+  const float* nearest = problem.scratch.nearest;
+  double sum = 0.0;
+  for (int i = begin; i < end; ++i) sum += nearest[i];
+  if (thread < kCandidates) problem.scratch.drawn[thread] = sample - 1;
+  scan_block(sum, scan);
+  const double before = thread == 0 ? 0.0 : scan[thread - 1], after = scan[thread];
+  __shared__ double targets[kCandidates];
+  if (thread < kCandidates) {
+    const uint64_t index = static_cast<uint64_t>(sample) + static_cast<uint64_t>(round) * kCandidates + thread;
+    targets[thread] = random_number(problem.params.seed, index) * scan[kSeedThreads - 1];
+  }
+  __syncthreads();
+  for (int i = 0; i < kCandidates; ++i) {
+    if (targets[i] < before || targets[i] >= after) continue;
+    double passed = before;
+    int at = begin;
+    while (at < end - 1 && (passed += nearest[at]) <= targets[i]) ++at;
+    problem.scratch.drawn[i] = at;
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kSeedThreads) start_seeding(const __grid_constant__ Params params) {
   const Problem<D> problem(params, blockIdx.x);
   if (!problem.present()) return;
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  const int sample = params.sample;
-  for (int i = thread; i < sample; i += kSeedThreads) {
-    const double place = (i + random_number(params.seed, i)) * params.points / sample;
-    shared.source[i] = sample == params.points ? i : min(static_cast<int>(place), params.points - 1);
-    shared.nearest[i] = 1.0f;
-    const uint4* row = reinterpret_cast<const uint4*>(problem.point(shared.source[i]));
-    float square = 0.0f;
-    for (int j = 0; j < D / 8; ++j) square += square_sum(__ldg(row + j));
-    shared.squares[i] = square;
-  }
-  const int each = (sample + kSeedThreads - 1) / kSeedThreads;  // neighbours of a thread
-  for (int k = 0; k < params.clusters; ++k) {
-    __syncthreads();
-    double sum = 0.0;
-    for (int i = thread * each; i < min((thread + 1) * each, sample); ++i) sum += shared.nearest[i];
-    scan_block(sum, shared.scan);
-    if (thread < kCandidates) shared.drawn[thread] = sample - 1;
-    __syncthreads();
-    const double total = shared.scan[kSeedThreads - 1];
-    for (int i = 0; i < kCandidates; ++i) {
-      const double target = random_number(params.seed, static_cast<uint64_t>(sample) + k * kCandidates + i) * total;
-      const double begin = thread == 0 ? 0.0 : shared.scan[thread - 1];
-      if (target < begin || target >= shared.scan[thread]) continue;
-      double passed = begin;
-      int at = thread * each;
-      const int last = min((thread + 1) * each, sample) - 1;
-      while (at < last && (passed += shared.nearest[at]) <= target) ++at;
-      shared.drawn[i] = at;
-    }
-    __syncthreads();
-    for (int i = thread; i < kCandidates * D / 8; i += kSeedThreads) {
-      const int candidate = i / (D / 8), octet = i % (D / 8);
-      const uint4* row = reinterpret_cast<const uint4*>(problem.point(shared.source[shared.drawn[candidate]]));
-      *reinterpret_cast<uint4*>(shared.candidates + candidate * kCentreStride<D> + octet * 8) = __ldg(row + octet);
-    }
-    if (thread < kCandidates) shared.norms[thread] = shared.squares[shared.drawn[thread]];
-    __syncthreads();
+  for (int i = threadIdx.x; i < params.sample; i += kSeedThreads) problem.scratch.nearest[i] = 1.0f;
+  if (threadIdx.x == 0) *problem.scratch.done = 0;
+  __syncthreads();
+  draw_candidates(problem, 0);
+}
 
-    double sums[4] = {};  // of candidates 2j, 2j + 1, 8 + 2j, 9 + 2j, j = lane % 4
-    for (int first = 16 * warp; first < sample; first += 16 * (kSeedThreads / 32)) {
-      float c[2][4] = {};
-      const int low = first + lane / 4, high = low + 8;
-      const uint4* row = reinterpret_cast<const uint4*>(problem.point(shared.source[min(low, sample - 1)]));
-      const uint4* row8 = reinterpret_cast<const uint4*>(problem.point(shared.source[min(high, sample - 1)]));
-      uint4 a[D / 32], b[D / 32];
+// One centre. A block takes kSeedRows of the sample.
+template <int D>
+__global__ void __launch_bounds__(kSeedThreads) seed_centre(const __grid_constant__ Params params, int round) {
+  const Problem<D> problem(params, blockIdx.y);
+  if (!problem.present()) return;
+  __shared__ alignas(16) uint16_t candidates[kCandidates * kCentreStride<D>];
+  __shared__ float norms[kCandidates];
+  __shared__ double gains[kSeedThreads / 32][kCandidates];
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, sample = params.sample;
+  for (int i = thread; i < kCandidates * D / 8; i += kSeedThreads) {
+    const int candidate = i / (D / 8), octet = i % (D / 8);
+    const uint4* row = reinterpret_cast<const uint4*>(problem.sampled(problem.scratch.drawn[candidate]));
+    *reinterpret_cast<uint4*>(candidates + candidate * kCentreStride<D> + octet * 8) = __ldg(row + octet);
+  }
+  const int first = static_cast<int>(blockIdx.x) * kSeedRows + 16 * warp + lane / 4;
+  const int rows[2] = {first, first + 8};
+  uint4 octets[2][D / 32];
+  float square[2] = {};
 #pragma unroll
-      for (int s = 0; s < D / 32; ++s) {
-        a[s] = __ldg(row + 4 * s + lane % 4);
-        b[s] = __ldg(row8 + 4 * s + lane % 4);
-      }
+  for (int r = 0; r < 2; ++r) {
+    const uint4* row = reinterpret_cast<const uint4*>(problem.sampled(min(rows[r], sample - 1)));
 #pragma unroll
-      for (int s = 0; s < D / 32; ++s) {
+    for (int s = 0; s < D / 32; ++s) octets[r][s] = __ldg(row + 4 * s + lane % 4);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const uint16_t* column = shared.candidates + (8 * n + lane / 4) * kCentreStride<D> + 32 * s + lane % 4 * 8;
-          mma_octets(c[n], a[s], b[s], *reinterpret_cast<const uint4*>(column));
-        }
-      }
+    for (int s = 0; s < D / 32; ++s) square[r] += square_sum(octets[r][s]);
+    square[r] += __shfl_xor_sync(0xffffffffu, square[r], 1);
+    square[r] += __shfl_xor_sync(0xffffffffu, square[r], 2);
+  }
+  __syncthreads();
+  for (int k = warp; k < kCandidates; k += kSeedThreads / 32) {
+    float norm = 0.0f;
+    if (lane < D / 8) norm = square_sum(*reinterpret_cast<const uint4*>(candidates + k * kCentreStride<D> + lane * 8));
+    norm = sum_over_warp(norm);
+    if (lane == 0) norms[k] = norm;
+  }
+  __syncthreads();
+  float c[2][4] = {};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {  // n, row, column
-        const int index = i / 2 % 2 == 0 ? low : high;
-        if (index >= sample) continue;
-        const int candidate = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-        const float distance = fmaxf(shared.squares[index] + shared.norms[candidate] - 2.0f * c[i / 4][i % 4], 0.0f);
-        problem.scratch.table[index * kCandidates + candidate] = distance;
-        sums[i / 4 * 2 + i % 2] += k == 0 ? distance : fminf(distance, shared.nearest[index]);
-      }
+  for (int s = 0; s < D / 32; ++s) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const uint16_t* column = candidates + (8 * n + lane / 4) * kCentreStride<D> + 32 * s + lane % 4 * 8;
+      mma_octets(c[n], octets[0][s], octets[1][s], *reinterpret_cast<const uint4*>(column));
     }
+  }
+  double sums[4] = {};  // of candidates 2j, 2j + 1, 8 + 2j, 9 + 2j, j = lane % 4
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows[r] >= sample) continue;
+    const float nearest = round == 0 ? INFINITY : problem.scratch.nearest[rows[r]];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      for (int mask = 4; mask < 32; mask *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
-      if (lane < 4) shared.sums[warp][i / 2 * 8 + 2 * lane + i % 2] = sums[i];
-    }
-    __syncthreads();
-    if (thread == 0) {
-      int best = 0;
-      double least = INFINITY;
-      for (int i = 0; i < kCandidates; ++i) {
-        double all = 0.0;
-        for (int w = 0; w < kSeedThreads / 32; ++w) all += shared.sums[w][i];
-        if (all < least) {
-          least = all;
-          best = i;
-        }
-      }
-      shared.best = best;
-    }
-    __syncthreads();
-    const int best = shared.best;
-    for (int i = thread; i < sample; i += kSeedThreads) {
-      const float distance = problem.scratch.table[i * kCandidates + best];
-      shared.nearest[i] = k == 0 ? distance : fminf(shared.nearest[i], distance);
-    }
-    for (int c = thread; c < D; c += kSeedThreads) {
-      const uint16_t half = shared.candidates[best * kCentreStride<D> + c];
-      problem.set_centre(k, c, __half2float(__ushort_as_half(half)));
+      const int candidate = i / 2 * 8 + 2 * (lane % 4) + i % 2;
+      const float distance = fmaxf(square[r] + norms[candidate] - 2.0f * c[i / 2][2 * r + i % 2], 0.0f);
+      problem.scratch.table[rows[r] * kCandidates + candidate] = distance;
+      sums[i] += fminf(distance, nearest);
     }
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    for (int mask = 4; mask < 32; mask *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
+    if (lane < 4) gains[warp][i / 2 * 8 + 2 * lane + i % 2] = sums[i];
+  }
+  __syncthreads();
+  if (thread < kCandidates) {
+    double sum = 0.0;
+    for (int w = 0; w < kSeedThreads / 32; ++w) sum += gains[w][thread];
+    problem.scratch.gains[blockIdx.x * kCandidates + thread] = sum;
+  }
+  // The block that is last to be done sees what the others wrote.
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) last = atomicAdd(problem.scratch.done, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  __shared__ int best;
+  if (thread < kCandidates) {
+    double sum = 0.0;
+    for (unsigned p = 0; p < gridDim.x; ++p) sum += __ldcg(problem.scratch.gains + p * kCandidates + thread);
+    gains[0][thread] = sum;
+  }
+  __syncthreads();
+  if (thread == 0) {
+    *problem.scratch.done = 0;
+    best = 0;
+    for (int i = 1; i < kCandidates; ++i) best = gains[0][i] < gains[0][best] ? i : best;
+  }
+  __syncthreads();
+  for (int i = thread; i < sample; i += kSeedThreads) {
+    const float distance = __ldcg(problem.scratch.table + i * kCandidates + best);
+    problem.scratch.nearest[i] = round == 0 ? distance : fminf(problem.scratch.nearest[i], distance);
+  }
+  for (int channel = thread; channel < D; channel += kSeedThreads) {
+    const uint16_t half = candidates[best * kCentreStride<D> + channel];
+    problem.set_centre(round, channel, __half2float(__ushort_as_half(half)));
+  }
+  __syncthreads();
+  draw_candidates(problem, round + 1);
 }
 
 template <int D>
@@ -518,15 +557,15 @@ __global__ void __launch_bounds__(D) update_centres(const __grid_constant__ Para
 template <int D>
 cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
   const int problems = 2 * params.heads;
-  const int seed_bytes = static_cast<int>(sizeof(SeedShared<D>)),
-            assign_bytes = AssignShared<D>::bytes(params.clusters);
-  cudaError_t error = cudaFuncSetAttribute(seed_centres<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, seed_bytes);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(assign_points<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 AssignShared<D>::bytes(kMaxClusters));
-  }
+  const int assign_bytes = AssignShared<D>::bytes(params.clusters);
+  const cudaError_t error = cudaFuncSetAttribute(assign_points<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 AssignShared<D>::bytes(kMaxClusters));
   if (error != cudaSuccess) return error;
-  seed_centres<D><<<problems, kSeedThreads, seed_bytes, stream>>>(params);
+  start_seeding<D><<<problems, kSeedThreads, 0, stream>>>(params);
+  const dim3 seed_grid((params.sample + kSeedRows - 1) / kSeedRows, problems);
+  for (int round = 0; round < params.clusters; ++round) {
+    seed_centre<D><<<seed_grid, kSeedThreads, 0, stream>>>(params, round);
+  }
   for (int step = 0; step < max_steps; ++step) {
     assign_points<D><<<dim3(kParts, problems), kAssignThreads, assign_bytes, stream>>>(params, step);
     update_centres<D><<<dim3(params.clusters, problems), D, 0, stream>>>(params, step);

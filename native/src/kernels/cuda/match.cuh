@@ -84,6 +84,38 @@ __device__ __forceinline__ void load_match_rows(const uint16_t* rows, MatchTile<
   }
 }
 
+// Vectors base .. base + kVectors - 1, 16 bytes of a fragment a thread and turn. Those that do not exist are zeros, or
+// not read at all.
+template <int D>
+__device__ __forceinline__ void load_vectors(const TableView& view, bool keys, int base, MatchTile<D>& tile) {
+  constexpr int kStride = MatchTile<D>::kStride;
+  for (int i = threadIdx.x; i < tile.kVectors * D / 8; i += kMatchThreads) {
+    const int lane = i % 32, group = i / 32 % (D / 16), local = i / (2 * D) * kTileSize;
+    if (base + local >= view.end) continue;
+    const int64_t at = static_cast<int64_t>(base + local) * D / 8 + i % (2 * D);
+    const uint4 four = __ldg(reinterpret_cast<const uint4*>(view.vectors) + at);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {  // x, x + 1 of one y (fragment_byte16)
+      const int x = lane % 4 * 2 + w / 2 * 8, y = lane / 4 + w % 2 * 8;
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[w]));
+      float* first =
+          tile.vectors + (keys ? (local + y) * kStride + 16 * group + x : (local + x) * kStride + 16 * group + y);
+      first[0] = pair.x;
+      first[keys ? 1 : kStride] = pair.y;
+    }
+  }
+}
+
+// The element of the vector of a label; from shared memory where that still holds all vectors.
+template <int D>
+__device__ __forceinline__ float labelled_element(const TableView& view, bool keys, const MatchTile<D>& tile, int label,
+                                                  int channel) {
+  const int vector = view.vector_of(label);
+  return view.end <= tile.kVectors ? tile.vectors[vector * tile.kStride + channel]
+                                   : table_element<D>(view.vectors, keys, vector, channel);
+}
+
 // Sets tile.label and tile.distance of each row: the nearest vector's, the first of equals; and tile.raw. All threads;
 // begins and ends with a barrier.
 template <class Distance, int D>
@@ -118,10 +150,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
   for (int base = 0; base < view.end; base += kVectors) {
     if (base >= view.fixed && base < first_far) base = first_far;
     __syncthreads();
-    for (int i = thread; i < kVectors * D; i += kMatchThreads) {
-      const int v = i / D, c = i % D;
-      tile.vectors[v * kStride + c] = base + v < view.end ? table_element<D>(view.vectors, keys, base + v, c) : 0.0f;
-    }
+    load_vectors(view, keys, base, tile);
     __syncthreads();
     Distance distances[kMatchRows][kEach];
 #pragma unroll 2

@@ -72,8 +72,7 @@ struct PatternPlace {
     __syncwarp();
     const int tiles = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile)
-      tile_terms(scratch, tile, lane, query, scratch->terms + 1 + tile * kTileSize);
+    for (int tile = 0; tile < tiles; ++tile) tile_terms(tile, lane, query, scratch->terms + 1 + tile * kTileSize);
     __syncwarp();
   }
 
@@ -102,14 +101,7 @@ struct PatternPlace {
       }
       return;
     }
-    const Query<D, kTiles> copy = query;
-    float terms[kTiles][16];
-    all_terms(scratch, copy, shift, lane, terms);
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) scores[n][i] += terms[n][i];
-    }
+    add_far_to_scores(shift, lane, query, scores);
   }
 
   // Before the page's residuals join the state. Weights are at most 1.
@@ -207,10 +199,17 @@ struct PatternPlace {
                  lane);
   }
 
-  // Products of the queries with the patterns of the lane's tokens, near or not. A call, because registers that this
-  // needs would be missing elsewhere.
-  __device__ __noinline__ static void all_terms(PatternScratch<kTiles>* scratch, const Query<D, kTiles>& query,
-                                                int shift, int lane, float (&terms)[kTiles][16]) {
+  // As add_to_scores, for labels that may stand for far vectors. Queries and products go through local memory, and
+  // loops are not unrolled: this must not cost the other pages registers.
+  __device__ __forceinline__ void add_far_to_scores(int shift, int lane, const Query<D, kTiles>& query,
+                                                    float (&scores)[kTiles][16]) const {
+    uint32_t queries[D / 8 * kTiles];  // split_halves of them
+    float terms[16 * kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) queries[i * kTiles + n] = split_halves(query.values[n][i]);
+    }
     const uint8_t* labels = scratch->labels + lane / 4 * 16;
     const int fixed = scratch->keys.fixed;
     auto entry_of = [&](int i) {  // vector + 1, or 0
@@ -222,12 +221,13 @@ struct PatternPlace {
       const int entry = entry_of(i);
       const float* term = scratch->terms[entry <= kNearVectors ? entry : 0] + lane % 4;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) terms[n][i] = term[4 * n];
+      for (int n = 0; n < kTiles; ++n) terms[i * kTiles + n] = term[4 * n];
     }
     int done = kNearVectors;  // entries up to this one are
+#pragma unroll 1
     while (true) {
       uint32_t lowest = 0xffffffffu;
-#pragma unroll 4
+#pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int entry = entry_of(i);
         if (entry > done) lowest = min(lowest, static_cast<uint32_t>(entry));
@@ -235,34 +235,52 @@ struct PatternPlace {
       lowest = __reduce_min_sync(0xffffffffu, lowest);
       if (lowest == 0xffffffffu) break;
       const int tile = static_cast<int>(lowest - 1) / kTileSize;
-      tile_terms(scratch, tile, lane, query, scratch->far_terms);
+      float sum[kTiles][4] = {};
+#pragma unroll 1
+      for (int i = 0; i < D / 16; ++i) {
+        const uint4 words = group_of(scratch->keys.vectors, tile, i, lane);
+#pragma unroll
+        for (int n = 0; n < kTiles; ++n) {
+          mma_halves(sum[n], words, queries[2 * i * kTiles + n], queries[(2 * i + 1) * kTiles + n]);
+        }
+      }
+      store_terms(sum, lane, query, scratch->far_terms);
       __syncwarp();
-#pragma unroll 4
+#pragma unroll 1
       for (int i = 0; i < 16; ++i) {
         const int row = entry_of(i) - 1 - tile * kTileSize;
         if (row < 0 || row >= kTileSize) continue;
         const float* term = scratch->far_terms[row] + lane % 4;
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) terms[n][i] = term[4 * n];
+        for (int n = 0; n < kTiles; ++n) terms[i * kTiles + n] = term[4 * n];
       }
       __syncwarp();
       done = (tile + 1) * kTileSize;
     }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) scores[n][i] += terms[i * kTiles + n];
+    }
   }
 
   // Products of the queries with the key vectors of a tile.
-  __device__ __forceinline__ static void tile_terms(const PatternScratch<kTiles>* scratch, int tile, int lane,
-                                                    const Query<D, kTiles>& query, float (*terms)[4 * kTiles]) {
-    const uint8_t* vectors = scratch->keys.vectors;
+  __device__ __forceinline__ void tile_terms(int tile, int lane, const Query<D, kTiles>& query,
+                                             float (*terms)[4 * kTiles]) const {
     float sum[kTiles][4] = {};
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      const uint4 words = group_of(vectors, tile, i, lane);
+      const uint4 words = group_of(scratch->keys.vectors, tile, i, lane);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
       }
     }
+    store_terms(sum, lane, query, terms);
+  }
+
+  __device__ __forceinline__ static void store_terms(const float (&sum)[kTiles][4], int lane,
+                                                     const Query<D, kTiles>& query, float (*terms)[4 * kTiles]) {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       terms[lane / 4][4 * n + lane % 4] = (sum[n][0] + sum[n][1]) * query.scale[n];

@@ -55,7 +55,7 @@ __device__ void decide_keys(const Side& side, const TableView& view, Tile<D>& ti
       const float x = tile.rows[t * tile.kStride + c];
       const int label = tile.label[t];
       raw.add(x);
-      flat.add(label == 0 ? x : __fsub_rn(x, table_element<D>(view.vectors, true, view.vector_of(label), c)));
+      flat.add(label == 0 ? x : __fsub_rn(x, labelled_element<D>(view, true, tile, label, c)));
     }
     tile.flat_channels[c] = flat.total();
     tile.raw_channels[c] = raw.total();
@@ -86,11 +86,10 @@ __device__ void decide_values(const Side& side, const TableView& view, Tile<D>& 
     float flat = tile.distance[t], raw = tile.raw[t];  // which are ranges, unless matching was by squares
     if (side.options.squared) {
       ResidualRange residual, row;
-      const int vector = view.vector_of(tile.label[t]);
       for (int c = 0; c < D; ++c) {
         const float x = tile.rows[t * tile.kStride + c];
         row.add(x);
-        residual.add(__fsub_rn(x, table_element<D>(view.vectors, false, vector, c)));
+        residual.add(__fsub_rn(x, labelled_element<D>(view, false, tile, tile.label[t], c)));
       }
       flat = residual.total();
       raw = row.total();
@@ -108,7 +107,7 @@ __device__ void subtract_patterns(const TableView& view, bool keys, Tile<D>& til
     const int t = i / D, c = i % D, label = tile.label[t];
     if (label == 0) continue;
     float& x = tile.rows[t * tile.kStride + c];
-    x = __fsub_rn(x, table_element<D>(view.vectors, keys, view.vector_of(label), c));
+    x = __fsub_rn(x, labelled_element<D>(view, keys, tile, label, c));
   }
   __syncthreads();
 }
