@@ -70,6 +70,11 @@ struct PatternPlace {
       scratch->reference[n][lane] = -1e38f;
     }
     __syncwarp();
+    // Value vectors are needed at the end: a wait for memory less then.
+    const int value_bytes = min(scratch->values.count(), kNearVectors) * 2 * D;
+    for (int at = lane * 128; at < value_bytes; at += 32 * 128) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(scratch->values.vectors + at)));
+    }
     const int tiles = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) tile_terms(tile, lane, query, scratch->terms + 1 + tile * kTileSize);
