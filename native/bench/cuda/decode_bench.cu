@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fill.cuh"
+#include "json_rows.h"
 #include "kernels/cuda/decode.h"
 
 namespace {
@@ -412,9 +413,7 @@ int main(int argc, char** argv) {
               options.kv_heads * options.group, options.kv_heads, options.head_dim, options.window);
   std::printf("%11s %5s %8s %6s %10s %8s %8s %10s\n", "codec", "bits", "context", "batch", "us", "GB/s", "spread",
               "nmse");
-  FILE* json = options.json != nullptr ? std::fopen(options.json, "w") : nullptr;
-  if (json != nullptr) std::fprintf(json, "[");
-  const char* comma = "\n";
+  bench::JsonRows rows(options.json);
   for (const Kind& kind : options.kinds) {
     for (const int batch_size : options.batches) {
       for (const int context : options.contexts) {
@@ -425,17 +424,9 @@ int main(int argc, char** argv) {
         std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context,
                     batch_size, timing.us, gbps, 100.0 * timing.spread, error);
         std::fflush(stdout);
-        if (json == nullptr) continue;
-        std::fprintf(
-            json, "%s {\"codec\": \"%s\", \"bits\": %d, \"context\": %d, \"batch\": %d, \"us\": %.3f, \"gbps\": %.1f}",
-            comma, kind.codec.c_str(), kind.bits, context, batch_size, timing.us, gbps);
-        comma = ",\n";
+        rows.add(kind.codec.c_str(), kind.bits, context, batch_size, timing.us, gbps);
       }
     }
-  }
-  if (json != nullptr) {
-    std::fprintf(json, "\n]\n");
-    std::fclose(json);
   }
   return 0;
 }

@@ -69,7 +69,7 @@ def main():
             for context in args.contexts:
                 us, set_bytes = time_attention(args, context, batch)
                 print(f"{context:8d} {batch:6d} {us:10.2f} {set_bytes / us / 1000:8.0f}", flush=True)
-                rows.append({"context": context, "batch": batch, "us": us})
+                rows.append({"context": context, "batch": batch, "us": us, "bytes": set_bytes})
                 torch.cuda.empty_cache()
     if args.json:
         with open(args.json, "w") as file:

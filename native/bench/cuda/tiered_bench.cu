@@ -2,7 +2,7 @@
 // error of one query head against double.
 //
 //   tiered_bench [--kv-heads 8] [--group 4] [--contexts 8192,32768,131072] [--batches 1,16] [--value-bits 2,4]
-//                [--n16 3] [--n4 20]
+//                [--n16 3] [--n4 20] [--json FILE]
 //
 // Head dim 128. n16 channels of a page have 16 bits and n4 have 4: by default 2.64 bits a key element, what a budget of
 // 2.7 gives. Pages are random, 8 of them, over and over; launches go round enough copies of the batch that none finds
@@ -17,6 +17,7 @@
 #include "codecs/tiered/format.h"
 #include "codecs/uniform/format.h"
 #include "fill.cuh"
+#include "json_rows.h"
 #include "kernels/cuda/tiered_decode.h"
 #include "launch_timing.h"
 
@@ -30,6 +31,7 @@ constexpr int kDistinct = 8;
 struct Options {
   int kv_heads = 8, group = 4, n16 = 3, n4 = 20;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, value_bits = {2, 4};
+  const char* json = nullptr;
 };
 
 std::vector<int> numbers(const char* text) {
@@ -44,6 +46,10 @@ Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string name = argv[i];
+    if (name == "--json") {
+      options.json = argv[i + 1];
+      continue;
+    }
     const std::vector<int> value = numbers(argv[i + 1]);
     if (name == "--kv-heads") {
       options.kv_heads = value.at(0);
@@ -287,13 +293,17 @@ int main(int argc, char** argv) {
               properties.name, options.kv_heads * options.group, options.kv_heads, kDim, options.n16, options.n4,
               kDim - options.n16 - options.n4);
   std::printf("%6s %8s %6s %10s %8s %8s %10s\n", "values", "context", "batch", "us", "GB/s", "spread", "nmse");
+  bench::JsonRows rows(options.json);
   for (const int bits : options.value_bits) {
     for (const int batch_size : options.batches) {
       for (const int context : options.contexts) {
         const Batch batch(options, bits, context, batch_size);
         const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
-        std::printf("%6d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", bits, context, batch_size, timing.us,
-                    static_cast<double>(batch.bytes()) / timing.us / 1000.0, 100.0 * timing.spread, batch.error());
+        const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
+        const double key_bits = 2.0 + (14.0 * options.n16 + 2.0 * options.n4) / kDim;
+        rows.add(bits == 2 ? "tiered" : "tiered+4", key_bits, context, batch_size, timing.us, gbps);
+        std::printf("%6d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", bits, context, batch_size, timing.us, gbps,
+                    100.0 * timing.spread, batch.error());
         std::fflush(stdout);
       }
     }
