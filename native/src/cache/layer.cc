@@ -110,7 +110,9 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
     PartHeads heads = lay_out_parts(plan, append, to_seal);
     const int64_t half_bytes = halves_ ? 0 : engine.row_bytes(plan);
     const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QueryMeans::bytes_for(plan.attention);
-    const int64_t varying = std::accumulate(heads.sizes.begin(), heads.sizes.end(), int64_t{0});
+    std::vector<int64_t> extra;
+    for (int64_t page = 0; page < to_seal; ++page) extra.push_back(engine.varying_bytes(plan, heads, page));
+    const int64_t varying = std::accumulate(extra.begin(), extra.end(), int64_t{0});
     Memory::Room room = memory.make_room(plan.index, half_bytes + query_bytes + varying, to_seal);
     if (half_bytes > 0) {
       halves = room.bytes.take(BlockKind::kWindow, half_bytes);
@@ -125,7 +127,7 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
     std::vector<NewPage> pages;
     for (const PageShape* shape : room.shapes) {
       uint32_t* sizes = heads.sizes.data() + new_pages.size() * parts;
-      const int64_t page_bytes = std::accumulate(sizes, sizes + parts, static_cast<int64_t>(shape->bytes()));
+      const int64_t page_bytes = static_cast<int64_t>(shape->bytes()) + extra[new_pages.size()];
       for (int i = 0; i < parts; ++i) {
         const PageFormat& format = shape->formats[i >= shape->parts(Side::kKeys)];
         if (!format.varies()) sizes[i] = static_cast<uint32_t>(format.page_bytes);

@@ -1,4 +1,6 @@
 #include <cstring>
+#include <numeric>
+#include <string>
 
 #include "base/scratch.h"
 #include "engine/engine.h"
@@ -30,6 +32,12 @@ void Append::encode_part(const NewPage& page, Side side, int kv_head, const uint
   }
   if (head) std::memcpy(out, head, format.head_bytes);
   plan_.attention.codecs[index].encode(format, gathered, out);
+}
+
+int64_t Engine::varying_bytes(const LayerPlan& plan, const PartHeads& heads, int64_t page) const {
+  const int parts = plan.shapes[0].parts();
+  const auto first = heads.sizes.begin() + page * parts;
+  return std::accumulate(first, first + parts, int64_t{0});
 }
 
 Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const DeviceQueries&) {

@@ -127,6 +127,10 @@ class Engine {
   // Memory of the arena; the same number of bytes.
   virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
 
+  // Pages -------------------------------------------------------------------------------------------------------
+  // Bytes of page `page` of those to seal, beyond what its shape says.
+  virtual int64_t varying_bytes(const LayerPlan& plan, const PartHeads& heads, int64_t page) const;
+
   // Appending ---------------------------------------------------------------------------------------------------
   // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite; for rows on a device, those
   // that it found since it was last asked.
@@ -138,7 +142,6 @@ class Engine {
   // The layer of a sequence has changed, and is now as `view` says.
   virtual void update(const LayerPlan& plan, const SequenceView& view, LayerState* state) = 0;
 
-  // Pages -------------------------------------------------------------------------------------------------------
   // The bytes of a part, in the layout of docs/format.md. Valid until this thread asks again.
   virtual const uint8_t* part(const LayerPlan& plan, const PageView& page, Side side, int kv_head) = 0;
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;

@@ -108,6 +108,7 @@ bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState*
 
 void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
                       LayerState* state) {
+  if (layer_.family() == PageFamily::kTiered) return encode_here(pages, heads, tables);
   if (layer_.labels()) return encode_patterns(pages, tables, static_cast<const CudaLayerState&>(*state));
   const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
   const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
@@ -169,7 +170,9 @@ void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, 
 
 void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
   const int parts = plan_.shapes[0].parts();
-  const bool here[2] = {layer_.kind(Side::kKeys) != SideKind::kCodes, layer_.kind(Side::kValues) != SideKind::kCodes};
+  const bool tiered = layer_.family() == PageFamily::kTiered;
+  const bool here[2] = {tiered || layer_.kind(Side::kKeys) != SideKind::kCodes,
+                        tiered || layer_.kind(Side::kValues) != SideKind::kCodes};
   const auto bytes_of = [](const NewPage& page) {
     const PageShape& shape = *page.view->shape;
     return shape.varies() ? page.view->offsets[shape.parts()] : shape.bytes();
@@ -192,9 +195,26 @@ void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads&
   });
   // A side that the device encodes is written after this.
   for (size_t i = 0; i < pages.size(); ++i) {
-    check(cudaMemcpyAsync(pages[i].data, canonical[i].data(), canonical[i].size(), cudaMemcpyHostToDevice, stream_),
+    const std::vector<uint8_t> bytes = tiered ? arrange_tiers(pages[i], canonical[i]) : std::move(canonical[i]);
+    check(cudaMemcpyAsync(pages[i].data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
           "uploading pages");
   }
+}
+
+std::vector<uint8_t> CudaAppend::arrange_tiers(const NewPage& page, const std::vector<uint8_t>& canonical) const {
+  const int heads = plan_.attention.kv_heads;
+  std::vector<uint8_t> bytes(static_cast<size_t>(tiered_table_bytes(heads)));
+  for (int head = 0; head < heads; ++head) {
+    const uint8_t* keys = canonical.data() + page.view->part_offset(Side::kKeys, head);
+    const uint8_t* values = canonical.data() + page.view->part_offset(Side::kValues, head);
+    const TieredBlock block = layer_.tiered_block(keys);
+    const TieredPlace place = {static_cast<uint32_t>(bytes.size()), static_cast<uint16_t>(block.key_chunks),
+                               static_cast<uint16_t>(block.n16)};
+    std::memcpy(bytes.data() + sizeof place * static_cast<size_t>(head), &place, sizeof place);
+    bytes.resize(bytes.size() + static_cast<size_t>(block.bytes()));
+    pack_tiered(plan_.attention.formats[0], plan_.attention.formats[1], keys, values, bytes.data() + place.offset);
+  }
+  return bytes;
 }
 
 void CudaAppend::fill(uint8_t* storage) {

@@ -36,6 +36,8 @@ class CudaAppend : public Append {
   size_t side_halves() const;
   void encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values);
   void encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2], const CudaLayerState& state);
+  // A page as tiered_layout.h has it, from the bytes of docs/format.md.
+  std::vector<uint8_t> arrange_tiers(const NewPage& page, const std::vector<uint8_t>& canonical) const;
   void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
   const DeviceLayer& layer_;
   DeviceArena& arena_;

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <string>
 
+#include "base/scratch.h"
 #include "codecs/commvq/model.h"
 #include "codecs/pattern/format.h"
 #include "engine/cuda/status.h"
 #include "kernels/cuda/commvq_tables.h"
+#include "kernels/cuda/convert.h"
 #include "kernels/cuda/pattern_layout.h"
 
 namespace kvasir::cuda {
@@ -40,6 +42,11 @@ DeviceScratch upload(DeviceArena& arena, const void* bytes, size_t count, cudaSt
   return memory;
 }
 
+void download(void* to, const void* from, size_t bytes, cudaStream_t stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream), "reading a page");
+  check(cudaStreamSynchronize(stream), "reading a page");
+}
+
 int tiles_of(int rows) { return (rows + kTileSize - 1) / kTileSize; }
 
 }  // namespace
@@ -69,6 +76,10 @@ void DeviceLayer::choose_family() {
     family_ = PageFamily::kFragments;
   } else if (kinds_[0] == SideKind::kCommVq && kinds_[1] == SideKind::kCommVq) {
     family_ = PageFamily::kCommVq;
+  } else if (kinds_[0] == SideKind::kTiered && known(*plan_->codecs[1]).stored == StoredCodec::kUniform &&
+             kinds_[1] == SideKind::kCodes &&
+             tiered_supported(plan_->attention.formats[0], plan_->attention.formats[1])) {
+    family_ = PageFamily::kTiered;
   }
   for (size_t level = 0; level < codecs.size(); ++level) {
     const PageShape& shape = plan_->shapes[level];
@@ -125,10 +136,58 @@ void DeviceLayer::upload_tables(DeviceArena& arena, cudaStream_t stream) {
   }
 }
 
-void DeviceLayer::plan_fused(int sequences, DecodePlan* plan) const {
+DecodeShape DeviceLayer::decode_shape(int sequences) const {
   const AttentionLayer& attention = plan_->attention;
-  const DecodeShape shape = {attention.head_dim, attention.kv_heads, attention.group(), sequences, labels()};
-  check(plan_decode(shape, plan), "planning decode attention");
+  return {attention.head_dim, attention.kv_heads, attention.group(), sequences, labels()};
+}
+
+TieredShape DeviceLayer::tiered_shape(int sequences) const {
+  const AttentionLayer& attention = plan_->attention;
+  return {attention.head_dim, attention.kv_heads, attention.group(), attention.formats[1].bits, sequences};
+}
+
+TieredBlock DeviceLayer::tiered_block(const uint8_t* key_part) const {
+  return cuda::tiered_block(plan_->attention.formats[0], plan_->attention.formats[1], key_part);
+}
+
+const uint8_t* DeviceLayer::part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
+  if (family_ == PageFamily::kFragments) return fragment_part(page, side, kv_head, stream);
+  if (family_ == PageFamily::kTiered) return tiered_part(page, side, kv_head, stream);
+  const size_t bytes = page.part_bytes(side, kv_head);
+  auto* out = thread_scratch<DeviceLayer, uint8_t>(bytes);
+  download(out, page.part(side, kv_head), bytes, stream);
+  return out;
+}
+
+const uint8_t* DeviceLayer::fragment_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
+  const HeadLayout layout = head_layout(*page.shape);
+  const size_t bytes = page.part_bytes(side, kv_head);
+  const size_t block_bytes = static_cast<size_t>(label_bytes()) + layout.bytes();
+  auto* out = thread_scratch<DeviceLayer, uint8_t>(bytes + block_bytes);
+  uint8_t* block = out + bytes;
+  download(block, page.data + static_cast<size_t>(kv_head) * block_bytes, block_bytes, stream);
+  std::memset(out, 0, bytes);
+  (side == Side::kKeys ? unpack_keys : unpack_values)(layout, block + label_bytes(), out);
+  if (labels()) {
+    uint8_t* labels = out + pattern::labels_offset(page.format(side));
+    for (int t = 0; t < kPageTokens; ++t) {
+      labels[t] = block[side == Side::kKeys ? key_label_byte(t) : value_label_byte(t)];
+    }
+  }
+  return out;
+}
+
+const uint8_t* DeviceLayer::tiered_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
+  TieredPlace place;
+  download(&place, page.data + sizeof place * static_cast<size_t>(kv_head), sizeof place, stream);
+  const TieredBlock layout = {plan_->attention.head_dim, page.format(Side::kValues).bits, place.key_chunks, place.n16};
+  const size_t key_bytes = page.part_bytes(Side::kKeys, kv_head), value_bytes = page.part_bytes(Side::kValues, kv_head);
+  auto* out = thread_scratch<DeviceLayer, uint8_t>(key_bytes + value_bytes + static_cast<size_t>(layout.bytes()));
+  uint8_t* block = out + key_bytes + value_bytes;
+  download(block, page.data + place.offset, static_cast<size_t>(layout.bytes()), stream);
+  std::memset(out, 0, key_bytes + value_bytes);
+  unpack_tiered(page.format(Side::kKeys), page.format(Side::kValues), layout, block, out, out + key_bytes);
+  return side == Side::kKeys ? out : out + key_bytes;
 }
 
 CommVqShape DeviceLayer::commvq_shape(int sequences, int64_t pages) const {

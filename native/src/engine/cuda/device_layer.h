@@ -11,6 +11,7 @@
 #include "kernels/cuda/decode.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/side_format.h"
+#include "kernels/cuda/tiered_decode.h"
 
 namespace kvasir::cuda {
 
@@ -26,6 +27,7 @@ enum class SideKind {
 enum class PageFamily {
   kFragments,  // head blocks, which fused decode attention reads; before each, where there are any, labels
   kCommVq,     // docs/format.md, on both sides of codec commvq
+  kTiered,     // tiered keys and uniform values, as tiered_layout.h has them
   kCanonical,  // docs/format.md
 };
 
@@ -57,10 +59,16 @@ class DeviceLayer {
   RowTiles tiles(uint8_t* storage) const { return {storage, head_stride()}; }
 
   // For PageFamily::kFragments: enough for so many sequences at once.
-  void plan_fused(int sequences, DecodePlan* plan) const;
+  DecodeShape decode_shape(int sequences) const;
   const std::vector<PageKind>& page_kinds() const { return page_kinds_; }
+  // For PageFamily::kTiered. `key_part`: its head, at least.
+  TieredShape tiered_shape(int sequences) const;
+  TieredBlock tiered_block(const uint8_t* key_part) const;
   // For PageFamily::kCommVq.
   CommVqShape commvq_shape(int sequences, int64_t pages) const;
+
+  // A part in the layout of docs/format.md, fetched from the device. Valid until this thread asks again. Waits.
+  const uint8_t* part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
 
   // In device memory; null where the layer has none.
   const float* key_scaling() const { return key_scaling_.as<float>(); }
@@ -71,6 +79,8 @@ class DeviceLayer {
  private:
   int64_t tile_bytes() const { return RowTileLayout{plan_->attention.head_dim}.bytes(); }
   void choose_family();
+  const uint8_t* fragment_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
+  const uint8_t* tiered_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
   void upload_tables(DeviceArena& arena, cudaStream_t stream);
 
   const LayerPlan* plan_;

@@ -104,8 +104,27 @@ class PlainPath {
     }
   }
 
+  // Pages whose layout no decoder of rows knows pass through this machine.
+  void decode_here(Side side, int64_t begin, int64_t end) {
+    const size_t page_floats = static_cast<size_t>(kPageTokens) * request_.head_dim;
+    const auto pages = static_cast<size_t>(end - begin);
+    std::vector<float> rows(pages * page_floats * static_cast<size_t>(request_.kv_heads));
+    for (int head = 0; head < request_.kv_heads; ++head) {
+      for (size_t i = 0; i < pages; ++i) {
+        const PageView& page = *view_.pages[begin + static_cast<int64_t>(i)];
+        const auto& codec = plan_.attention.codecs[static_cast<int>(side)];
+        codec.decode(page.format(side), layer_.part(page, side, head, stream_),
+                     rows.data() + (static_cast<size_t>(head) * pages + i) * page_floats);
+      }
+    }
+    check(cudaMemcpyAsync(rows_[static_cast<int>(side)], rows.data(), rows.size() * sizeof(float),
+                          cudaMemcpyHostToDevice, stream_),
+          "uploading rows");
+  }
+
   void decode(Side side, int64_t begin, int64_t end) {
     const int index = static_cast<int>(side);
+    if (layer_.family() == PageFamily::kTiered) return decode_here(side, begin, end);
     const PageShape& shape = *view_.pages[begin]->shape;
     const PageFormat& format = shape.formats[index];
     const int64_t count = end - begin;

@@ -1,0 +1,234 @@
+#include "engine/cuda/layer_attention.h"
+
+#include <algorithm>
+#include <string>
+
+#include "engine/cuda/plain_path.h"
+#include "engine/cuda/status.h"
+#include "engine/cuda/stream.h"
+#include "kernels/cuda/commvq_types.h"
+
+namespace kvasir::cuda {
+namespace {
+
+int power_of_two(int64_t count) {
+  int64_t power = 1;
+  while (power < count) power *= 2;
+  return static_cast<int>(power);
+}
+
+const CudaLayerState& state_of(const SequenceView& view) { return static_cast<const CudaLayerState&>(*view.state); }
+
+}  // namespace
+
+Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMemory& given, uint64_t epoch) {
+  const int64_t tiles = bring_up_to_date(request, epoch);
+  QueryMemory memory = given;
+  DeviceScratch scaled;
+  if (layer_.key_scaling()) {
+    const size_t elements = static_cast<size_t>(request.count) * request.tokens * request.layer->query_heads *
+                            static_cast<size_t>(request.layer->head_dim);
+    scaled = DeviceScratch(arena_, elements * given.number_bytes());
+    scale(request, given, scaled.as<void>(), stream_);
+    memory.queries = scaled.as<void>();
+  }
+  if (request.tokens > 1 || layer_.family() == PageFamily::kCanonical) {
+    attend_plain(request, memory);
+    return {tiles, request.tokens > 1 ? 0 : tiles};
+  }
+  switch (layer_.family()) {
+    case PageFamily::kCommVq:
+      attend_commvq(request, memory);
+      break;
+    case PageFamily::kTiered:
+      attend_tiered(request, memory);
+      break;
+    default: {
+      const int capacity = power_of_two(request.count);
+      auto found = fused_.find(capacity);
+      if (found == fused_.end()) found = fused_.emplace(capacity, make_fused(capacity)).first;
+      attend_fused(found->second, request, memory, stream_);
+    }
+  }
+  return {tiles, 0};
+}
+
+Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const QueryMemory& given, uint64_t epoch,
+                                      cudaStream_t stream) {
+  if (request.tokens != 1 || request.count > kInlineSequences || layer_.family() != PageFamily::kFragments) {
+    throw Error(ErrorCode::kInvalidArgument, "only one query token of up to " + std::to_string(kInlineSequences) +
+                                                 " sequences, in a layer of head blocks, can be captured in a graph");
+  }
+  const RelaxedCapture relaxed;
+  const int64_t tiles = bring_up_to_date(request, epoch);
+  Captured captured;
+  captured.fused = make_fused(request.count);
+  check(cudaStreamSynchronize(stream_), "making ready for a graph");
+  QueryMemory memory = given;
+  if (layer_.key_scaling()) {
+    const size_t elements =
+        static_cast<size_t>(request.count) * request.layer->query_heads * static_cast<size_t>(request.layer->head_dim);
+    captured.queries = DeviceScratch(arena_, elements * given.number_bytes());
+    scale(request, given, captured.queries.as<void>(), stream);
+    memory.queries = captured.queries.as<void>();
+  }
+  attend_fused(captured.fused, request, memory, stream);
+  captured_.push_back(std::move(captured));
+  return {tiles, 0};
+}
+
+// Returns the tiles of pages. Pages may have shrunk since their sequence was last described.
+int64_t LayerAttention::bring_up_to_date(const AttentionRequest& request, uint64_t epoch) {
+  int64_t tiles = 0;
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    auto* state = static_cast<CudaLayerState*>(view.state);
+    if (state->epoch() != epoch) state->update(view, epoch);
+    tiles += view.page_count * request.layer->kv_heads;
+  }
+  return tiles;
+}
+
+void LayerAttention::scale(const AttentionRequest& request, const QueryMemory& memory, void* to, cudaStream_t stream) {
+  const AttentionLayer& layer = *request.layer;
+  check(launch_scale_queries(memory.queries, to, memory.type, int64_t{request.count} * request.tokens, layer.kv_heads,
+                             layer.group(), layer.head_dim, layer_.key_scaling(), stream),
+        "scaling queries");
+}
+
+template <class Plan, class Make>
+LayerAttention::Launch<Plan> LayerAttention::make_launch(const Make& make) {
+  Launch<Plan> launch;
+  check(make(&launch.plan), "planning attention");
+  launch.workspace = DeviceScratch(arena_, launch.plan.workspace_bytes);
+  check(clear_workspace(launch.plan, launch.workspace.template as<void>(), stream_), "clearing a workspace");
+  return launch;
+}
+
+LayerAttention::Launch<DecodePlan> LayerAttention::make_fused(int sequences) {
+  return make_launch<DecodePlan>([&](DecodePlan* plan) { return plan_decode(layer_.decode_shape(sequences), plan); });
+}
+
+void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const AttentionRequest& request,
+                                  const QueryMemory& memory, cudaStream_t stream) {
+  std::vector<const DecodeSequence*> sequences;
+  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
+  DecodeRequest launch = {};
+  DeviceScratch list;
+  launch.sequences = sequences.data();
+  if (request.count > kInlineSequences) {
+    list = DeviceScratch(arena_, sequences.size() * sizeof(sequences[0]));
+    check(cudaMemcpyAsync(list.as<void>(), sequences.data(), list.bytes(), cudaMemcpyHostToDevice, stream),
+          "uploading a list of sequences");
+    launch.sequences = list.as<const DecodeSequence*>();
+    launch.listed_on_device = true;
+  }
+  launch.count = request.count;
+  launch.queries = memory.queries;
+  launch.outputs = memory.outputs;
+  launch.type = memory.type;
+  launch.softmax_scale = request.layer->softmax_scale;
+  launch.formats = layer_.page_kinds().data();
+  launch.format_count = static_cast<int>(layer_.page_kinds().size());
+  launch.workspace = fused.workspace.as<void>();
+  check(launch_decode(fused.plan, launch, stream), "decode attention");
+}
+
+void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryMemory& memory) {
+  int64_t pages = 0;
+  size_t shift_count = 0;
+  for (int i = 0; i < request.count; ++i) {
+    pages += state_of(request.sequences[i]).latest().page_count;
+    shift_count += static_cast<size_t>(request.sequences[i].shift_count);
+  }
+  const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
+  auto found = commvq_.find(capacity);
+  if (found == commvq_.end()) {
+    const auto make = [&](CommVqPlan* plan) {
+      return plan_commvq(layer_.commvq_shape(capacity.first, capacity.second), plan);
+    };
+    found = commvq_.emplace(capacity, make_launch<CommVqPlan>(make)).first;
+  }
+
+  const size_t sequence_bytes = sizeof(CommVqSequence) * static_cast<size_t>(request.count);
+  const DeviceScratch described(arena_, sequence_bytes + sizeof(TokenShift) * shift_count);
+  std::vector<uint8_t> bytes(described.bytes());
+  auto* sequences = reinterpret_cast<CommVqSequence*>(bytes.data());
+  auto* shifts = reinterpret_cast<TokenShift*>(bytes.data() + sequence_bytes);
+  const auto* shifts_there = reinterpret_cast<const TokenShift*>(described.as<uint8_t>() + sequence_bytes);
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    const DecodeSequence& known = state_of(view).latest();
+    CommVqSequence& sequence = sequences[i];
+    sequence.pages = state_of(view).page_addresses() + (view.page_count - known.page_count);
+    sequence.page_count = known.page_count;
+    sequence.hidden_tokens = known.hidden_tokens;
+    sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
+    sequence.window_token = view.length - view.window;
+    sequence.shifts = view.shift_count > 0 ? shifts_there : nullptr;
+    sequence.shift_count = view.shift_count;
+    for (int s = 0; s < view.shift_count; ++s) *shifts++ = {view.shifts[s].first, view.shifts[s].offset};
+    shifts_there += view.shift_count;
+    sequence.sinks = known.sinks;
+    sequence.window = known.window;
+  }
+  check(cudaMemcpyAsync(described.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
+        "describing sequences");
+  CommVqRequest launch = {};
+  launch.sequences = described.as<CommVqSequence>();
+  launch.count = request.count;
+  launch.queries = memory.queries;
+  launch.outputs = memory.outputs;
+  launch.type = memory.type;
+  launch.softmax_scale = request.layer->softmax_scale;
+  launch.key_tables = layer_.key_tables();
+  launch.value_tables = layer_.plain_tables(Side::kValues);
+  launch.workspace = found->second.workspace.as<void>();
+  check(launch_commvq(found->second.plan, launch, stream_), "CommVQ's attention");
+}
+
+void LayerAttention::attend_tiered(const AttentionRequest& request, const QueryMemory& memory) {
+  const int capacity = power_of_two(request.count);
+  auto found = tiered_.find(capacity);
+  if (found == tiered_.end()) {
+    const auto make = [&](TieredPlan* plan) { return plan_tiered(layer_.tiered_shape(capacity), plan); };
+    found = tiered_.emplace(capacity, make_launch<TieredPlan>(make)).first;
+  }
+  std::vector<DecodeSequence> sequences;
+  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).latest());
+  const DeviceScratch described(arena_, sequences.size() * sizeof(DecodeSequence));
+  check(cudaMemcpyAsync(described.as<void>(), sequences.data(), described.bytes(), cudaMemcpyHostToDevice, stream_),
+        "describing sequences");
+  TieredRequest launch = {};
+  launch.sequences = described.as<DecodeSequence>();
+  launch.count = request.count;
+  launch.queries = memory.queries;
+  launch.outputs = memory.outputs;
+  launch.type = memory.type;
+  launch.softmax_scale = request.layer->softmax_scale;
+  launch.workspace = found->second.workspace.as<void>();
+  check(launch_tiered(found->second.plan, launch, stream_), "attention over tiers");
+}
+
+void LayerAttention::attend_plain(const AttentionRequest& request, const QueryMemory& memory) {
+  const AttentionLayer& layer = *request.layer;
+  const size_t row = static_cast<size_t>(request.tokens) * layer.query_heads * static_cast<size_t>(layer.head_dim) *
+                     memory.number_bytes();
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    PlainRequest plain = {};
+    plain.kv_heads = layer.kv_heads;
+    plain.group = layer.group();
+    plain.head_dim = layer.head_dim;
+    plain.tokens = request.tokens;
+    plain.type = memory.type;
+    plain.queries = static_cast<const uint8_t*>(memory.queries) + i * row;
+    plain.outputs = static_cast<uint8_t*>(memory.outputs) + i * row;
+    plain.first_query = view.length - request.tokens;
+    plain.sliding_window = layer.sliding_window;
+    plain.scale = layer.softmax_scale;
+    attend_plainly(layer_, view, plain, arena_, stream_);
+  }
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,73 @@
+// Attention of one layer on the device: which kernel a request takes, and the memory that its launches share.
+//
+//   one query token, pages that a fused kernel reads    decode.h, commvq_decode.h, tiered_decode.h
+//   all else                                             plain_path.h
+//
+// One call at a time: workspaces belong to one launch after the other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "engine/cuda/device_layer.h"
+#include "engine/cuda/layer_state.h"
+#include "engine/engine.h"
+
+namespace kvasir::cuda {
+
+// Where queries come from and outputs go to, on the device.
+struct QueryMemory {
+  const void* queries;
+  void* outputs;
+  NumberType type;
+
+  size_t number_bytes() const { return type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+};
+
+class LayerAttention {
+ public:
+  LayerAttention(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream)
+      : layer_(layer), arena_(arena), stream_(stream) {}
+
+  // On the engine's stream.
+  Engine::Tiles run(const AttentionRequest& request, const QueryMemory& memory, uint64_t epoch);
+  // Into a graph, on the caller's stream: with memory of its own, because nobody knows when the graph will run.
+  Engine::Tiles capture(const AttentionRequest& request, const QueryMemory& memory, uint64_t epoch,
+                        cudaStream_t stream);
+
+ private:
+  template <class Plan>
+  struct Launch {
+    Plan plan;
+    DeviceScratch workspace;
+  };
+  struct Captured {
+    Launch<DecodePlan> fused;
+    DeviceScratch queries;  // scaled, where the layer does that
+  };
+
+  int64_t bring_up_to_date(const AttentionRequest& request, uint64_t epoch);
+  void scale(const AttentionRequest& request, const QueryMemory& memory, void* to, cudaStream_t stream);
+  template <class Plan, class Make>
+  Launch<Plan> make_launch(const Make& make);
+
+  Launch<DecodePlan> make_fused(int sequences);
+  void attend_fused(const Launch<DecodePlan>& launch, const AttentionRequest& request, const QueryMemory& memory,
+                    cudaStream_t stream);
+  void attend_commvq(const AttentionRequest& request, const QueryMemory& memory);
+  void attend_tiered(const AttentionRequest& request, const QueryMemory& memory);
+  void attend_plain(const AttentionRequest& request, const QueryMemory& memory);
+
+  const DeviceLayer& layer_;
+  DeviceArena& arena_;
+  const cudaStream_t stream_;
+  std::map<int, Launch<DecodePlan>> fused_;                   // by the most sequences
+  std::map<int, Launch<TieredPlan>> tiered_;                  // the same
+  std::map<std::pair<int, int>, Launch<CommVqPlan>> commvq_;  // and by the most pages
+  std::vector<Captured> captured_;                            // graphs keep theirs
+};
+
+}  // namespace kvasir::cuda

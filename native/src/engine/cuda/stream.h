@@ -1,0 +1,86 @@
+// Streams, the order between them, and words that the device writes for this machine to read.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "engine/cuda/status.h"
+
+namespace kvasir::cuda {
+
+class Stream {
+ public:
+  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  // What comes next on `waiting` waits for what is on `stream` now.
+  void order(cudaStream_t stream, cudaStream_t waiting) {
+    check(cudaEventRecord(event_, stream), "recording an event");
+    check(cudaStreamWaitEvent(waiting, event_, 0), "waiting for an event");
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+inline bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "asking a stream");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+// While somebody captures, this thread may still take memory and wait for other streams.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capturing"); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Two words, keys' and values', that kernels set and this machine takes.
+class Flags {
+ public:
+  Flags() {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, 2 * sizeof(uint32_t), cudaHostAllocMapped), "flags");
+    words_ = static_cast<uint32_t*>(memory);
+    words_[0] = words_[1] = 0;
+  }
+  ~Flags() { cudaFreeHost(const_cast<uint32_t*>(words_)); }
+  Flags(const Flags&) = delete;
+  Flags& operator=(const Flags&) = delete;
+
+  uint32_t* there() const {
+    void* pointer = nullptr;
+    check(cudaHostGetDevicePointer(&pointer, const_cast<uint32_t*>(words_), 0), "flags");
+    return static_cast<uint32_t*>(pointer);
+  }
+  bool take(int i) {
+    if (words_[i] == 0) return false;
+    words_[i] = 0;
+    return true;
+  }
+
+ private:
+  volatile uint32_t* words_ = nullptr;
+};
+
+}  // namespace kvasir::cuda
