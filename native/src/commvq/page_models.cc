@@ -9,6 +9,7 @@
 #include "base/scratch.h"
 #include "codecs/commvq/model.h"
 #include "commvq/checks.h"
+#include "commvq/fixed_tables.h"
 #include "commvq/key_codebook.h"
 #include "commvq/value_codebook.h"
 #include "kvasir/error.h"
@@ -39,6 +40,7 @@ class KeyPages : public KeyModel {
         }
       }
     }
+    fixed = fixed_.make(codebook_->impl());
   }
 
   void encode(const float* rows, uint8_t* out) const override {
@@ -80,6 +82,7 @@ class KeyPages : public KeyModel {
   const std::unique_ptr<const KeyCodebook> codebook_;
   const int refinements_;
   AlignedArray<uint16_t> memory_;
+  FixedTablesMemory fixed_;
 };
 
 class ValuePages : public ValueModel {

@@ -162,6 +162,31 @@ TEST_CASE("commvq: attention on every backend, shape, width and number of querie
   }
 }
 
+TEST_CASE("commvq: keys at the ends of what sums of their tables can reach") {
+  // All entries of a channel are equal, so every key is the largest sum there is: a sum kept in too few bits would
+  // wrap.
+  for (const Shape& shape : {Shape{1, 2, 64, RopePairs::kHalves, 64, 2}, Shape{2, 1, 48, RopePairs::kHalves, 16, 1}}) {
+    const size_t vectors = static_cast<size_t>(shape.kv_heads) * shape.stages() * shape.entries;
+    std::vector<float> tables(vectors * shape.head_dim);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const int channel = static_cast<int>(i) % shape.head_dim;
+      // Real and imaginary part of opposite signs: z + i z does not cancel in the real part.
+      tables[i] = (channel < shape.head_dim / 2 ? 0.01f : -0.01f) * static_cast<float>(1 + channel % 7);
+    }
+    const support::Owned<KeyCodebook> keys(
+        KeyCodebook::create(shape.kv_heads, shape.head_dim, shape.pairs, shape.stages(), shape.entries, tables.data()));
+    const auto values = random_values(shape, 13);
+    const auto k = data(shape, 256, 15), v = data(shape, 256, 16);
+    for (const std::string& backend : support::backend_names()) {
+      const auto cache = make_cache(shape, backend.c_str(), keys.get(), values.get());
+      const int64_t id = cache->new_sequence();
+      cache->append(id, 0, k.data(), v.data(), 256);
+      const double error = attend_error(*cache, id, shape, counted(256), 3);
+      CHECK_MESSAGE(error <= support::kExactNmse, backend, ": ", error);
+    }
+  }
+}
+
 TEST_CASE("commvq: pages hold what the codebooks make of the rows, for all backends the same") {
   const Shape shape = {2, 2, 64, RopePairs::kHalves, 64, 1};
   const auto keys = random_keys(shape, 3);

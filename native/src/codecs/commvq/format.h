@@ -15,6 +15,7 @@
 namespace kvasir::commvq {
 
 constexpr size_t kScaleBytes = 2 * kPageTokens;
+constexpr int kMaxStages = 64;
 
 struct KeyPage {
   int kv_heads;

@@ -13,6 +13,19 @@ namespace kvasir::commvq {
 // Lanes of a key that are decoded together: the tables of all stages for them fit the smallest cache.
 constexpr int kChunk = 16;
 
+// Key tables as whole numbers, so that a key costs one 16-bit addition for each 32 channels and code.
+//
+// Entry z of RoPE pair j is stored as round(z / unit[j]), real and imaginary part side by side. `run` stages at a time
+// add up to what 16 bits hold, whatever their codes are; the sums of runs are added with 32 bits.
+struct FixedTables {
+  static constexpr int kPairs = 16;  // in a row: 64 bytes
+
+  int chunks;  // of kPairs pairs, the last one padded with 0
+  int run;
+  const int16_t* rows;  // [kv_heads][chunks][stages][entries][kPairs][2]
+  const float* units;   // [kv_heads][chunks][kPairs]; 0 for padding
+};
+
 class KeyModel : public PageModel {
  public:
   KeyPage page;
@@ -22,11 +35,16 @@ class KeyModel : public PageModel {
   // [kv_heads][head_dim / kChunk][stages][entries][kChunk] of planar rows z, float16. A key is the sum over stages of
   // z_a and, times i, that of z_b.
   const uint16_t* tables;
+  FixedTables fixed;
 
   // The tables of a chunk, stage by stage.
   const uint16_t* chunk_tables(int kv_head, int chunk) const {
     const size_t number = static_cast<size_t>(kv_head) * (head_dim / kChunk) + chunk;
     return tables + number * page.stages * entries * kChunk;
+  }
+  const int16_t* fixed_rows(int kv_head, int chunk) const {
+    const size_t number = static_cast<size_t>(kv_head) * fixed.chunks + chunk;
+    return fixed.rows + number * page.stages * entries * (2 * FixedTables::kPairs);
   }
 };
 

@@ -11,87 +11,154 @@
 #include "kernels/cpu/code_dots.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/turned.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
 
-using commvq::kChunk;
+using commvq::FixedTables;
 
-// Sums of rows for all tokens of a page: of those that stand as they are, and of those to be multiplied by i. Both
-// begin at the same place of a 4 KB page, so that their stores stand in the way of few loads.
-struct KeySums {
-  alignas(64) float plain[kPageTokens][kMaxHeadDim];
-  alignas(64) float times_i[kPageTokens][kMaxHeadDim];
+constexpr int kPairs = FixedTables::kPairs;
+constexpr int kTogether = 4;  // tokens whose keys stay in registers
+
+// The codes of one kv head of a page, as offsets of their rows in a stage's table.
+struct KeyCodes {
+  alignas(64) uint16_t a[commvq::kMaxStages][kPageTokens];
+  alignas(64) uint16_t b[commvq::kMaxStages][kPageTokens];
+
+  KeyCodes(const commvq::KeyPage& layout, const uint8_t* page, int kv_head) {
+    const uint8_t* packed = page + layout.head_offset(kv_head);
+    layout.index_bits == 6   ? unpack<6>(layout, packed)
+    : layout.index_bits == 5 ? unpack<5>(layout, packed)
+                             : unpack<4>(layout, packed);
+  }
+
+ private:
+  template <int kIndexBits>
+  void unpack(const commvq::KeyPage& layout, const uint8_t* packed) {
+    constexpr int kCodeBits = 2 * kIndexBits, kBytes = kPageTokens * kCodeBits / 8;
+    constexpr uint16_t kMask = (1 << kIndexBits) - 1;
+    constexpr int kRowShift = 5;
+    static_assert(2 * kPairs == 1 << kRowShift, "rows of the tables");
+    uint8_t room[kBytes + 16];  // reading may go beyond the codes, but not beyond the page
+    for (int s = 0; s < layout.stages; ++s, packed += kBytes) {
+      memcpy(room, packed, kBytes);
+      for (int t = 0; t < kPageTokens; t += 2 * kLanes) {
+        const U16 code = numbers<kCodeBits>(room + t * kCodeBits / 8);
+        store(&a[s][t], (code & kMask) << kRowShift);
+        store(&b[s][t], (code >> kIndexBits) << kRowShift);
+      }
+    }
+  }
 };
 
-// Tokens whose sums stay in registers together.
-constexpr int kDecodeTokens = kLanes == 16 ? 4 : 2;
+// Queries in the order of the tables' chunks, times the units, padded with 0: [rows][chunks][re, im][kPairs].
+struct ScaledQueries {
+  alignas(64) float rows[kMaxTileRows * (kMaxHeadDim + 2 * kPairs)];
+  int stride;
 
-void sum_chunk(const commvq::KeyModel& model, int kv_head, int chunk, const KeyCodes& codes, KeySums& out) {
-  constexpr int kVectors = kChunk / kLanes;
-  for (int t = 0; t < kPageTokens; t += kDecodeTokens) {
-    const uint16_t* tables = model.chunk_tables(kv_head, chunk);
-    F32 a[kDecodeTokens][kVectors], b[kDecodeTokens][kVectors];  // in registers, because every loop is unrolled
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeTokens; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) a[i][v] = b[i][v] = splat(0.0f);
-    }
-    for (int s = 0; s < model.page.stages; ++s, tables += model.entries * kChunk) {
-#pragma GCC unroll 4
-      for (int i = 0; i < kDecodeTokens; ++i) {
-        const uint16_t* first = tables + codes.a[s][t + i];
-        const uint16_t* second = tables + codes.b[s][t + i];
-#pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) {
-          a[i][v] = a[i][v] + load_half(first + v * kLanes);
-          b[i][v] = b[i][v] + load_half(second + v * kLanes);
-        }
-      }
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < kDecodeTokens; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        store(out.plain[t + i] + chunk * kChunk + v * kLanes, a[i][v]);
-        store(out.times_i[t + i] + chunk * kChunk + v * kLanes, b[i][v]);
+  ScaledQueries(const commvq::KeyModel& model, const TileInput& queries) {
+    const int half = model.head_dim / 2, padded = model.fixed.chunks * kPairs;
+    const float* units = model.fixed.units + static_cast<size_t>(queries.head) * padded;
+    stride = 2 * padded;
+    for (int r = 0; r < queries.count; ++r) {
+      const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+      for (int j = 0; j < half; j += kLanes) {
+        const int held = half - j;
+        const F32 unit = load(units + j);
+        const F32 re = held >= kLanes ? load(query + j) : load_some(query + j, held);
+        const F32 im = held >= kLanes ? load(query + half + j) : load_some(query + half + j, held);
+        float* out = rows + r * stride + j / kPairs * 2 * kPairs + j % kPairs;
+        store(out, re * unit);
+        store(out + kPairs, im * unit);
       }
     }
   }
+};
+
+// Keys of kTogether tokens, kLanes pairs of each, in units.
+struct KeyBlock {
+  F32 re[kTogether], im[kTogether];
+};
+
+// Before RoPE. rows: these pairs in the first row of the first stage.
+inline KeyBlock add_up(const int16_t* rows, const KeyCodes& codes, int stages, int run, size_t stage_size, int t) {
+  I32 re[kTogether], im[kTogether];  // in registers, because every loop is unrolled
+#pragma GCC unroll 4
+  for (int i = 0; i < kTogether; ++i) re[i] = im[i] = splat(0);
+  for (int first = 0; first < stages; first += run) {
+    const int end = first + run < stages ? first + run : stages;
+    I16 a[kTogether], b[kTogether];
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) a[i] = b[i] = I16{};
+    for (int s = first; s < end; ++s, rows += stage_size) {
+#pragma GCC unroll 4
+      for (int i = 0; i < kTogether; ++i) {
+        a[i] += load(rows + codes.a[s][t + i]);
+        b[i] += load(rows + codes.b[s][t + i]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < kTogether; ++i) {
+      // a + i b
+      re[i] = subtract_second(add_first(re[i], a[i]), b[i]);
+      im[i] = add_first(add_second(im[i], a[i]), b[i]);
+    }
+  }
+  KeyBlock keys;
+#pragma GCC unroll 4
+  for (int i = 0; i < kTogether; ++i) {
+    keys.re[i] = to_float(re[i]);
+    keys.im[i] = to_float(im[i]);
+  }
+  return keys;
 }
 
-// key = plain + i times_i, planar.
-void combine(const float* plain, const float* times_i, int half, float* key) {
-  int j = 0;
-  for (; j + kLanes <= half; j += kLanes) {
-    store(key + j, load(plain + j) - load(times_i + half + j));
-    store(key + half + j, load(plain + half + j) + load(times_i + j));
-  }
-  for (; j < half; ++j) {
-    key[j] = plain[j] - times_i[half + j];
-    key[half + j] = plain[half + j] + times_i[j];
+// cosines: those of the block's first token and pair; `held` of the kLanes pairs are there.
+inline void turn(const float* cosines, int half, int held, KeyBlock& keys) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kTogether; ++i) {
+    const float* sines = cosines + half;
+    const F32 c = held >= kLanes ? load(cosines) : load_some(cosines, held);
+    const F32 s = held >= kLanes ? load(sines) : load_some(sines, held);
+    const F32 re = keys.re[i], im = keys.im[i];
+    keys.re[i] = fma(re, c, -(im * s));
+    keys.im[i] = fma(re, s, im * c);
+    cosines += 2 * half;
   }
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
   const commvq::KeyModel& model = commvq::keys_of(format);
-  const int d = format.head_dim;
-  KeyCodes codes;
-  unpack_head(model.page, page, queries.head, codes);
-  KeySums sums;
-  for (int chunk = 0; chunk < d / kChunk; ++chunk) sum_chunk(model, queries.head, chunk, codes, sums);
-  for (int t = 0; t < kPageTokens; t += kTurnedTokens) {
-    alignas(64) float block[kTurnedTokens][kMaxHeadDim];
-    for (int i = 0; i < kTurnedTokens; ++i) combine(sums.plain[t + i], sums.times_i[t + i], d / 2, block[i]);
-    score_turned(block, kTurnedTokens, d, t, queries, scores);
+  const int d = format.head_dim, half = d / 2;
+  const KeyCodes codes(model.page, page, queries.head);
+  const ScaledQueries scaled(model, queries);
+  // By row and block of tokens, as sums_by_fours has them.
+  alignas(64) float sums[kMaxTileRows][kPageTokens / kTogether * kLanes];
+  const size_t stage_size = static_cast<size_t>(model.entries) * 2 * kPairs;
+  for (int first = 0; first < half; first += kLanes) {
+    const int chunk = first / kPairs, inside = first % kPairs;
+    const int16_t* rows = model.fixed_rows(queries.head, chunk) + 2 * inside;
+    const float* chunk_queries = scaled.rows + chunk * 2 * kPairs + inside;
+    for (int t = 0; t < kPageTokens; t += kTogether) {
+      KeyBlock keys = add_up(rows, codes, model.page.stages, model.fixed.run, stage_size, t);
+      turn(queries.turns + static_cast<size_t>(t) * d + first, half, half - first, keys);
+      for (int r = 0; r < queries.count; ++r) {
+        const float* query = chunk_queries + r * scaled.stride;
+        const F32 re = load(query), im = load(query + kPairs);
+        F32 products[kTogether];
+#pragma GCC unroll 4
+        for (int i = 0; i < kTogether; ++i) products[i] = fma(re, keys.re[i], im * keys.im[i]);
+        const F32 fours = sums_by_fours(products[0], products[1], products[2], products[3]);
+        float* sum = sums[r] + t / kTogether * kLanes;
+        store(sum, first == 0 ? fours : load(sum) + fours);
+      }
+    }
   }
   const auto* norms = reinterpret_cast<const uint16_t*>(page);
-  for (int t = 0; t < kPageTokens; t += kLanes) {
-    const F32 norm = load_half(norms + t);
-    for (int r = 0; r < queries.count; ++r) {
-      store(scores + r * kPageTokens + t, load(scores + r * kPageTokens + t) * norm);
-    }
+  for (int r = 0; r < queries.count; ++r) {
+    float* row = scores + r * kPageTokens;
+    for (int i = 0; i < kPageTokens / kTogether; ++i) store_fours(row + i * kTogether, load(sums[r] + i * kLanes));
+    for (int t = 0; t < kPageTokens; t += kLanes) store(row + t, load(row + t) * load_half(norms + t));
   }
 }
 

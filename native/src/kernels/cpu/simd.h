@@ -8,6 +8,7 @@
 //   kLanes                         lanes of a vector: 16, 8 or 4
 //   kRegisters                     vector registers there are
 //   F32, I32, U32                  vectors of kLanes floats and 32-bit integers
+//   I16, U16                       vectors of 2 * kLanes 16-bit integers
 //   splat(a)                       all lanes a
 //   fma(a, b, c)                   a * b + c, rounded once
 //   min, max, abs                  of floats; of integers min
@@ -15,7 +16,12 @@
 //   round(a), to_float(i)          to the nearest integer, ties to even, and back
 //   load_half, store_half          kLanes float16, rounded to nearest even
 //   sum, lowest, highest           over the lanes of a vector
-//   store_sums(out, a, b, c, d)    the sums of four vectors, side by side
+//   add_first, add_second, subtract_second(sums, pairs)
+//                                  sums with the first or second 16-bit number of each 32-bit lane of pairs
+//   numbers<kBits>(from)           2 * kLanes packed numbers of 8 to 12 bits, lowest bit first; reads up to 8 bytes
+//                                  beyond them
+//   sums_by_fours(a, b, c, d)      sums of a's lanes in lanes 0, 4, 8 ..., of b's in 1, 5, 9 ..., of c's, of d's
+//   store_fours(out, a)            the sums of lanes 0, 4, 8 ... of a, of lanes 1, 5, 9 ..., and so on: four floats
 //   store_bytes(out, a, b, c, d)   the lanes of four vectors as 4 * kLanes signed bytes
 //   sign_bytes(codes)              8-bit codes as dot_unit wants them: code - kByteBias
 //   dot_unit<kBytes>(codes, in, stride, sums)
@@ -62,8 +68,25 @@ inline U32 load_words(const uint8_t* from) {
   return a;
 }
 
+inline I16 load(const int16_t* from) {
+  I16 a;
+  memcpy(&a, from, sizeof a);
+  return a;
+}
+
+// The first `count` lanes, 0 in the others.
+inline F32 load_some(const float* from, int count) {
+  alignas(64) float lanes[kLanes] = {};
+  for (int i = 0; i < count; ++i) lanes[i] = from[i];
+  return load(lanes);
+}
+
+// The sums of four vectors, side by side.
+inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) { store_fours(out, sums_by_fours(a, b, c, d)); }
+
 inline void store(float* to, F32 a) { memcpy(to, &a, sizeof a); }
 inline void store(int32_t* to, I32 a) { memcpy(to, &a, sizeof a); }
+inline void store(uint16_t* to, U16 a) { memcpy(to, &a, sizeof a); }
 inline void store_words(uint8_t* to, U32 a) { memcpy(to, &a, sizeof a); }
 
 }  // namespace kvasir::KVASIR_LEVEL

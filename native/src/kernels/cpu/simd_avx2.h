@@ -14,6 +14,8 @@ constexpr int kRegisters = 16;
 using F32 = __m256;
 typedef int32_t I32 __attribute__((vector_size(32)));
 typedef uint32_t U32 __attribute__((vector_size(32)));
+typedef int16_t I16 __attribute__((vector_size(32)));
+typedef uint16_t U16 __attribute__((vector_size(32)));
 
 inline F32 splat(float a) { return _mm256_set1_ps(a); }
 inline I32 splat(int32_t a) { return (I32)_mm256_set1_epi32(a); }
@@ -36,13 +38,37 @@ inline void store_half(uint16_t* to, F32 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-// The sums of a's, b's, c's and d's lanes.
-inline __m128 sums_of(F32 a, F32 b, F32 c, F32 d) {
-  const F32 halves = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-  return _mm256_castps256_ps128(halves) + _mm256_extractf128_ps(halves, 1);
+// Eight numbers begin at a whole byte: each 128 bits take eight. A number and the bits before it in its first byte fit
+// 16 bits; a product pushes out what is above, a shift what is below.
+template <int kBits>
+inline U16 numbers(const uint8_t* from) {
+  const auto eight = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kBits)); };
+  alignas(16) uint8_t places[16];
+  alignas(16) uint16_t factors[8];
+  for (int i = 0; i < 8; ++i) {
+    places[2 * i] = static_cast<uint8_t>(i * kBits / 8);
+    places[2 * i + 1] = static_cast<uint8_t>(i * kBits / 8 + 1);
+    factors[i] = static_cast<uint16_t>(1 << (16 - kBits - i * kBits % 8));
+  }
+  const auto all = [](const void* table) {
+    return _mm256_broadcastsi128_si256(_mm_load_si128(static_cast<const __m128i*>(table)));
+  };
+  const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(eight(0)), eight(1), 1);
+  return (U16)_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, all(places)), all(factors)) >> (16 - kBits);
 }
-inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) { _mm_storeu_ps(out, sums_of(a, b, c, d)); }
-inline float sum(F32 a) { return sums_of(a, a, a, a)[0]; }
+
+inline I32 add_first(I32 sums, I16 pairs) {
+  return sums + (I32)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi32(0x00000001));
+}
+inline I32 add_second(I32 sums, I16 pairs) { return sums + ((I32)pairs >> 16); }
+inline I32 subtract_second(I32 sums, I16 pairs) { return sums - ((I32)pairs >> 16); }
+
+inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) {
+  return _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+}
+inline __m128 fold(F32 a) { return _mm256_castps256_ps128(a) + _mm256_extractf128_ps(a, 1); }
+inline void store_fours(float* out, F32 a) { _mm_storeu_ps(out, fold(a)); }
+inline float sum(F32 a) { return fold(sums_by_fours(a, a, a, a))[0]; }
 
 inline int32_t sum(I32 a) {
   int32_t total = 0;

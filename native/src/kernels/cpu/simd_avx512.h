@@ -19,6 +19,8 @@ constexpr int kRegisters = 32;
 using F32 = __m512;
 typedef int32_t I32 __attribute__((vector_size(64)));
 typedef uint32_t U32 __attribute__((vector_size(64)));
+typedef int16_t I16 __attribute__((vector_size(64)));
+typedef uint16_t U16 __attribute__((vector_size(64)));
 
 inline F32 splat(float a) { return _mm512_set1_ps(a); }
 inline I32 splat(int32_t a) { return (I32)_mm512_set1_epi32(a); }
@@ -46,12 +48,45 @@ inline int32_t sum(I32 a) { return _mm512_reduce_add_epi32((__m512i)a); }
 inline float lowest(F32 a) { return _mm512_reduce_min_ps(a); }
 inline float highest(F32 a) { return _mm512_reduce_max_ps(a); }
 
-inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) {
+// Eight numbers begin at a whole byte: each 128 bits take eight. A number and the bits before it in its first byte fit
+// 16 bits; a product pushes out what is above, a shift what is below.
+template <int kBits>
+inline U16 numbers(const uint8_t* from) {
+  const auto eight = [&](int i) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kBits)); };
+  __m512i bytes = _mm512_castsi128_si512(eight(0));
+  bytes = _mm512_inserti32x4(bytes, eight(1), 1);
+  bytes = _mm512_inserti32x4(bytes, eight(2), 2);
+  bytes = _mm512_inserti32x4(bytes, eight(3), 3);
+  alignas(16) uint8_t places[16];
+  alignas(16) uint16_t factors[8];
+  for (int i = 0; i < 8; ++i) {
+    places[2 * i] = static_cast<uint8_t>(i * kBits / 8);
+    places[2 * i + 1] = static_cast<uint8_t>(i * kBits / 8 + 1);
+    factors[i] = static_cast<uint16_t>(1 << (16 - kBits - i * kBits % 8));
+  }
+  const auto all = [](const void* table) {
+    return _mm512_broadcast_i32x4(_mm_load_si128(static_cast<const __m128i*>(table)));
+  };
+  return (U16)_mm512_mullo_epi16(_mm512_shuffle_epi8(bytes, all(places)), all(factors)) >> (16 - kBits);
+}
+
+inline I32 add_first(I32 sums, I16 pairs) {
+  return (I32)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(0x00000001));
+}
+inline I32 add_second(I32 sums, I16 pairs) {
+  return (I32)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(0x00010000));
+}
+inline I32 subtract_second(I32 sums, I16 pairs) {
+  return (I32)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
+}
+
+inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) {
   const F32 ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   const F32 cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);
-  const F32 quarters =
-      (F32)(_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd)) + (F32)(_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd));
-  const __m256 halves = _mm512_castps512_ps256(quarters) + _mm512_extractf32x8_ps(quarters, 1);
+  return (F32)_mm512_unpacklo_pd((__m512d)ab, (__m512d)cd) + (F32)_mm512_unpackhi_pd((__m512d)ab, (__m512d)cd);
+}
+inline void store_fours(float* out, F32 a) {
+  const __m256 halves = _mm512_castps512_ps256(a) + _mm512_extractf32x8_ps(a, 1);
   _mm_storeu_ps(out, _mm256_castps256_ps128(halves) + _mm256_extractf128_ps(halves, 1));
 }
 

@@ -14,6 +14,8 @@ constexpr int kRegisters = 32;
 using F32 = float32x4_t;
 using I32 = int32x4_t;
 using U32 = uint32x4_t;
+using I16 = int16x8_t;
+using U16 = uint16x8_t;
 
 inline F32 splat(float a) { return vdupq_n_f32(a); }
 inline I32 splat(int32_t a) { return vdupq_n_s32(a); }
@@ -37,9 +39,31 @@ inline int32_t sum(I32 a) { return vaddvq_s32(a); }
 inline float lowest(F32 a) { return vminvq_f32(a); }
 inline float highest(F32 a) { return vmaxvq_f32(a); }
 
-inline void store_sums(float* out, F32 a, F32 b, F32 c, F32 d) {
-  vst1q_f32(out, vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)));
+// Eight numbers begin at a whole byte. A number and the bits before it in its first byte fit 16 bits; a product pushes
+// out what is above, a shift what is below.
+template <int kBits>
+inline U16 numbers(const uint8_t* from) {
+  uint8_t places[16];
+  uint16_t factors[8];
+  for (int i = 0; i < 8; ++i) {
+    places[2 * i] = static_cast<uint8_t>(i * kBits / 8);
+    places[2 * i + 1] = static_cast<uint8_t>(i * kBits / 8 + 1);
+    factors[i] = static_cast<uint16_t>(1 << (16 - kBits - i * kBits % 8));
+  }
+  const uint16x8_t words = vreinterpretq_u16_u8(vqtbl1q_u8(vld1q_u8(from), vld1q_u8(places)));
+  return vshrq_n_u16(vmulq_u16(words, vld1q_u16(factors)), 16 - kBits);
 }
+
+inline I32 add_first(I32 sums, I16 pairs) {
+  return vsraq_n_s32(sums, vshlq_n_s32(vreinterpretq_s32_s16(pairs), 16), 16);
+}
+inline I32 add_second(I32 sums, I16 pairs) { return vsraq_n_s32(sums, vreinterpretq_s32_s16(pairs), 16); }
+inline I32 subtract_second(I32 sums, I16 pairs) {
+  return vsubq_s32(sums, vshrq_n_s32(vreinterpretq_s32_s16(pairs), 16));
+}
+
+inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
+inline void store_fours(float* out, F32 a) { vst1q_f32(out, a); }
 
 inline void store_bytes(int8_t* out, I32 a, I32 b, I32 c, I32 d) {
   const int16x8_t ab = vqmovn_high_s32(vqmovn_s32(a), b);

@@ -8,21 +8,29 @@
 namespace kvasir::scalar {
 namespace {
 
+// Number `index` of a row of numbers of `bits` bits.
+int number_at(const uint8_t* packed, int bits, int index) {
+  int number = 0;
+  for (int i = 0; i < bits; ++i) number |= (packed[(index * bits + i) / 8] >> (index * bits + i) % 8 & 1) << i;
+  return number;
+}
+
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {
   const commvq::KeyModel& model = commvq::keys_of(format);
   const int d = format.head_dim, half = d / 2;
   const auto* norms = reinterpret_cast<const uint16_t*>(page);
-  KeyCodes codes;
-  unpack_head(model.page, page, queries.head, codes);
+  const uint8_t* codes = page + model.page.head_offset(queries.head);
+  const int bits = model.page.index_bits;
   for (int t = 0; t < kPageTokens; ++t) {
     float plain[kMaxHeadDim] = {}, times_i[kMaxHeadDim] = {}, key[kMaxHeadDim];
-    for (int chunk = 0; chunk < d / commvq::kChunk; ++chunk) {
-      const uint16_t* table = model.chunk_tables(queries.head, chunk);
-      for (int s = 0; s < model.page.stages; ++s, table += model.entries * commvq::kChunk) {
-        for (int i = 0; i < commvq::kChunk; ++i) {
-          plain[chunk * commvq::kChunk + i] += half_to_float(table[codes.a[s][t] + i]);
-          times_i[chunk * commvq::kChunk + i] += half_to_float(table[codes.b[s][t] + i]);
-        }
+    for (int s = 0; s < model.page.stages; ++s) {
+      const int code = number_at(codes + s * model.page.stage_bytes(), 2 * bits, t);
+      const int a = code & (model.entries - 1), b = code >> bits;
+      for (int c = 0; c < d; ++c) {
+        const uint16_t* table = model.chunk_tables(queries.head, c / commvq::kChunk) +
+                                static_cast<size_t>(s) * model.entries * commvq::kChunk + c % commvq::kChunk;
+        plain[c] += half_to_float(table[a * commvq::kChunk]);
+        times_i[c] += half_to_float(table[b * commvq::kChunk]);
       }
     }
     for (int j = 0; j < half; ++j) {
