@@ -128,6 +128,10 @@ class CacheStats {
   double page_bits_per_element(int layer) const;
   // Bits per element over everything held, windows included; elements counted once per sequence that sees them.
   double bits_per_element(int layer) const;
+  // For trained codecs: bytes of the codebooks in float16, each once however many layers and sequences use it. They
+  // belong to the model like its weights: no budget and no other figure counts them, but the one that says so.
+  int64_t codebook_bytes(int layer) const;
+  double bits_per_element_with_codebooks(int layer) const;
 
   // Mean width of the codes in the sealed pages; 0 where there are none.
   double code_bits(int layer, Side side) const;

@@ -310,6 +310,11 @@ class Cache::Impl {
       layer.page_elements = pages.blocks * kPageTokens * plan.elements_per_token();
       layer.window_bytes = pool.usage(plan.index, BlockKind::kWindow).bytes;
       layer.table_bytes = pool.usage(plan.index, BlockKind::kSideTable).bytes;
+      for (const auto& model : plan.models) {
+        if (!model) continue;
+        const PageModel::Codebook codebook = model->codebook();
+        layer.codebooks[codebook.identity] = codebook.bytes;
+      }
       layer.shrinks = memory_.shrinks(plan.index);
       layer.steps = memory_.steps(plan.index);
     }

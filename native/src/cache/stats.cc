@@ -11,6 +11,12 @@ double share(int64_t part, int64_t whole) {
 
 int64_t bytes_of(const LayerStats& layer) { return layer.page_bytes + layer.window_bytes + layer.table_bytes; }
 
+int64_t codebook_bytes_of(const LayerStats& layer) {
+  int64_t bytes = 0;
+  for (const auto& codebook : layer.codebooks) bytes += codebook.second;
+  return bytes;
+}
+
 int side_index(Side side) {
   if (side != Side::kKeys && side != Side::kValues) {
     throw Error(ErrorCode::kInvalidArgument, "side " + std::to_string(static_cast<int>(side)));
@@ -27,6 +33,7 @@ void LayerStats::add(const LayerStats& other) {
   table_bytes += other.table_bytes;
   page_elements += other.page_elements;
   elements += other.elements;
+  codebooks.insert(other.codebooks.begin(), other.codebooks.end());
   for (int side = 0; side < 2; ++side) {
     parts[side] += other.parts[side];
     part_bytes[side] += other.part_bytes[side];
@@ -73,6 +80,13 @@ double CacheStats::page_bits_per_element(int layer) const {
 double CacheStats::bits_per_element(int layer) const {
   const LayerStats stats = impl_->at(layer);
   return 8 * share(bytes_of(stats), stats.elements);
+}
+
+int64_t CacheStats::codebook_bytes(int layer) const { return codebook_bytes_of(impl_->at(layer)); }
+
+double CacheStats::bits_per_element_with_codebooks(int layer) const {
+  const LayerStats stats = impl_->at(layer);
+  return 8 * share(bytes_of(stats) + codebook_bytes_of(stats), stats.elements);
 }
 
 double CacheStats::code_bits(int layer, Side side) const {

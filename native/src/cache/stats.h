@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,9 @@ struct LayerStats {
   int64_t page_bytes = 0;
   int64_t window_bytes = 0;
   int64_t table_bytes = 0;
-  int64_t page_elements = 0;  // in the sealed pages, shared ones once
-  int64_t elements = 0;       // over all sequences, held ones
+  int64_t page_elements = 0;                 // in the sealed pages, shared ones once
+  int64_t elements = 0;                      // over all sequences, held ones
+  std::map<const void*, int64_t> codebooks;  // bytes, by what tells codebooks apart
   // By side; what follows the bits is for codecs with a side table.
   int64_t parts[2] = {};
   int64_t part_bytes[2] = {};

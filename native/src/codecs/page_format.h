@@ -21,6 +21,14 @@ class PageModel {
   // rows: [kPageTokens][heads * head_dim].
   virtual void encode(const float* rows, uint8_t* page) const = 0;
   virtual void decode(const uint8_t* page, float* rows) const = 0;
+
+  // The codebook behind it, which several layers may share, and its size in float16: what reading pages needs beside
+  // them. Forms that make encoding and attention fast are not counted.
+  struct Codebook {
+    const void* identity;
+    int64_t bytes;
+  };
+  virtual Codebook codebook() const = 0;
 };
 
 // One side of one layer, fixed when the cache is built.

@@ -78,6 +78,12 @@ class KeyPages : public KeyModel {
     }
   }
 
+  Codebook codebook() const override {
+    const KeyShape& shape = codebook_->impl().shape;
+    return {&codebook_->impl(),
+            static_cast<int64_t>(shape.kv_heads * shape.stages * shape.table_floats() * sizeof(uint16_t))};
+  }
+
  private:
   const std::unique_ptr<const KeyCodebook> codebook_;
   const int refinements_;
@@ -136,6 +142,11 @@ class ValuePages : public ValueModel {
       impl.sum_rows(bits.data(), row);
       for (int c = 0; c < impl.width; ++c) row[c] *= half_to_float(gains[t]);
     }
+  }
+
+  Codebook codebook() const override {
+    const ValueCodebook::Impl& impl = codebook_->impl();
+    return {&impl, static_cast<int64_t>(impl.table.size() * sizeof(uint16_t))};
   }
 
  private:

@@ -301,6 +301,45 @@ TEST_CASE("commvq: keys or values alone, beside another codec") {
   }
 }
 
+TEST_CASE("commvq: stats count codebooks once, beside the cache") {
+  const Shape shape = {2, 2, 64, RopePairs::kHalves, 64, 1};
+  const auto keys = random_keys(shape, 21), other = random_keys(shape, 22);
+  const auto values = random_values(shape, 23);
+  const int64_t key_bytes = 2 * shape.kv_heads * shape.stages() * shape.entries * shape.head_dim;
+  const int64_t value_bytes = 2 * values->codes() * shape.width();
+  // Layers 0 and 1 share both codebooks, 2 has keys of its own and 16-bit values, 3 is not trained at all.
+  const support::ConfigPointer config(kvasir::CacheConfig::create(4));
+  config->set_heads(kvasir::kAllLayers, shape.kv_heads * shape.group, shape.kv_heads, shape.head_dim);
+  const auto frequencies = frequencies_of(shape.head_dim);
+  config->set_rope(kvasir::kAllLayers, shape.pairs, frequencies.data(), shape.head_dim / 2, 1.0);
+  for (const int layer : {0, 1, 2}) {
+    config->set_codec(layer, Side::kKeys, "commvq", 1);
+    config->set_key_codebook(layer, layer < 2 ? *keys : *other, 0);
+    if (layer == 2) continue;
+    config->set_codec(layer, Side::kValues, "commvq", 1);
+    config->set_value_codebook(layer, *values);
+  }
+  const support::CachePointer cache(kvasir::Cache::create(*config));
+  CHECK(support::stats_of(*cache)->codebook_bytes(kvasir::kAllLayers) == 2 * key_bytes + value_bytes);
+  CHECK(support::stats_of(*cache)->bytes() == 0);
+  CHECK(support::stats_of(*cache)->bits_per_element_with_codebooks(kvasir::kAllLayers) == 0.0);  // of no element
+  const auto k = data(shape, 300, 17), v = data(shape, 300, 18);
+  for (int sequences = 1; sequences <= 2; ++sequences) {
+    const int64_t id = cache->new_sequence();
+    for (int layer = 0; layer < 4; ++layer) cache->append(id, layer, k.data(), v.data(), 300);
+    const support::StatsPointer stats = support::stats_of(*cache);
+    const int64_t want[] = {key_bytes + value_bytes, key_bytes + value_bytes, key_bytes, 0};
+    for (int layer = 0; layer < 4; ++layer) {
+      CHECK(stats->codebook_bytes(layer) == want[layer]);
+      const double elements = 2.0 * sequences * 300 * shape.width();
+      CHECK(stats->bits_per_element_with_codebooks(layer) ==
+            doctest::Approx(stats->bits_per_element(layer) + 8.0 * want[layer] / elements));
+    }
+    CHECK(stats->codebook_bytes(kvasir::kAllLayers) == 2 * key_bytes + value_bytes);
+    CHECK(stats->bytes() == stats->page_bytes(kvasir::kAllLayers) + stats->window_bytes(kvasir::kAllLayers));
+  }
+}
+
 TEST_CASE("commvq: what does not fit is refused") {
   const Shape shape = {2, 2, 64, RopePairs::kHalves, 64, 1};
   const Shape other = {2, 2, 32, RopePairs::kHalves, 64, 1};

@@ -55,6 +55,9 @@ public record KvStats(
    * @param keyChannels how many channels have key codes of which width, over all sealed pages and kv heads; widths
    *     that none has are left out
    * @param valueChannels the same for values
+   * @param codebookBytes bytes of the codebooks of trained methods, in float16, each once however many layers and
+   *     sequences use it; they belong to the model like its weights, so that no budget and no other figure counts them
+   * @param bitsPerElementWithCodebooks {@code bitsPerElement} with them
    */
   public record Layer(
       long bytes,
@@ -74,7 +77,9 @@ public record KvStats(
       double keyBitsPerElement,
       double valueBitsPerElement,
       Map<Integer, Long> keyChannels,
-      Map<Integer, Long> valueChannels) {}
+      Map<Integer, Long> valueChannels,
+      long codebookBytes,
+      double bitsPerElementWithCodebooks) {}
 
   /**
    * How pages gave up bits since the cache was built, for methods that let them.

@@ -21,7 +21,7 @@ class KvStatsTest {
       assertEquals(0, stats.bytes());
       assertEquals(0, stats.budgetBytes());
       KvStats.Shrinks none = new KvStats.Shrinks(0, 0, Duration.ZERO, List.of());
-      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, none, 0, 0, Map.of(), Map.of()), stats.total());
+      assertEquals(new KvStats.Layer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, none, 0, 0, Map.of(), Map.of(), 0, 0), stats.total());
       assertEquals(2, stats.layers().size());
       assertEquals(0, stats.tiles());
     }

@@ -52,7 +52,9 @@ final class StatsReader {
         stats.side_bits_per_element(layer, Native.kKeys),
         stats.side_bits_per_element(layer, Native.kValues),
         channels(stats, layer, Native.kKeys),
-        channels(stats, layer, Native.kValues));
+        channels(stats, layer, Native.kValues),
+        stats.codebook_bytes(layer),
+        stats.bits_per_element_with_codebooks(layer));
   }
 
   private static Map<Integer, Long> channels(CacheStats stats, int layer, int side) {

@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
+import dev.kvasir.KvStats;
 import dev.kvasir.Side;
 import dev.kvasir.Uniform;
 import dev.kvasir.calibrate.Profile;
@@ -125,6 +126,31 @@ class CommVqTest {
     try (KvCache cache = KvCache.builder(GEOMETRY).build();
         KvSequence sequence = cache.newSequence()) {
       assertThrows(IllegalArgumentException.class, () -> sequence.shift(0, 5));
+    }
+  }
+
+  @Test
+  void statsCountBitsWithAndWithoutCodebooks() {
+    CommVqCodebooks codebooks = train();
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(CommVq.of(codebooks, ROPE)).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, keys, values, TOKENS);
+      KvStats stats = cache.stats();
+      KvStats.Layer layer = stats.total();
+      KeyCodebook table = codebooks.keys(0).orElseThrow();
+      int codes = codebooks.values(0).orElseThrow().codes();
+      long bytes = 2L * (HEADS * table.stages() * table.entries() * D + codes * ROW);
+      assertEquals(bytes, layer.codebookBytes());
+      assertEquals(
+          layer.bitsPerElement() + 8.0 * bytes / (2 * TOKENS * ROW), layer.bitsPerElementWithCodebooks(), 1e-9);
+      assertEquals(layer.bytes(), stats.bytes());
+    }
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(Uniform.bits(2)).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, keys, values, TOKENS);
+      KvStats.Layer layer = cache.stats().total();
+      assertEquals(0, layer.codebookBytes());
+      assertEquals(layer.bitsPerElement(), layer.bitsPerElementWithCodebooks());
     }
   }
 
