@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "callers_bench.h"
+#include "ceiling.h"
 #include "check.h"
 #include "commvq_bench.h"
 #include "data.h"
@@ -28,6 +30,7 @@
 #include "prompt_bench.h"
 #include "report.h"
 #include "shrink_bench.h"
+#include "summary.h"
 #include "tier_bench.h"
 
 namespace bench {
@@ -173,6 +176,20 @@ std::vector<double> time_steps(const Options& options, const Filled& filled, con
   return samples;
 }
 
+// What a step is made of. Codes are multiplied as bytes, 16-bit ones as two; exact mode splits the other factor into
+// two bytes as well.
+Work work_of(const Options& options, const Width& width, const Filled& filled, int context) {
+  const double products = 2.0 * context * kRow * kQueryHeads / kKvHeads;
+  Work work;
+  work.bytes = filled.step_bytes;
+  if (width.codec == codec_named("f16")) {
+    work.float_products = products;
+  } else {
+    work.byte_products = products * (options.fast ? 1 : 2) * (width.bits == 16 ? 2 : 1);
+  }
+  return work;
+}
+
 // How much longer a step takes with a codec than with the uniform one: the two in turn, so that both see the same
 // machine.
 void time_ratio(const Options& options, const std::string& codec, int bits, int context, const Rows& data,
@@ -212,6 +229,21 @@ void run(const Options& options) {
   const Rows clusters(clustered ? std::max(longest, kPromptTokens) : 0, kClusters);
   const std::vector<float> query(data.at(77), data.at(77) + kQueryHeads * kHeadDim);
 
+  std::map<int, Machine> machines;  // by threads
+  std::printf("this machine, measured:\n");
+  Machine::print_header();
+  for (const int threads : thread_counts) {
+    const auto added = machines.try_emplace(
+        threads, options.backend == "auto" ? kvasir::default_backend() : options.backend, options.rotate_mb, threads);
+    added.first->second.print();
+  }
+  std::printf("\n");
+  const auto set_ceiling = [&](Result& r, const Work& work) {
+    const Ceiling ceiling = machines.at(r.threads).ceiling(work);
+    r.ceiling_us = 1e6 * ceiling.seconds;
+    r.by_memory = ceiling.by_memory;
+  };
+
   std::vector<Result> results;
   std::map<std::pair<int, int>, double> yardstick;  // microseconds of f16 by context and threads
   std::string backend;
@@ -250,6 +282,7 @@ void run(const Options& options) {
         r.gbps = filled.step_bytes / r.us / 1e3;
         yardstick.emplace(std::make_pair(context, threads), r.us);
         r.ratio16 = yardstick.at({context, threads}) / r.us;
+        set_ceiling(r, work_of(options, width, filled, context));
         print_line(r);
         results.push_back(r);
       }
@@ -258,6 +291,19 @@ void run(const Options& options) {
       if (stats->fallback_tiles() > 0)
         std::printf("  (%s has no kernels for this codec; a lower level ran)\n", backend.c_str());
     }
+  }
+
+  if (const int two = codec_named("uniform");
+      std::any_of(widths.begin(), widths.end(), [&](const Width& w) { return w.codec == two && w.bits == 2; })) {
+    std::printf("\n");
+    kvasir::set_threads(all_threads);
+    const Filled filled = fill(options, {two, 2}, longest, data);
+    for (const int threads : thread_counts) {
+      kvasir::set_threads(threads);
+      time_callers(options, "uniform-2", *filled.cache, filled.sequence, filled.layers, longest,
+                   std::max(2, all_threads), query);
+    }
+    kvasir::set_threads(all_threads);
   }
 
   std::printf("\nappend: float32 input, rounded, sealed and stored, on %d threads\n", all_threads);
@@ -296,12 +342,15 @@ void run(const Options& options) {
     std::printf("\n");
     for (const int threads : thread_counts) {
       kvasir::set_threads(threads);
-      time_commvq(options, filled, longest, yardstick.at({longest, threads}), query);
+      Result r = time_commvq(options, filled, longest, yardstick.at({longest, threads}), query);
+      set_ceiling(r, commvq_work(longest, options.fast));
+      results.push_back(r);
     }
     kvasir::set_threads(all_threads);
     std::printf("commvq-1 encoding, one layer: %.0f tokens/s on %d threads\n", filled.tokens_per_second(), all_threads);
     time_key_training();
   }
+  print_summary(results, options.contexts, thread_counts);
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }
 

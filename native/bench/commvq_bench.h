@@ -10,6 +10,7 @@
 #include <random>
 #include <vector>
 
+#include "ceiling.h"
 #include "check.h"
 #include "data.h"
 #include "options.h"
@@ -27,8 +28,10 @@ inline std::vector<float> random_floats(size_t count, float scale, unsigned seed
 
 class CommVqLayers {
  public:
+  static constexpr int kStages = 11, kCodes = kRow;
+
   CommVqLayers(const Options& options, int layers, const Rows& data, int context) : layers_(layers) {
-    constexpr int kStages = 11, kEntries = 64, kHidden = 64, kCodes = kRow;
+    constexpr int kEntries = 64, kHidden = 64;
     const auto tables = random_floats(static_cast<size_t>(kKvHeads) * kStages * kEntries * kHeadDim, 0.3f, 1);
     keys_.reset(
         kvasir::KeyCodebook::create(kKvHeads, kHeadDim, kvasir::RopePairs::kHalves, kStages, kEntries, tables.data()));
@@ -53,6 +56,7 @@ class CommVqLayers {
     config->set_key_codebook(kvasir::kAllLayers, *keys_, 0);
     config->set_value_codebook(kvasir::kAllLayers, *values_, *encoder, 0);
     config->set_backend(options.backend.c_str());
+    config->set_precision(options.fast ? kvasir::Precision::kFast : kvasir::Precision::kExact);
     cache_.reset(kvasir::Cache::create(*config));
     sequence_ = cache_->new_sequence();
     const double start = seconds_now();
@@ -79,9 +83,21 @@ class CommVqLayers {
   double tokens_per_second_ = 0.0;
 };
 
+// What a step of one bit is made of: rows of the key tables added up, keys turned and multiplied with the queries in
+// float32, bits of values multiplied with the bytes of weights for all rows of the codebook.
+inline Work commvq_work(int context, bool fast) {
+  const double keys = static_cast<double>(context) * kRow;
+  Work work;
+  work.bytes = keys / 4;
+  work.short_additions = keys * 2 * CommVqLayers::kStages;
+  work.float_products = keys * (2 + kQueryHeads / kKvHeads);
+  work.byte_products = static_cast<double>(context) * CommVqLayers::kCodes * kQueryHeads * (fast ? 1 : 2);
+  return work;
+}
+
 // yardstick: microseconds of the 16-bit codec with these threads.
-inline void time_commvq(const Options& options, const CommVqLayers& filled, int context, double yardstick,
-                        const std::vector<float>& query) {
+inline Result time_commvq(const Options& options, const CommVqLayers& filled, int context, double yardstick,
+                          const std::vector<float>& query) {
   std::vector<float> output(query.size()), scratch(query.size());
   std::vector<double> samples;
   double total = 0.0;
@@ -98,8 +114,25 @@ inline void time_commvq(const Options& options, const CommVqLayers& filled, int 
       double_attention(filled.cache(), filled.sequence(), 0, shape, query.data(), 9, &filled.frequencies());
   const Errors errors = errors_of(expected, output.data(), shape);
   const double us = quantile(samples, 0.5);
+  const std::unique_ptr<kvasir::CacheStats, void (*)(kvasir::CacheStats*)> stats(filled.cache().stats(),
+                                                                                 kvasir::CacheStats::destroy);
   std::printf("commvq-1 at %d tokens, %d threads: %.1f us/step, %.2f times the 16-bit time (NMSE %.1e)\n", context,
               kvasir::threads(), us, us / yardstick, errors.nmse);
+  Result result{};
+  result.codec = "commvq";
+  result.bits = 1;
+  result.context = context;
+  result.threads = kvasir::threads();
+  result.us = us;
+  result.spread = (quantile(samples, 0.75) - quantile(samples, 0.25)) / 2 / us;
+  result.gbps = static_cast<double>(stats->page_bytes(0)) / us / 1e3;
+  result.ratio16 = yardstick / us;
+  result.nmse = errors.nmse;
+  result.max_error = errors.max_error;
+  result.bits_per_element = stats->page_bits_per_element(0);
+  result.append_gbps = 2 * filled.tokens_per_second() * kRow * sizeof(float) / 1e9;
+  result.samples = static_cast<int>(samples.size());
+  return result;
 }
 
 // A small part of a training, and what the whole would take.

@@ -24,6 +24,8 @@ struct Result {
   double bits_per_element;  // parameters included
   double append_gbps;       // float32 input per second, in 10^9, sealed and stored, at all threads
   int samples;
+  double ceiling_us = 0;  // ceiling.h; 0 where there is none
+  bool by_memory = false;
 };
 
 // The value below which `part` of the samples lie. Sorts them.
@@ -54,9 +56,11 @@ inline void write_json(const std::string& path, const std::vector<Result>& resul
         line, sizeof line,
         "%s\n {\"codec\": \"%s\", \"bits\": %d, \"context\": %d, \"threads\": %d, \"us\": %.3f, \"gbps\": %.4f, "
         "\"ratio16\": %.4f, \"nmse\": %.4e, \"max_error\": %.4e, \"spread\": %.4f, \"samples\": %d, "
-        "\"bits_per_element\": %.4f, \"append_gbps\": %.4f, \"backend\": \"%s\", \"precision\": \"%s\"}",
+        "\"bits_per_element\": %.4f, \"append_gbps\": %.4f, \"ceiling_us\": %.3f, \"bound\": \"%s\", \"backend\": "
+        "\"%s\", \"precision\": \"%s\"}",
         i == 0 ? "" : ",", r.codec.c_str(), r.bits, r.context, r.threads, r.us, r.gbps, r.ratio16, r.nmse, r.max_error,
-        r.spread, r.samples, r.bits_per_element, r.append_gbps, backend.c_str(), precision.c_str());
+        r.spread, r.samples, r.bits_per_element, r.append_gbps, r.ceiling_us, r.by_memory ? "memory" : "instructions",
+        backend.c_str(), precision.c_str());
     out << line;
   }
   out << "\n]\n";
