@@ -90,6 +90,33 @@ TEST_CASE("attention: split over any number of threads") {
   }
 }
 
+TEST_CASE("attention: what exact and fast promise, every codec and width on every backend") {
+  // Trained codecs need codebooks: commvq_test.cc. Codecs for keys alone stand beside uniform values.
+  int cases = 0;
+  for (int codec = 0; codec < kvasir::codec_count(); ++codec) {
+    if (kvasir::codec_is_trained(codec)) continue;
+    for (int bits = 1; bits <= 16; ++bits) {
+      if (!kvasir::codec_has_bits(codec, bits)) continue;
+      support::LayerChoice layer = layer_of(kvasir::codec_name(codec), bits, 4, 128);
+      if (!kvasir::codec_has_side(codec, kvasir::Side::kValues)) layer.values = {"uniform", 2, {}};
+      for (const std::string& backend : support::backend_names()) {
+        for (const Precision precision : {Precision::kExact, Precision::kFast}) {
+          Scene scene(one_layer(layer, backend, precision), {128 * 3 + 40});
+          const auto queries = support::float_rows(7, 2, layer.query_size());
+          const auto outputs = scene.attend(scene.ids, 2, queries);
+          const double got =
+              support::output_nmse(*scene.cache, scene.ids[0], 0, layer, queries.data(), 2, outputs.data());
+          CHECK_MESSAGE(got <= scene.limit(), backend, " ", layer.keys.codec, " ", bits, " bits, ",
+                        precision == Precision::kFast ? "fast" : "exact", ": NMSE ", got);
+          CHECK(support::stats_of(*scene.cache)->fallback_tiles() == 0);
+          ++cases;
+        }
+      }
+    }
+  }
+  CHECK(cases >= 2 * 15 * static_cast<int>(support::backend_names().size()));
+}
+
 TEST_CASE("attention: same threads, same bits") {
   for (const int threads : {1, 3}) {
     const support::ThreadsGuard guard(threads);

@@ -90,6 +90,30 @@ TEST_CASE("thread pool: many callers share it") {
   CHECK(total.load() == 8 * rounds);
 }
 
+TEST_CASE("thread pool: a caller is done with its own tasks while all threads are busy with another's") {
+  ThreadPool pool(3);
+  std::atomic<int> busy{0};
+  std::atomic<bool> release{false}, finished{false};
+  std::thread first([&] {
+    pool.run(3, [&](int) {  // takes the caller and both workers, and keeps them
+      ++busy;
+      while (!release.load()) std::this_thread::yield();
+    });
+  });
+  while (busy.load() < 3) std::this_thread::yield();
+  std::thread second([&] {
+    std::atomic<int> mine{0};
+    pool.run(20, [&](int) { ++mine; });
+    finished = mine.load() == 20;
+  });
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!finished.load() && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+  CHECK(finished.load());
+  release = true;
+  first.join();
+  second.join();
+}
+
 TEST_CASE("thread pool: an exception reaches the caller after the tasks that began have ended") {
   for (const int threads : {1, 4}) {
     ThreadPool pool(threads);

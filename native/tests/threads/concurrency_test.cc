@@ -1,9 +1,11 @@
 // Many threads on one cache. The values are checked; the races are for the thread sanitizer to find.
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <thread>
 
+#include "base/thread_pool.h"
 #include "support/caches.h"
 #include "support/data.h"
 #include "support/doctest.h"
@@ -106,6 +108,43 @@ TEST_CASE("threads: attends on one sequence overlap, while others fork it and as
     }
   });
   CHECK(wrong.load() == 0);
+}
+
+TEST_CASE("threads: callers attend at once, each on its own thread while the library's are busy") {
+  const support::ThreadsGuard guard(3);
+  const support::CacheChoice choice = small_cache();
+  const support::LayerChoice& layer = choice.layers[0];
+  const support::CachePointer cache = support::make_cache(choice);
+  const int64_t id = cache->new_sequence();
+  const auto rows = support::half_rows(support::Profile::kNormal, 1, 3000, layer.row_size());
+  cache->append(id, 0, rows.data(), rows.data(), 3000);
+  const auto queries = support::float_rows(2, 1, layer.query_size());
+  std::vector<float> expected(queries.size());
+  cache->attend(0, &id, 1, 1, queries.data(), expected.data());
+
+  // One caller keeps all of the library's threads until the others have their results.
+  std::atomic<int> busy{0}, right{0};
+  std::atomic<bool> late{false};
+  constexpr int kCallers = 4;
+  std::thread greedy([&] {
+    kvasir::ThreadPool::shared().run(3, [&](int) {
+      ++busy;
+      const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (right.load() < kCallers && !late.load()) {
+        if (std::chrono::steady_clock::now() > limit) late = true;
+        std::this_thread::yield();
+      }
+    });
+  });
+  while (busy.load() < 3) std::this_thread::yield();
+  run_threads(kCallers, [&](int) {
+    std::vector<float> output(queries.size());
+    cache->attend(0, &id, 1, 1, queries.data(), output.data());
+    right += std::memcmp(output.data(), expected.data(), output.size() * sizeof(float)) == 0;
+  });
+  greedy.join();
+  CHECK(right.load() == kCallers);
+  CHECK(!late.load());
 }
 
 TEST_CASE("threads: a sequence released or appended to during attends") {
