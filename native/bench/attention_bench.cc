@@ -246,7 +246,7 @@ void run(const Options& options) {
 
   std::vector<Result> results;
   std::map<std::pair<int, int>, double> yardstick;  // microseconds of f16 by context and threads
-  std::string backend;
+  std::string backend, callers;
   print_header();
   bool trained = false;
   for (const Width& width : widths) {
@@ -286,6 +286,13 @@ void run(const Options& options) {
         print_line(r);
         results.push_back(r);
       }
+      if (width.codec == codec_named("uniform") && width.bits == 2 && context == longest) {
+        for (const int threads : thread_counts) {
+          kvasir::set_threads(threads);
+          callers += time_callers(options, "uniform-2", *filled.cache, filled.sequence, filled.layers, longest,
+                                  std::max(2, all_threads), query);
+        }
+      }
       const std::unique_ptr<CacheStats, void (*)(CacheStats*)> stats(filled.cache->stats(), CacheStats::destroy);
       backend = stats->backend();
       if (stats->fallback_tiles() > 0)
@@ -293,19 +300,7 @@ void run(const Options& options) {
     }
   }
 
-  if (const int two = codec_named("uniform");
-      std::any_of(widths.begin(), widths.end(), [&](const Width& w) { return w.codec == two && w.bits == 2; })) {
-    std::printf("\n");
-    kvasir::set_threads(all_threads);
-    const Filled filled = fill(options, {two, 2}, longest, data);
-    for (const int threads : thread_counts) {
-      kvasir::set_threads(threads);
-      time_callers(options, "uniform-2", *filled.cache, filled.sequence, filled.layers, longest,
-                   std::max(2, all_threads), query);
-    }
-    kvasir::set_threads(all_threads);
-  }
-
+  std::printf("\n%s", callers.c_str());
   std::printf("\nappend: float32 input, rounded, sealed and stored, on %d threads\n", all_threads);
   for (const Result& r : results) {
     if (r.context == longest && r.threads == thread_counts[0]) {

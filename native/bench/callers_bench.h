@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -37,10 +39,11 @@ inline double steps_per_second(kvasir::Cache& cache, int64_t sequence, int layer
   return static_cast<double>(total) / (seconds_now() - start);
 }
 
-// The library's threads are those of the caller of this function.
-inline void time_callers(const Options& options, const std::string& codec, kvasir::Cache& cache, int64_t sequence,
-                         int layers, int context, int callers, const std::vector<float>& query) {
-  constexpr int kRounds = 5;
+// A line about it. The library has as many threads as it was set to.
+inline std::string time_callers(const Options& options, const std::string& codec, kvasir::Cache& cache,
+                                int64_t sequence, int layers, int context, int callers,
+                                const std::vector<float>& query) {
+  constexpr int kRounds = 3;
   const double seconds = std::max(0.1, options.seconds);
   steps_per_second(cache, sequence, layers, callers, seconds, query);  // warm
   std::vector<double> ratios;                                          // in turn, so that both see the same machine
@@ -48,9 +51,12 @@ inline void time_callers(const Options& options, const std::string& codec, kvasi
     const double alone = steps_per_second(cache, sequence, layers, 1, seconds, query);
     ratios.push_back(steps_per_second(cache, sequence, layers, callers, seconds, query) / alone);
   }
-  std::printf("%d callers at once, %s at %d tokens, %d threads: %.2f times the steps of one caller (%.2f to %.2f)\n",
-              callers, codec.c_str(), context, kvasir::threads(), quantile(ratios, 0.5), quantile(ratios, 0.0),
-              quantile(ratios, 1.0));
+  char line[200];
+  std::snprintf(line, sizeof line,
+                "%d callers at once, %s at %d tokens, %d threads: %.2f times the steps of one caller (%.2f to %.2f)\n",
+                callers, codec.c_str(), context, kvasir::threads(), quantile(ratios, 0.5), quantile(ratios, 0.0),
+                quantile(ratios, 1.0));
+  return line;
 }
 
 }  // namespace bench
