@@ -1,6 +1,7 @@
 // All codecs on one page: how much faster than 16 bits, and how near to what the machine can do.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <utility>

@@ -10,7 +10,7 @@
 
 namespace kvasir::commvq {
 
-// Lanes of a key that are decoded together: the tables of all stages for them fit the smallest cache.
+// Channels that stand together in the float16 tables.
 constexpr int kChunk = 16;
 
 // Key tables as whole numbers, so that a key costs one 16-bit addition for each 32 channels and code.
