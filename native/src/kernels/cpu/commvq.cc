@@ -2,8 +2,8 @@
 //
 // Keys: 2 * stages rows of whole numbers are added up for each token, 16 RoPE pairs at a time, in registers and from
 // tables that stay in the first cache; a few tokens at a time are then turned by their offsets in the page and
-// multiplied with all queries. Values: one-bit codes, contracted with the weights as bytes like those of the uniform codec, for all
-// rows of the codebook; the codebook comes last, once.
+// multiplied with all queries. Values: one-bit codes, contracted with the weights as bytes like those of the uniform
+// codec, for all rows of the codebook; the codebook comes last, once.
 #include "base/half.h"
 #include "codecs/commvq/model.h"
 #include "kernels/commvq_inl.h"
