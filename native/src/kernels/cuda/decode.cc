@@ -42,6 +42,10 @@ bool kind_supported(const PageKind& kind) {
   return values && any_width(kind.key_bits);
 }
 
+bool plain(const PageKind& kind) {
+  return !kind.labels && !kind.token_keys && kind.key_bits != kWideBits && kind.value_bits != kWideBits;
+}
+
 PageEntry entry_of(int head_dim, const PageKind& kind) {
   const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits, kind.token_keys};
   uint32_t flags = 0;
@@ -128,10 +132,12 @@ cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, 
   params.patterns = plan.shape.patterns;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  params.plain = true;
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
     if (!kind_supported(request.formats[i])) return cudaErrorInvalidValue;
     if (request.formats[i].labels && !plan.shape.patterns) return cudaErrorInvalidValue;
+    params.plain = params.plain && plain(request.formats[i]);
     params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
     largest = std::max(largest, params.formats[i].head_bytes);
   }

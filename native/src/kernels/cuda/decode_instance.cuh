@@ -8,15 +8,22 @@ namespace kvasir::cuda {
 
 template <int D, int kTiles>
 struct InstanceOf {
+  using Kernel = void (*)(DecodeParams);
+  static constexpr Kernel kAnyKind = decode_kernel<D, kTiles, true>, kPlainPages = decode_kernel<D, kTiles, false>;
+
   static int shared_bytes(int consumers, int slots, int cached, const DecodeShape& shape) {
     return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, shape);
   }
   static cudaError_t prepare(int shared_bytes, bool* overlaps) {
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, decode_kernel<D, kTiles>);
-    if (error != cudaSuccess) return error;
-    *overlaps = attributes.ptxVersion >= 90;
-    return cudaFuncSetAttribute(decode_kernel<D, kTiles>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    for (const Kernel kernel : {kAnyKind, kPlainPages}) {
+      cudaFuncAttributes attributes;
+      cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+      if (error != cudaSuccess) return error;
+      *overlaps = attributes.ptxVersion >= 90;
+      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
   }
   static cudaError_t launch(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps,
                             cudaStream_t stream) {
@@ -30,7 +37,7 @@ struct InstanceOf {
     config.stream = stream;
     config.attrs = &overlap;
     config.numAttrs = overlaps ? 1 : 0;
-    return cudaLaunchKernelEx(&config, decode_kernel<D, kTiles>, params);
+    return cudaLaunchKernelEx(&config, params.plain ? kPlainPages : kAnyKind, params);
   }
   static constexpr DecodeInstance value = {kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare,
                                            launch};

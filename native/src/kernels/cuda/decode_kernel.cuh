@@ -35,7 +35,7 @@ __device__ __forceinline__ void write_outputs(const DecodeParams& params, int se
 }
 
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
-template <int D, int kTiles>
+template <bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void consume(const DecodeParams& params, const Work& work, const RingPlace<D>& rings,
                                         const PartialPlace<D, kTiles>& place, PatternScratch<kTiles>* scratch,
                                         UnitRange range, int warp, int lane) {
@@ -50,7 +50,7 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (wanted != segment) {
       load_query(params, wanted, lane, query);
       state.clear();
-      if (params.patterns) patterns.begin(params, work, wanted, lane, query);
+      if (kAllKinds && params.patterns) patterns.begin(params, work, wanted, lane, query);
       segment = wanted;
     }
     reader.acquire();
@@ -62,11 +62,11 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (tag.has(Tag::kRows)) {
       row_step(reader, tag, lane, query, state);
     } else {
-      page_step(reader, tag, lane, query, patterns, state);
+      page_step<kAllKinds>(reader, tag, lane, query, patterns, state);
     }
     if (!tag.has(Tag::kLast)) continue;
     state.complete();
-    if (params.patterns) patterns.add_to_outputs(lane, state);
+    if (kAllKinds && params.patterns) patterns.add_to_outputs(lane, state);
     if (tag.has(Tag::kComplete)) {
       write_outputs(params, segment, lane, state);
     } else {
@@ -97,7 +97,7 @@ struct SharedTail {
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
 
-template <int D, int kTiles>
+template <int D, int kTiles, bool kAllKinds>
 __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
     decode_kernel(const __grid_constant__ DecodeParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume(params, work, place, partials, tail.patterns, shares.at(warp), warp, lane);
+    consume<kAllKinds>(params, work, place, partials, tail.patterns, shares.at(warp), warp, lane);
   }
   __syncthreads();
   BlockMerge<D, kTiles>(params, partials, tail.merges).run();

@@ -94,6 +94,7 @@ struct DecodeParams {
   int cached;       // sequences that are kept in shared memory
   int short_units;  // units of a block that count as little to do
   bool patterns;    // some pages have labels
+  bool plain;       // no page has labels, keys per token or codes of 16 bits
   NumberType type;  // of queries and outputs
   float scale;      // of scores, times log2(e)
   PageEntry formats[kMaxPageFormats];

@@ -82,7 +82,7 @@ __device__ __forceinline__ void token_page_scores(Reader<D>& reader, int bits, c
 }
 
 // The reader stands at the part.
-template <int D, int kTiles>
+template <bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
                                             float (&scores)[kTiles][16]) {
   if (bits == kFloat16Bits) {
@@ -117,7 +117,7 @@ __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Q
     case 8:
       return code_scores<8>(reader, folded, scores);
     default:
-      return code_scores<kWideBits>(reader, folded, scores);
+      return code_scores < kAllKinds ? kWideBits : 8 > (reader, folded, scores);
   }
 }
 
@@ -135,7 +135,7 @@ __device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTi
 }
 
 // Value part kPart. The reader stands at it.
-template <int kPart, int D, int kTiles>
+template <int kPart, bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const float (&weights)[kTiles][16],
                                              const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
   if (bits == kFloat16Bits) {
@@ -173,19 +173,21 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
     case 8:
       return code_outputs<8, kPart>(reader, folded, joining, state);
     default:
-      return code_outputs<kWideBits, kPart>(reader, folded, joining, state);
+      return code_outputs < kAllKinds ? kWideBits : 8, kPart > (reader, folded, joining, state);
   }
 }
 
-// One page. The reader stands at its beginning, and leaves after its values.
-template <int D, int kTiles>
+// One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no
+// keys per token and no codes of 16 bits: code for them costs other pages a few percent, though it is not executed.
+template <bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
                                           const PatternPlace<D, kTiles>& patterns, SoftmaxState<D, kTiles>& state) {
   float scores[kTiles][16];
   uint32_t join = Tag::kJoin;
-  if (tag.has(Tag::kLabels)) patterns.take_labels(reader, lane);
-  if (!tag.has(Tag::kTokenKeys)) {
-    page_scores(reader, tag.key_bits(), query, scores);
+  const bool labels = kAllKinds && tag.has(Tag::kLabels), token_keys = kAllKinds && tag.has(Tag::kTokenKeys);
+  if (labels) patterns.take_labels(reader, lane);
+  if (!token_keys) {
+    page_scores<kAllKinds>(reader, tag.key_bits(), query, scores);
   } else {
     token_page_scores<0>(reader, tag.key_bits(), query, scores);
     if constexpr (D > kValueSpan) {
@@ -200,7 +202,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  if (tag.has(Tag::kLabels)) patterns.add_to_scores(tag.page, lane, query, scores);
+  if (labels) patterns.add_to_scores(tag.page, lane, query, scores);
   if (tag.begin() > 0) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -211,12 +213,12 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
     }
   }
   Joining<kTiles> joining = softmax_step(scores, state);
-  if (tag.has(Tag::kLabels)) patterns.collect_weights(tag.page, lane, scores, joining, state);
+  if (labels) patterns.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
-  page_outputs<0>(reader, tag.value_bits(), scores, joining, state);
+  page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
   if constexpr (D > kValueSpan) {
     reader.next_part(tag.has(join << 1));
-    page_outputs<1>(reader, tag.value_bits(), scores, joining, state);
+    page_outputs<1, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
   }
   reader.release();
 }
