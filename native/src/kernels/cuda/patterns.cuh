@@ -241,12 +241,17 @@ struct PatternPlace {
       if (lowest == 0xffffffffu) break;
       const int tile = static_cast<int>(lowest - 1) / kTileSize;
       float sum[kTiles][4] = {};
+      constexpr int kAtOnce = D / 16 % 4 == 0 ? 4 : 3;  // loads that do not wait for each other
 #pragma unroll 1
-      for (int i = 0; i < D / 16; ++i) {
-        const uint4 words = group_of(scratch->keys.vectors, tile, i, lane);
+      for (int first = 0; first < D / 16; first += kAtOnce) {
+        uint4 words[kAtOnce];
 #pragma unroll
-        for (int n = 0; n < kTiles; ++n) {
-          mma_halves(sum[n], words, queries[2 * i * kTiles + n], queries[(2 * i + 1) * kTiles + n]);
+        for (int i = 0; i < kAtOnce; ++i) words[i] = group_of(scratch->keys.vectors, tile, first + i, lane);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const uint32_t* pair = queries + 2 * (first + i) * kTiles;
+#pragma unroll
+          for (int n = 0; n < kTiles; ++n) mma_halves(sum[n], words[i], pair[n], pair[kTiles + n]);
         }
       }
       store_terms(sum, lane, query, scratch->far_terms);
