@@ -17,11 +17,12 @@ namespace kvasir::cuda {
 // Keys in float16 fragments are this much smaller than the whole numbers.
 constexpr float kKeyScale = 1.0f / 64.0f;
 
+// Stays where it is written: the compiler would put each load right before its use, and wait for it there.
 __device__ __forceinline__ uint4 load_shared(uint32_t address) {
   uint4 words;
-  asm("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-      : "r"(address));
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address));
   return words;
 }
 
@@ -116,8 +117,10 @@ struct TileCursor {
   int page_count;
   const uint8_t* data;  // the page
 
-  // A whole warp.
-  __device__ TileCursor(const CommVqParams& p, int64_t first, int lane) : params(p), sequence(0), tile(0) {
+  // A whole warp. Nowhere where `first` is negative.
+  __device__ TileCursor(const CommVqParams& p, int64_t first, int lane)
+      : params(p), sequence(0), page(0), tile(0), page_count(0), data(nullptr) {
+    if (first < 0) return;
     int64_t rest = first / kTilesPerPage;
     tile = static_cast<int>(first % kTilesPerPage);
     for (int base = 0;; base += 32) {
@@ -247,8 +250,7 @@ class ScoreWarp {
     }
   }
 
-  __device__ void run(int64_t first, int64_t end) {
-    TileCursor cursor(params_, first, lane_);
+  __device__ void run(TileCursor& cursor, int64_t first, int64_t end) {
     TileCodes next;
     next.load(params_, codes_of(cursor), cursor.tile, stages_, lane_);
     int known = -1;  // the sequence whose queries are in place
@@ -274,7 +276,7 @@ class ScoreWarp {
       const int token = lane_ / 4 + (lane_ % 4 >= 2 ? 8 : 0);
       const float norm = halves_to_floats(norms[token]).x;
       const int64_t number = page_token_ + int64_t{page_number} * kTokensPerPage + page_tile * kTileSize;
-      float2 scores = multiply(keys, number, page_tile == 0);
+      float2 scores = multiply(keys, number);
       if (shifted_) rest_of_shifts(keys, number, token, scores);
       store(tile, token, norm, scores);
     }
@@ -339,15 +341,19 @@ class ScoreWarp {
       const uint32_t second_a = (pair >> 16 & 63) * kRowBytes, second_b = (pair >> 22) * kRowBytes;
       codes += kTileSize;
       if (s + 2 < stages_) pair = codes[0];
+      uint4 rows[4][kChunks];  // all on their way before any is waited for
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         const uint32_t base = (c % 2 == 0 ? even : odd) + c * kTableChunkBytes;
-        sums.add_plain(c, load_shared(base + first_a), load_shared(base + second_a + kStageBytes));
+        rows[0][c] = load_shared(base + first_a);
+        rows[1][c] = load_shared(base + second_a + kStageBytes);
+        rows[2][c] = load_shared(base + first_b);
+        rows[3][c] = load_shared(base + second_b + kStageBytes);
       }
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
-        const uint32_t base = (c % 2 == 0 ? even : odd) + c * kTableChunkBytes;
-        sums.add_times_i(c, load_shared(base + first_b), load_shared(base + second_b + kStageBytes));
+        sums.add_plain(c, rows[0][c], rows[1][c]);
+        sums.add_times_i(c, rows[2][c], rows[3][c]);
       }
       even += 2 * kStageBytes;
       odd += 2 * kStageBytes;
@@ -383,7 +389,7 @@ class ScoreWarp {
     }
   }
 
-  // From one tile to the next of the page.
+  // From one tile to the next.
   __device__ __forceinline__ void advance_query() {
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
@@ -394,14 +400,16 @@ class ScoreWarp {
   }
 
   // Scores of the tile, as if no shift began inside either half of it.
-  __device__ __forceinline__ float2 multiply(const uint32_t (&keys)[2][kLanePairs], int64_t number, bool fresh) {
+  __device__ __forceinline__ float2 multiply(const uint32_t (&keys)[2][kLanePairs], int64_t number) {
     int64_t position = number + (lane_ / 4 >= 4 ? 8 : 0);
     if (shifted_) position += shift_of(*sequence_, position);
-    const bool goes_on = !fresh && position == base_ + kTileSize;
+    const bool goes_on = advances_ < kMostAdvances && position == base_ + kTileSize;
     if (__all_sync(0xffffffffu, goes_on)) {
       advance_query();
+      ++advances_;
     } else {
       turn_query(position);
+      advances_ = 0;
     }
     base_ = position;
     return products(keys);
@@ -452,6 +460,8 @@ class ScoreWarp {
   }
 
   static constexpr int64_t kUnknown = INT64_MIN;
+  // A turn by a product is wrong by a few 2^-24; so many in a row by 1e-5 at worst, a tenth of what float16 keys lose.
+  static constexpr int kMostAdvances = 63;
 
   const CommVqParams& params_;
   const double* const turns_;
@@ -466,6 +476,7 @@ class ScoreWarp {
   float inverse_ = 0.0f;
   float scale_[2] = {};
   int64_t base_ = kUnknown;
+  int advances_ = 0;  // since queries were turned afresh
   int64_t query_row_ = 0;
   int64_t page_token_ = 0;
   const CommVqSequence* sequence_ = nullptr;
@@ -486,22 +497,28 @@ __global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
   auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
   auto* const codes =
       reinterpret_cast<uint32_t*>(tile_turns + kSlicePairs) + warp * ((tables.slice_stages + 1) / 2) * kTileSize;
-  const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
   const int slices = tables.kv_heads * tables.slices();
   int loaded = -1;
 #pragma unroll 1
   for (int task = blockIdx.x; task < slices * params.row_blocks * params.pieces; task += gridDim.x) {
     const int piece = task % params.pieces, row_block = task / params.pieces % params.row_blocks;
     const int slice = task / params.pieces / params.row_blocks;  // [kv head][pair slice][stage slice]
-    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
-    if (begin == end) continue;
     if (slice != loaded) {
-      __syncthreads();
-      const auto* from =
-          reinterpret_cast<const uint4*>(params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes());
-      auto* const to = reinterpret_cast<uint4*>(shared);
-#pragma unroll 8
-      for (int i = threadIdx.x; i < tables.slice_bytes() / 16; i += blockDim.x) to[i] = __ldg(from + i);
+      __syncthreads();  // the tables before are not needed any more
+      const uint8_t* from = params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes();
+      for (int i = threadIdx.x * 16; i < tables.slice_bytes(); i += blockDim.x * 16) {
+        copy16(shared_address(shared + i), from + i);
+      }
+    }
+    // While they come, each warp finds its place.
+    const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
+    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
+    const int range = warp / kColumns;
+    const int64_t first = begin + (end - begin) * range / kRanges;
+    const int64_t last = begin + (end - begin) * (range + 1) / kRanges;
+    TileCursor cursor(params, first == last ? -1 : first, lane);
+    if (slice != loaded) {
+      asm volatile("cp.async.wait_all;" ::: "memory");
       __syncthreads();
       for (int p = threadIdx.x; p < kSlicePairs; p += blockDim.x) {
         tile_turns[p] = turn_of(kTileSize, reinterpret_cast<const double*>(shared)[p]);
@@ -509,13 +526,10 @@ __global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
       __syncthreads();
       loaded = slice;
     }
-    const int range = warp / kColumns;
-    const int64_t first = begin + (end - begin) * range / kRanges;
-    const int64_t last = begin + (end - begin) * (range + 1) / kRanges;
     if (first == last) continue;
     Warp(params, shared, tile_turns, codes, slice / tables.slices(), row_block,
          slice % tables.slices() / tables.stage_slices, slice % tables.stage_slices, warp % kColumns, lane)
-        .run(first, last);
+        .run(cursor, first, last);
   }
 }
 

@@ -154,12 +154,16 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
       scores += kTilesPerPage * tile_stride;
       if (page + 1 < range.end) input.load(params, scores, slice_stride, next_values, g);
     }
+    uint32_t a[kWarpCodeTiles][4][4];  // unpacked once for all heads
 #pragma unroll
     for (int t = 0; t < kWarpCodeTiles; ++t) {
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
-        bits[t][s][0] >>= h;
-        bits[t][s][1] >>= h;
+        const uint32_t low = bits[t][s][0] >> h, high = bits[t][s][1] >> h;
+        a[t][s][0] = low & 0x01010101u;
+        a[t][s][1] = high & 0x01010101u;
+        a[t][s][2] = low >> 4 & 0x01010101u;
+        a[t][s][3] = high >> 4 & 0x01010101u;
       }
     }
     __syncthreads();
@@ -172,9 +176,7 @@ __device__ __forceinline__ void page_part(const CommVqParams& params, int split,
         const uint2 b = mine.fragments[n][s][lane];
 #pragma unroll
         for (int t = 0; t < kWarpCodeTiles; ++t) {
-          const uint32_t a[4] = {bits[t][s][0] & 0x01010101u, bits[t][s][1] & 0x01010101u,
-                                 bits[t][s][0] >> 4 & 0x01010101u, bits[t][s][1] >> 4 & 0x01010101u};
-          mma_bytes<true>(products[t], a, b.x, b.y);
+          mma_bytes<true>(products[t], a[t][s], b.x, b.y);
         }
       }
       const float2 joining = mine.joining[n][h];

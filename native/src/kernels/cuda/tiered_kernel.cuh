@@ -284,23 +284,28 @@ class TieredWarp {
   }
 
   __device__ __forceinline__ void value_chunk(const uint8_t* chunk, int v, const float (&weights)[16], float2 joining) {
-    const float peak = *reinterpret_cast<const float*>(chunk);
-    const float inverse = peak > 1e-30f ? __fdividef(kQuantum<false>, peak) : 0.0f;
-    uint32_t b[8];
-    float zero = 0.0f;
+    // The greatest product is looked for: weights and ranges differ by so much that a bound would cost bits.
+    float products[16], zero = 0.0f, peak = 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint4 four = *reinterpret_cast<const uint4*>(chunk + kPeakBytes + 128 * i + 16 * g_);
       const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        const float2 first = halves_to_floats(words[j]), second = halves_to_floats(words[j + 1]);  // range, lo
-        const float x = weights[4 * i + j], y = weights[4 * i + j + 1];
-        zero = fmaf(x, first.y, fmaf(y, second.y, zero));
-        const uint32_t even = __float_as_uint(fmaf(x * first.x, inverse, kRoundingBias));
-        const uint32_t odd = __float_as_uint(fmaf(y * second.x, inverse, kRoundingBias));
-        b[2 * i + j / 2] = transpose(__byte_perm(even, odd, 0x4051));
+      for (int j = 0; j < 4; ++j) {
+        const float2 parameters = halves_to_floats(words[j]);  // range, lo
+        products[4 * i + j] = weights[4 * i + j] * parameters.x;
+        peak = fmaxf(peak, products[4 * i + j]);
+        zero = fmaf(weights[4 * i + j], parameters.y, zero);
       }
+    }
+    peak = max_over_rows(peak);
+    const float inverse = peak > 1e-30f ? __fdividef(kQuantum<false>, peak) : 0.0f;
+    uint32_t b[8];
+#pragma unroll
+    for (int i = 0; i < 16; i += 2) {
+      const uint32_t even = __float_as_uint(fmaf(products[i], inverse, kRoundingBias));
+      const uint32_t odd = __float_as_uint(fmaf(products[i + 1], inverse, kRoundingBias));
+      b[i / 2] = transpose(__byte_perm(even, odd, 0x4051));
     }
     zero_[v] = fmaf(zero_[v], joining.x, zero * joining.y);
     const auto* groups = reinterpret_cast<const uint4*>(chunk + kPeakBytes + 4 * kTokensPerPage) + (4 * g_ + h_);
