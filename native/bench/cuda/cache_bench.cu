@@ -1,0 +1,148 @@
+// Times a cache on the device through the public interface, as engines call it: with memory of this machine, and with
+// memory of the device on a stream.
+//
+//   cache_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768] [--bits 2]
+//
+// Microseconds a call, medians. "device" calls are enqueued together and waited for at the end, so that they show what
+// a step costs inside a longer chain of work; "one by one" waits for each. AttendTiming does the first line from Java.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kvasir/kvasir.h"
+
+#define CUDA(call)                                                                                    \
+  do {                                                                                                \
+    const cudaError_t status = (call);                                                                \
+    if (status != cudaSuccess) {                                                                      \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
+      std::exit(1);                                                                                   \
+    }                                                                                                 \
+  } while (false)
+
+namespace {
+
+using kvasir::Cache;
+using kvasir::CacheConfig;
+using kvasir::ElementType;
+using kvasir::Side;
+
+struct Options {
+  int kv_heads = 8, group = 4, head_dim = 128, bits = 2;
+  std::vector<int> contexts = {8192, 32768};
+};
+
+std::vector<int> numbers(const char* text) {
+  std::vector<int> list;
+  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
+    list.push_back(std::atoi(p));
+  }
+  return list;
+}
+
+Options parse(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string name = argv[i];
+    const std::vector<int> value = numbers(argv[i + 1]);
+    if (name == "--kv-heads") {
+      options.kv_heads = value.at(0);
+    } else if (name == "--group") {
+      options.group = value.at(0);
+    } else if (name == "--head-dim") {
+      options.head_dim = value.at(0);
+    } else if (name == "--contexts") {
+      options.contexts = value;
+    } else if (name == "--bits") {
+      options.bits = value.at(0);
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+std::vector<float> random_numbers(size_t count) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> list(count);
+  for (float& x : list) x = normal(random);
+  return list;
+}
+
+// Median microseconds of a call, over rounds of `calls` that end with `wait`.
+template <class Call, class Wait>
+double time_calls(int calls, const Call& call, const Wait& wait) {
+  for (int i = 0; i < 20; ++i) call();
+  wait();
+  std::vector<double> rounds;
+  for (int round = 0; round < 21; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) call();
+    wait();
+    const std::chrono::duration<double, std::micro> time = std::chrono::steady_clock::now() - begin;
+    rounds.push_back(time.count() / calls);
+  }
+  std::sort(rounds.begin(), rounds.end());
+  return rounds[rounds.size() / 2];
+}
+
+void run(const Options& options, int context) {
+  const std::unique_ptr<CacheConfig, void (*)(CacheConfig*)> config(CacheConfig::create(1), CacheConfig::destroy);
+  config->set_heads(0, options.kv_heads * options.group, options.kv_heads, options.head_dim);
+  for (Side side : {Side::kKeys, Side::kValues}) config->set_codec(0, side, "uniform", options.bits);
+  config->set_backend("cuda");
+  const std::unique_ptr<Cache, void (*)(Cache*)> cache(Cache::create(*config), Cache::destroy);
+  const int64_t id = cache->new_sequence();
+  const size_t row = static_cast<size_t>(options.kv_heads) * options.head_dim, query = row * options.group;
+  const auto rows = random_numbers(row * context);
+  cache->append(id, 0, rows.data(), rows.data(), context);
+  const auto queries = random_numbers(query);
+  std::vector<float> outputs(query);
+  const auto nothing = [] {};
+  const double here = time_calls(
+      50, [&] { cache->attend(0, &id, 1, 1, queries.data(), outputs.data()); }, nothing);
+
+  float* memory = nullptr;
+  cudaStream_t stream;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaMalloc(reinterpret_cast<void**>(&memory), (2 * query + 2 * row) * sizeof(float)));
+  CUDA(cudaMemcpy(memory, queries.data(), query * sizeof(float), cudaMemcpyHostToDevice));
+  CUDA(cudaMemcpy(memory + 2 * query, rows.data(), 2 * row * sizeof(float), cudaMemcpyHostToDevice));
+  const auto attend = [&] {
+    cache->attend_device(0, &id, 1, 1, memory, memory + query, ElementType::kFloat32, stream);
+  };
+  const auto wait = [&] { CUDA(cudaStreamSynchronize(stream)); };
+  const double chained = time_calls(50, attend, wait);
+  const double alone = time_calls(1, attend, wait);
+  const double append = time_calls(
+      50,
+      [&] {
+        cache->append_device(id, 0, memory + 2 * query, memory + 2 * query + row, ElementType::kFloat32, 1, stream);
+      },
+      wait);
+  std::printf("%8d %14.2f %14.2f %14.2f %14.2f\n", context, here, chained, alone, append);
+  CUDA(cudaFree(memory));
+  CUDA(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  std::printf("\nuniform %d bits, %d query heads, %d kv heads, head dim %d; microseconds a call\n", options.bits,
+              options.kv_heads * options.group, options.kv_heads, options.head_dim);
+  std::printf("%8s %14s %14s %14s %14s\n", "context", "attend", "device", "one by one", "append device");
+  for (const int context : options.contexts) run(options, context);
+  return 0;
+}
