@@ -42,6 +42,7 @@ class KeyModel : public kvasir::commvq::KeyModel {
   KeyModel(const Setting& setting, std::mt19937& random);
   void encode(const float*, uint8_t*) const override {}
   void decode(const uint8_t*, float*) const override {}
+  Codebook codebook() const override { return {memory.data(), static_cast<int64_t>(2 * memory.size())}; }
   std::vector<uint16_t> memory;
 };
 class ValueModel : public kvasir::commvq::ValueModel {
@@ -49,6 +50,7 @@ class ValueModel : public kvasir::commvq::ValueModel {
   ValueModel(const Setting& setting, std::mt19937& random);
   void encode(const float*, uint8_t*) const override {}
   void decode(const uint8_t*, float*) const override {}
+  Codebook codebook() const override { return {memory.data(), static_cast<int64_t>(2 * memory.size())}; }
   std::vector<uint16_t> memory;
 };
 
