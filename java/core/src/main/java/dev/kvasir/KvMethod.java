@@ -4,7 +4,8 @@ package dev.kvasir;
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
  *
- * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv}, {@link PmKvq} and {@link MixKvq} are ready-made; an
+ * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv}, {@link PmKvq} and {@link MixKvq} are ready-made, {@link
+ * Mixed} takes the keys of one and the values of another, and {@link Preset} has recipes that were measured; an
  * implementation of one's own may mix codecs and widths by layer. Instances should be immutable; a cache asks once,
  * when it is built.
  */
@@ -81,5 +82,15 @@ public interface KvMethod {
    */
   default float[] keyScaling(int layer) {
     return new float[0];
+  }
+
+  /**
+   * Bytes that all sequences share and no {@link KvStats} counts: codebooks. They weigh little where a cache is large, and
+   * much where it is small.
+   *
+   * @return 0 unless the method brings any
+   */
+  default long codebookBytes() {
+    return 0;
   }
 }

@@ -3,6 +3,7 @@ package dev.kvasir.commvq;
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Side;
 import dev.kvasir.internal.commvq.LayerModel;
 import dev.kvasir.internal.commvq.TrainedMethod;
 import java.util.Objects;
@@ -113,6 +114,17 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
   @Override
   public String name() {
     return "commvq-k" + keys(0).bits() + "v" + values(0).bits();
+  }
+
+  /**
+   * For the library itself: what the codebooks of one side weigh.
+   *
+   * @param side the side
+   * @return bytes
+   */
+  @Override
+  public long codebookBytes(Side side) {
+    return codebooks.bytes(side);
   }
 
   @Override

@@ -1,6 +1,7 @@
 package dev.kvasir.commvq;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.ProfileException;
 import dev.kvasir.calibrate.Safetensors;
@@ -159,6 +160,29 @@ public final class CommVqCodebooks {
    */
   public Optional<ValueEncoder> encoder(int layer) {
     return Optional.ofNullable(encoders.get(checked(layer)));
+  }
+
+  /**
+   * What the codebooks of one side weigh as they are stored: float16 tables, float32 thresholds. Encoders, which attention
+   * does not read, are not counted.
+   *
+   * @param side the side
+   * @return bytes of all layers
+   */
+  public long bytes(Side side) {
+    long bytes = 0;
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      KeyCodebook tables = side == Side.KEYS ? keys.get(layer) : null;
+      ValueCodebook rows = side == Side.VALUES ? values.get(layer) : null;
+      if (tables != null) {
+        long vectors = (long) tables.kvHeads() * tables.stages() * tables.entries();
+        bytes += vectors * tables.headDim() * Short.BYTES;
+      }
+      if (rows != null) {
+        bytes += (long) rows.codes() * (rows.width() * Short.BYTES + Float.BYTES);
+      }
+    }
+    return bytes;
   }
 
   private int checked(int layer) {

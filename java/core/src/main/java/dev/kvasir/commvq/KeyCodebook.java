@@ -128,6 +128,27 @@ public final class KeyCodebook {
   }
 
   /**
+   * A smaller codebook of the first stages. Stages are trained one after the other, so it is the one that a training of so
+   * many stages gives.
+   *
+   * @param stages 1 .. {@link #stages}
+   * @return a new codebook
+   * @throws IllegalArgumentException if there are fewer stages
+   */
+  public KeyCodebook first(int stages) {
+    if (stages < 1 || stages > this.stages) {
+      throw new IllegalArgumentException("the first " + stages + " of " + this.stages + " stages");
+    }
+    int head = stages * entries * headDim;
+    float[] all = tables();
+    float[] some = new float[kvHeads * head];
+    for (int i = 0; i < kvHeads; i++) {
+      System.arraycopy(all, i * this.stages * entries * headDim, some, i * head, head);
+    }
+    return new KeyCodebook(kvHeads, headDim, pairs, stages, entries, some);
+  }
+
+  /**
    * Encodes keys: each stage takes the nearest of its centres to what the stages before it left over.
    *
    * @param rows {@code [tokens][kvHeads][headDim]}, before RoPE
