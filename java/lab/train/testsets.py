@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes what the model is measured on: 100 held-out instances a task and windows of held-out books.
+"""Writes what the model is measured on: 100 held-out instances a task and windows of held-out books; and what
+methods may be tuned on, 24 other instances a task and other windows.
 
     testsets.py --books gutenberg-val.txt --out ../src/main/resources/dev/kvasir/lab/model/tests
 
@@ -14,7 +15,8 @@ import os
 import tasks
 
 TEST_WINDOWS, VALIDATION_WINDOWS = 64, 16
-SEED = 2026
+TUNING_INSTANCES = 24
+SEED, TUNING_SEED = 2026, 7102
 
 
 def windows(books, count):
@@ -43,9 +45,10 @@ def main():
 
     filler = tasks.filler_lines(books, 2000, SEED)
     for task in tasks.TASKS:
-        with open(os.path.join(args.out, task + ".jsonl"), "w") as file:
-            for row in tasks.held_out_instances(task, args.count, SEED, filler):
-                file.write(json.dumps(row) + "\n")
+        for name, count, seed in ((task, args.count, SEED), (task + "_val", TUNING_INSTANCES, TUNING_SEED)):
+            with open(os.path.join(args.out, name + ".jsonl"), "w") as file:
+                for row in tasks.held_out_instances(task, count, seed, filler):
+                    file.write(json.dumps(row) + "\n")
 
     # Every fifth window is for validation: 0, 5, 10 …; the test takes the other four in five.
     pool = windows(books, TEST_WINDOWS + VALIDATION_WINDOWS)

@@ -47,6 +47,21 @@ final class EvaluateCommand implements Callable<Integer> {
       description = "Texts (*_test.bin) and tasks (*.jsonl). Default: MODEL/tests.")
   private @Nullable Path data;
 
+  @Option(
+      names = "--tuning",
+      paramLabel = "DIR",
+      description = "What methods may learn from: texts (*_val.bin) and tasks (*_val.jsonl). Default: as --data.")
+  private @Nullable Path tuning;
+
+  @Option(
+      names = "--profiles",
+      paramLabel = "DIR",
+      description = {
+        "Codebooks of presets that were trained before (balanced.profile, smallest.profile) and recorded gradients",
+        "(calib.safetensors). Default: MODEL."
+      })
+  private @Nullable Path profiles;
+
   @Option(names = "--out", paramLabel = "DIR", description = "Where reports go. Default: ${DEFAULT-VALUE}.")
   private Path target = Path.of("build/reports/kvasir");
 
@@ -86,7 +101,15 @@ final class EvaluateCommand implements Callable<Integer> {
         SampleSets.read(tests, model.tokenizer(), windows, samples, model.config().maxPositions());
     String name = folder.toAbsolutePath().normalize().getFileName().toString();
     ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
-    Calibrations calibrations = new Calibrations(model, Calibrations.texts(tests));
+    Calibrations calibrations =
+        new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))
+            .from(profiles == null ? folder : profiles);
+    for (MethodEntry entry : entries) {
+      if (!entry.applies().test(calibrations)) {
+        main.out().println(entry.name() + " is left out: there is nothing that it could learn from");
+      }
+    }
+    entries = entries.stream().filter(entry -> entry.applies().test(calibrations)).toList();
     Outcome outcome =
         new Evaluation(name, model, sets, entries, prompt, calibrations, listener(bar)).run(main::stopped);
     ResultFiles.write(outcome, target);

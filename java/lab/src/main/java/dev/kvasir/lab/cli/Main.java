@@ -26,6 +26,7 @@ import picocli.CommandLine.Command;
     subcommands = {
       EvaluateCommand.class,
       CalibrateCommand.class,
+      TrainCommand.class,
       AllocateCommand.class,
       InspectCommand.class,
       BenchCommand.class

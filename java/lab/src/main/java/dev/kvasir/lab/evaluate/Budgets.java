@@ -3,20 +3,33 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.PmKvq;
+import dev.kvasir.Side;
+import dev.kvasir.calibrate.BitAllocator;
+import dev.kvasir.calibrate.BitPlan;
+import dev.kvasir.calibrate.PageCost;
+import dev.kvasir.calibrate.Sensitivities;
+import java.util.ArrayList;
+import java.util.List;
 
-/** Byte budgets for PM-KVQ that a width just fits, once sequences have their full length. */
+/** Byte budgets for PM-KVQ that an average width just fits, once sequences have their full length. */
 final class Budgets {
 
   private static final int PAGE = 128;
 
+  /** Widths that a plan chooses from. */
+  private static final int[] WIDTHS = {2, 4, 8};
+
   private Budgets() {}
 
-  /** A cache whose budget ends at the method's floor. */
-  static KvCache cache(PmKvq method, MethodEntry.Request request) {
+  /**
+   * A cache whose budget ends at an average width.
+   *
+   * @param bits codes alone; parameters come on top
+   */
+  static KvCache cache(PmKvq method, double bits, MethodEntry.Request request) {
     long bytes = 0;
     for (int layer = 0; layer < request.geometry().layers(); layer++) {
-      int floor = method.keyFloors().get(0);
-      bytes += layerBytes(request.geometry(), layer, method.sinks(), floor, request.tokens());
+      bytes += layerBytes(request.geometry(), layer, method.sinks(), bits, request.tokens());
     }
     return KvCache.builder(request.geometry())
         .method(method)
@@ -24,14 +37,43 @@ final class Budgets {
         .build();
   }
 
-  /** Windows and sinks in 16 bits; pages with a float16 minimum and range for each token, head and side. */
-  private static long layerBytes(KvGeometry geometry, int layer, int sinks, int bits, int tokens) {
-    long heads = 2L * geometry.kvHeads(layer);
+  /** The same with floors by layer and side, where the model's loss feels them least. */
+  static KvCache planned(double bits, MethodEntry.Request request) {
+    KvGeometry geometry = request.geometry();
+    Sensitivities sensitivities =
+        request
+            .calibrations()
+            .sensitivities()
+            .orElseThrow(() -> new IllegalArgumentException("no gradients were recorded of this model"));
+    double average = bits + parameterBits(geometry, 0);
+    BitPlan plan =
+        BitAllocator.of(geometry, sensitivities, PageCost.perToken(geometry))
+            .widths(WIDTHS)
+            .separateSides(true)
+            .averageBits(average)
+            .solve();
+    List<Integer> keys = new ArrayList<>();
+    List<Integer> values = new ArrayList<>();
+    for (int layer = 0; layer < plan.layers(); layer++) {
+      keys.add(plan.bits(layer, Side.KEYS));
+      values.add(plan.bits(layer, Side.VALUES));
+    }
+    return cache(PmKvq.floors(keys, values), bits, request);
+  }
+
+  /** A float16 minimum and range for each token, head, side and group of channels. */
+  private static double parameterBits(KvGeometry geometry, int layer) {
     int headDim = geometry.headDim(layer);
-    long groups = (headDim + PAGE - 1) / PAGE;
+    int groups = (headDim + PAGE - 1) / PAGE;
+    return 8.0 * 2 * Short.BYTES * groups / headDim;
+  }
+
+  private static long layerBytes(KvGeometry geometry, int layer, int sinks, double bits, int tokens) {
+    long row = 2L * geometry.rowSize(layer);
     long pages = (tokens + PAGE) / PAGE; // one is begun by what a model writes beyond its answer
-    long window = heads * headDim * (sinks + PAGE) * Short.BYTES;
+    long window = row * (sinks + PAGE) * Short.BYTES;
+    double page = PAGE * row * (bits + parameterBits(geometry, layer)) / 8;
     // Tasks are answered twice, freely and under a teacher: by a fork, which has a window of its own.
-    return 2 * window + pages * heads * PAGE * (headDim * bits / 8 + 4 * groups);
+    return 2 * window + (long) Math.ceil(pages * page);
   }
 }

@@ -1,5 +1,8 @@
 package dev.kvasir.lab.evaluate;
 
+import dev.kvasir.calibrate.CalibrationTensors;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.Sensitivities;
 import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.lab.model.Model;
 import java.io.IOException;
@@ -11,32 +14,66 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.function.Function;
+import java.util.function.Supplier;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
- * What methods learn of a model before they are measured: key scaling, codebooks, plans. They learn from the texts for
- * tuning ({@code *_val.bin}), never from what they are measured on, and each thing is learned once an evaluation.
+ * What methods learn of a model before they are measured: key scaling, codebooks, plans. They learn from what is there for
+ * tuning, texts ({@code *_val.bin}) and tasks ({@code *_val.jsonl}), never from what they are measured on, and each thing
+ * is learned once an evaluation.
  */
 public final class Calibrations {
 
-  /** Most tokens of each text that are read. */
+  /** Recorded keys and values with gradients, beside a model: from them come the sensitivities of its layers. */
+  private static final String TENSORS = "calib.safetensors";
+
+  /** Ends the name of a file with what was learned before. */
+  private static final String PROFILE_ENDING = ".profile";
+
+  /** Most tokens of each text that are read for key scaling. */
   private static final int TOKENS = 1024;
 
+  /** Most tokens of each file that are read for codebooks, in sequences of at most so many, and rows that are kept. */
+  private static final int FILE_TOKENS = 16384;
+
+  private static final int SEQUENCE_TOKENS = 2048;
+  private static final int ROWS = 16384;
+
   private final Model model;
-  private final List<Path> texts;
+  private final List<Path> texts = new ArrayList<>();
+  private final List<Path> tasks = new ArrayList<>();
   private final Map<String, Object> known = new HashMap<>();
-  private @Nullable List<Recording> recordings;
+  private @Nullable Path folder;
 
   /**
    * Calibrations that have not begun.
    *
-   * @param texts what the model reads when a method first asks
+   * @param files what the model reads when a method first asks: texts, and tasks in files that end in .jsonl
    */
-  public Calibrations(Model model, List<Path> texts) {
+  public Calibrations(Model model, List<Path> files) {
     this.model = model;
-    this.texts = List.copyOf(texts);
+    for (Path file : files) {
+      (file.toString().endsWith(SampleSets.TASK_ENDING) ? tasks : texts).add(file);
+    }
+  }
+
+  /**
+   * Looks for what was learned or recorded before in a folder, too: {@code calib.safetensors} with gradients, and
+   * profiles.
+   *
+   * @return this
+   */
+  public Calibrations from(Path folder) {
+    this.folder = folder;
+    return this;
+  }
+
+  /** The model. */
+  public Model model() {
+    return model;
   }
 
   /**
@@ -45,59 +82,113 @@ public final class Calibrations {
    * @param name under which the result is kept; the same name must mean the same work
    * @throws IllegalArgumentException if there is no text
    */
-  @SuppressWarnings("unchecked")
   public <T> T once(String name, Function<List<Recording>, T> work) {
-    if (!known.containsKey(name)) {
-      known.put(name, work.apply(recordings()));
-    }
-    return (T) known.get(name);
+    return remember(name, () -> work.apply(recordings()));
   }
 
   /**
-   * What {@code work} makes of the keys before RoPE and the values of several windows of each text.
+   * What {@code work} makes of keys before RoPE and values of tokens from all texts and tasks.
    *
    * @param name under which the result is kept
-   * @param tokens the most to read of each text
+   * @throws IllegalArgumentException if there is neither
    */
+  public <T> T onceFromRows(String name, Function<TrainingRows, T> work) {
+    return remember(name, () -> work.apply(remember("rows", this::rows)));
+  }
+
+  /** The profile of a name that was made before, if there is one. */
+  public Optional<Profile> profile(String name) {
+    return find(name + PROFILE_ENDING)
+        .map(
+            file ->
+                remember(
+                    "profile " + name,
+                    () -> {
+                      try {
+                        return Profile.load(file, model.geometry());
+                      } catch (IOException e) {
+                        throw new UncheckedIOException(e);
+                      }
+                    }));
+  }
+
+  /** How much the model's loss feels an error in each layer, if gradients were recorded. */
+  public Optional<Sensitivities> sensitivities() {
+    return find(TENSORS).map(file -> remember("sensitivities", () -> sensitivities(file)));
+  }
+
+  private Sensitivities sensitivities(Path file) {
+    try (CalibrationTensors tensors =
+        CalibrationTensors.open(model.geometry(), CalibrationTensors.Layout.HEADS_FIRST, file)) {
+      return Sensitivities.accumulator(model.geometry()).add(tensors).result();
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
+  }
+
+  private Optional<Path> find(String name) {
+    return Optional.ofNullable(folder).map(in -> in.resolve(name)).filter(Files::isRegularFile);
+  }
+
   @SuppressWarnings("unchecked")
-  public <T> T onceBeforeRope(String name, int tokens, Function<List<Recording>, T> work) {
+  private <T> T remember(String name, Supplier<T> work) {
     if (!known.containsKey(name)) {
-      List<Recording> windows = new ArrayList<>();
-      for (Path text : require(texts)) {
-        int[] all = tokens(text, tokens);
-        int length = Math.min(TOKENS, model.config().maxPositions());
-        for (int from = 0; from + length <= all.length; from += length) {
-          windows.add(Recording.beforeRope(model, Arrays.copyOfRange(all, from, from + length)));
-        }
-      }
-      known.put(name, work.apply(windows));
+      known.put(name, work.get());
     }
     return (T) known.get(name);
   }
 
-  private static List<Path> require(List<Path> texts) {
-    if (texts.isEmpty()) {
-      throw new IllegalArgumentException("there is no text to calibrate on: *_val.bin beside the tests");
-    }
-    return texts;
-  }
-
   private List<Recording> recordings() {
-    if (recordings == null) {
-      recordings = require(texts).stream().map(this::read).toList();
-    }
-    return recordings;
+    require(texts, "text to calibrate on: *_val.bin");
+    int most = Math.min(TOKENS, model.config().maxPositions());
+    return remember(
+        "recordings", () -> texts.stream().map(text -> Recording.of(model, tokens(text, most))).toList());
   }
 
-  private Recording read(Path text) {
-    return Recording.of(model, tokens(text, Math.min(TOKENS, model.config().maxPositions())));
+  private TrainingRows rows() {
+    List<int[]> sequences = new ArrayList<>();
+    int longest = Math.min(SEQUENCE_TOKENS, model.config().maxPositions());
+    for (Path text : texts) {
+      int[] prefix = model.tokenizer().prefix();
+      int[] all = tokens(text, FILE_TOKENS);
+      for (int from = prefix.length; from < all.length; from += longest - prefix.length) {
+        int to = Math.min(all.length, from + longest - prefix.length);
+        sequences.add(
+            IntStream.concat(Arrays.stream(prefix), Arrays.stream(all, from, to)).toArray());
+      }
+    }
+    for (Path task : tasks) {
+      int read = 0;
+      for (Sample sample : samples(task)) {
+        if (read < FILE_TOKENS) {
+          sequences.add(sample.tokens());
+          read += sample.tokens().length;
+        }
+      }
+    }
+    require(sequences, "text or task to train codebooks on: *_val.bin or *_val.jsonl");
+    return TrainingRows.read(model, sequences, ROWS);
+  }
+
+  private static void require(List<?> found, String what) {
+    if (found.isEmpty()) {
+      throw new IllegalArgumentException("there is no " + what + " beside the tests");
+    }
+  }
+
+  private List<Sample> samples(Path task) {
+    try {
+      return SampleSets.tasks(task, model.tokenizer(), Integer.MAX_VALUE, model.config().maxPositions());
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
+    }
   }
 
   private int[] tokens(Path text, int most) {
     try {
       byte[] bytes = Files.readAllBytes(text);
       // However many bytes a token stands for, these are enough and do not take long.
-      byte[] beginning = Arrays.copyOf(bytes, Math.min(bytes.length, 16 * most));
+      byte[] beginning = Arrays.copyOf(bytes, (int) Math.min(bytes.length, 16L * most));
       IntStream tokens =
           IntStream.concat(
               Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(beginning)));
@@ -107,8 +198,13 @@ public final class Calibrations {
     }
   }
 
-  /** The texts for tuning in a folder. */
-  public static List<Path> texts(Path folder) throws IOException {
-    return Files.isDirectory(folder) ? new ArrayList<>(SampleSets.files(folder, "*_val.bin")) : List.of();
+  /** The texts and tasks for tuning in a folder. */
+  public static List<Path> files(Path folder) throws IOException {
+    List<Path> files = new ArrayList<>();
+    if (Files.isDirectory(folder)) {
+      files.addAll(SampleSets.files(folder, "*" + SampleSets.TUNING_TEXT_ENDING));
+      files.addAll(SampleSets.files(folder, "*" + SampleSets.TUNING_TASK_ENDING));
+    }
+    return files;
   }
 }

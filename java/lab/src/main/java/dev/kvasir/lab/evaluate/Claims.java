@@ -24,6 +24,7 @@ public final class Claims {
           better("PM-KVQ: the equivalent shift is better than the modified one", "pm-kvq-2", "pm-kvq-2-modified"),
           better("PM-KVQ: progressive is better than immediate 2 bits at equal final memory", "pm-kvq-2",
               "pm-kvq-2-immediate"),
+          better("PM-KVQ: a plan of bits by layer is better than one floor at equal memory", "pm-kvq-3-plan", "pm-kvq-3"),
           better("MixKVQ: query-aware tiers are better than error-only tiers at equal bits", "mix-kvq-2.7",
               "mix-kvq-2.7-error-only"),
           better("CommVQ at 1 bit is better than uniform at 1 bit", "comm-vq-1", "uniform-1"),

@@ -165,7 +165,7 @@ public final class Evaluation {
         sequences.add(sequence);
         if (batch.get(i).task() && prompt == PromptMode.EXACT && batch.get(i).scoredFrom() > 0) {
           for (int layer = 0; layer < model.geometry().layers(); layer++) {
-            HeadErrors.transfer(exact.get(i), sequence, layer, batch.get(i).scoredFrom());
+            HeadErrors.transfer(model, exact.get(i), sequence, layer, batch.get(i).scoredFrom());
           }
         }
       }
@@ -203,7 +203,7 @@ public final class Evaluation {
     scorer.deliver(result);
     // Texts are all of one length, so they tell best what a cache holds; tasks must do where there are none.
     if (!result.microsPerToken().present() || watchMemory) {
-      result.holds(cache.stats(), batch.size(), batch.get(0).length());
+      result.holds(cache, batch.size(), batch.get(0).length());
       time(result, sequences.get(0), batch.get(0));
     }
     return true;

@@ -3,8 +3,8 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
-import dev.kvasir.commvq.CommVq;
 import dev.kvasir.lab.model.Decoder;
+import dev.kvasir.lab.model.Model;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.List;
@@ -18,6 +18,7 @@ final class HeadErrors {
   /** Newest tokens of the text whose queries are asked. */
   private static final int QUERIES = 32;
 
+  private final Model model;
   private final KvSequence reference;
   private final int tokens;
   private final int asked;
@@ -26,6 +27,7 @@ final class HeadErrors {
 
   /** Takes the queries of a sample that a 16-bit sequence has read. The sequence must stay open. */
   HeadErrors(Decoder decoder, KvSequence reference, Sample sample) {
+    this.model = decoder.model();
     this.reference = reference;
     this.tokens = (int) reference.length();
     this.asked = Math.min(QUERIES, tokens - 1);
@@ -55,7 +57,7 @@ final class HeadErrors {
         KvSequence sequence = cache.newSequence()) {
       double[][] errors = new double[queries.length][];
       for (int layer = 0; layer < queries.length; layer++) {
-        transfer(reference, sequence, layer, tokens);
+        transfer(model, reference, sequence, layer, tokens);
         float[] found = new float[queries[layer].length];
         sequence.attend(layer, queries[layer], found, asked);
         errors[layer] = compare(outputs[layer], found, cache.geometry().queryHeads(layer));
@@ -69,10 +71,10 @@ final class HeadErrors {
   }
 
   /** Appends the first tokens of one sequence's layer to another's, in one piece. */
-  static void transfer(KvSequence from, KvSequence to, int layer, int tokens) {
+  static void transfer(Model model, KvSequence from, KvSequence to, int layer, int tokens) {
     float[] keys = from.read(layer, Side.KEYS, 0, tokens);
-    if (to.cache().method() instanceof CommVq method) {
-      method.rope().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
+    if (to.cache().method().keysBeforeRope()) {
+      model.config().rope().forCache().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
     }
     to.append(layer, keys, from.read(layer, Side.VALUES, 0, tokens), tokens);
   }

@@ -3,6 +3,7 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
+import java.util.function.Predicate;
 
 /**
  * A method that takes part in evaluations.
@@ -11,8 +12,15 @@ import dev.kvasir.KvMethod;
  * @param family methods that belong together in charts
  * @param about one line for readers
  * @param factory makes its caches
+ * @param applies whether there is what it needs to learn of the model
  */
-public record MethodEntry(String name, String family, String about, CacheFactory factory) {
+public record MethodEntry(
+    String name, String family, String about, CacheFactory factory, Predicate<Calibrations> applies) {
+
+  /** A method that needs nothing. */
+  public MethodEntry(String name, String family, String about, CacheFactory factory) {
+    this(name, family, about, factory, calibrations -> true);
+  }
 
   /**
    * What a cache is wanted for.

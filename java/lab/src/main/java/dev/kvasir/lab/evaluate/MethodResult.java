@@ -1,9 +1,11 @@
 package dev.kvasir.lab.evaluate;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvStats;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.function.ToDoubleFunction;
 import org.jspecify.annotations.Nullable;
@@ -17,14 +19,25 @@ public final class MethodResult {
   /** How much of a layer's keys and values used patterns, and the like. */
   public record TableUse(double keys, double values) {}
 
+  /** How many key channels of a layer have codes of which width. */
+  public record Tiers(Map<Integer, Long> channels) {
+    /** The share of a width among them. */
+    public double share(int bits) {
+      long all = channels.values().stream().mapToLong(Long::longValue).sum();
+      return all == 0 ? 0 : (double) channels.getOrDefault(bits, 0L) / all;
+    }
+  }
+
   private final MethodEntry method;
   private final List<TextScore> texts = new ArrayList<>();
   private final List<TaskScore> tasks = new ArrayList<>();
   private final List<Memory> memory = new ArrayList<>();
   private List<TableUse> tableUse = List.of();
+  private List<Tiers> tiers = List.of();
   private double[][] headErrors = {};
   private double bits = Double.NaN;
   private double pageBits = Double.NaN;
+  private double codebookBits = Double.NaN;
   private double cacheBytes = Double.NaN;
   private int cacheTokens;
   private Figure microsPerToken = Figure.NONE;
@@ -120,6 +133,11 @@ public final class MethodResult {
     return pageBits;
   }
 
+  /** What codebooks add to {@link #bits} where a cache holds one sequence; sequences share them. 0 without any. */
+  public double codebookBits() {
+    return codebookBits;
+  }
+
   /** Most bytes that one sequence took. */
   public double cacheBytes() {
     return cacheBytes;
@@ -150,6 +168,11 @@ public final class MethodResult {
     return tableUse;
   }
 
+  /** Widths of key channels by layer, where they differ within a page; else empty. */
+  public List<Tiers> tiers() {
+    return tiers;
+  }
+
   /** Relative errors of attention outputs, {@code [layer][query head]}, on the keys and values of the 16-bit cache. */
   public double[][] headErrors() {
     return headErrors;
@@ -167,11 +190,20 @@ public final class MethodResult {
     memory.add(new Memory(tokens, bytes));
   }
 
-  void holds(KvStats stats, int sequences, int tokens) {
+  void holds(KvCache cache, int sequences, int tokens) {
+    KvStats stats = cache.stats();
     bits = stats.total().bitsPerElement();
     pageBits = stats.total().pageBitsPerElement();
     cacheBytes = (double) stats.peakBytes() / sequences;
     cacheTokens = tokens;
+    long elements = 0;
+    for (int layer = 0; layer < cache.geometry().layers(); layer++) {
+      elements += 2L * cache.geometry().rowSize(layer) * tokens;
+    }
+    codebookBits = 8.0 * cache.method().codebookBytes() / elements;
+    if (stats.layers().stream().anyMatch(layer -> layer.keyChannels().size() > 1)) {
+      tiers = stats.layers().stream().map(layer -> new Tiers(layer.keyChannels())).toList();
+    }
     tableUse = stats.layers().stream().map(l -> new TableUse(l.keyTableUse(), l.valueTableUse())).toList();
   }
 

@@ -7,6 +7,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.MixKvq;
 import dev.kvasir.PatternKv;
 import dev.kvasir.PmKvq;
+import dev.kvasir.Preset;
 import dev.kvasir.Uniform;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
@@ -25,6 +26,7 @@ public final class Methods {
   private static final String PROGRESSIVE = "PM-KVQ";
   private static final String TIERED = "MixKVQ";
   private static final String TRAINED = "CommVQ";
+  private static final String PRESET = "presets";
 
   /** All of them, the reference first. */
   public static final List<MethodEntry> ALL =
@@ -44,10 +46,14 @@ public final class Methods {
           of("pattern-2-no-new", ABLATION, "no patterns from decoded pages", PatternKv.bits(2).newPatterns(false)),
           of("pattern-2-keys-only", ABLATION, "values without patterns", PatternKv.bits(2).valuePatterns(false)),
           of("pattern-2-values-only", ABLATION, "keys without patterns", PatternKv.bits(2).keyPatterns(false)),
-          budgeted("pm-kvq-4", "into a budget that ends at 4 bits", PmKvq.floor(4)),
-          budgeted("pm-kvq-2", "into a budget that ends at 2 bits", PmKvq.floor(2)),
-          budgeted("pm-kvq-2-direct", "the same, codes cut off", PmKvq.floor(2).shift(PmKvq.Shift.DIRECT)),
-          budgeted("pm-kvq-2-modified", "the same, codes cut off, parameters moved",
+          budgeted("pm-kvq-4", "into a budget that ends at 4 bits", 4, PmKvq.floor(4)),
+          budgeted("pm-kvq-3", "into a budget that ends at 3 bits, floors of 2", 3, PmKvq.floor(2)),
+          new MethodEntry("pm-kvq-3-plan", PROGRESSIVE, "the same budget, floors by a plan from recorded gradients",
+              request -> Budgets.planned(3, request),
+              calibrations -> calibrations.sensitivities().isPresent()),
+          budgeted("pm-kvq-2", "into a budget that ends at 2 bits", 2, PmKvq.floor(2)),
+          budgeted("pm-kvq-2-direct", "the same, codes cut off", 2, PmKvq.floor(2).shift(PmKvq.Shift.DIRECT)),
+          budgeted("pm-kvq-2-modified", "the same, codes cut off, parameters moved", 2,
               PmKvq.floor(2).shift(PmKvq.Shift.MODIFIED)),
           of("pm-kvq-2-immediate", PROGRESSIVE, "2 bits from the start", PmKvq.floor(2).startBits(2)),
           of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.keyBits(3.4)),
@@ -56,21 +62,33 @@ public final class Methods {
           of("mix-kvq-2.7-error-only", TIERED, "the same bits, without a look at queries",
               MixKvq.keyBits(2.7).queryAware(false)),
           trained("comm-vq-2", 2),
-          trained("comm-vq-1", 1));
+          trained("comm-vq-1", 1),
+          preset("near-lossless", "the preset: no training, next to no loss", Preset.NEAR_LOSSLESS),
+          preset("balanced", "the preset of at most 2.5 bits", Preset.BALANCED),
+          preset("smallest", "the preset of at most 1.5 bits", Preset.SMALLEST));
 
   private Methods() {}
 
-  private static MethodEntry budgeted(String name, String about, PmKvq method) {
-    return new MethodEntry(name, PROGRESSIVE, about, request -> Budgets.cache(method, request));
+  private static MethodEntry budgeted(String name, String about, double bits, PmKvq method) {
+    return new MethodEntry(name, PROGRESSIVE, about, request -> Budgets.cache(method, bits, request));
   }
 
   private static MethodEntry trained(String name, int bits) {
     return new MethodEntry(
         name,
         TRAINED,
-        "codebooks trained on the texts for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
+        "codebooks trained on what is there for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
         request ->
-            KvCache.builder(request.geometry()).method(Codebooks.method(request.calibrations(), bits)).build());
+            KvCache.builder(request.geometry()).method(Codebooks.commVq(request.calibrations(), bits)).build());
+  }
+
+  private static MethodEntry preset(String name, String about, Preset preset) {
+    return new MethodEntry(
+        name,
+        PRESET,
+        about,
+        request ->
+            KvCache.builder(request.geometry()).method(Codebooks.preset(request.calibrations(), preset)).build());
   }
 
   /**

@@ -19,8 +19,8 @@ import java.util.stream.IntStream;
 
 /**
  * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt}
- * and {@code answer}. The texts that end in {@code _val.bin} are for tuning: {@link
- * Calibrations} reads them, no score does.
+ * and {@code answer}. What ends in {@code _val.bin} or {@code _val.jsonl} is for tuning: {@link Calibrations} reads it, no
+ * score does.
  */
 public final class SampleSets {
 
@@ -28,7 +28,9 @@ public final class SampleSets {
   public static final int WINDOW_BYTES = 4096;
 
   private static final String TEXT_ENDING = "_test.bin";
-  private static final String TASK_ENDING = ".jsonl";
+  static final String TASK_ENDING = ".jsonl";
+  static final String TUNING_TEXT_ENDING = "_val.bin";
+  static final String TUNING_TASK_ENDING = "_val.jsonl";
 
   private SampleSets() {}
 
@@ -48,6 +50,9 @@ public final class SampleSets {
         put(sets, name(file, TEXT_ENDING), windows(file, tokenizer, windows, context));
       }
       for (Path file : files(folder, "*" + TASK_ENDING)) {
+        if (file.toString().endsWith(TUNING_TASK_ENDING)) {
+          continue;
+        }
         put(sets, name(file, TASK_ENDING), tasks(file, tokenizer, samples, context));
       }
     }
@@ -81,7 +86,8 @@ public final class SampleSets {
     return samples;
   }
 
-  private static List<Sample> tasks(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
+  /** The instances of a task. */
+  static List<Sample> tasks(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
     List<Sample> samples = new ArrayList<>();
     try {
       for (String line : Files.readAllLines(file, StandardCharsets.UTF_8)) {

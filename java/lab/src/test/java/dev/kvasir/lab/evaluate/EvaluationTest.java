@@ -241,7 +241,7 @@ class EvaluationTest {
   void methodsLearnOnceFromTheTextsForTuning() throws Exception {
     Files.write(folder.resolve("noise_val.bin"), bytes(8, 1500));
     Files.write(folder.resolve("noise_test.bin"), bytes(9, 1500));
-    List<Path> texts = Calibrations.texts(folder);
+    List<Path> texts = Calibrations.files(folder);
     assertEquals(List.of(folder.resolve("noise_val.bin")), texts);
     AtomicInteger lessons = new AtomicInteger();
     MethodEntry learner =
