@@ -24,7 +24,7 @@ import org.jspecify.annotations.Nullable;
  */
 public enum Preset {
 
-  /** Next to no loss, without any training: 4 bits. */
+  /** Next to no loss, without any training: 4 bits, those of keys given to the channels that need them most. */
   NEAR_LOSSLESS(0, 0),
 
   /**
@@ -42,6 +42,10 @@ public enum Preset {
   static final int ENTRIES = 64;
   private static final int CODES_STEP = 16;
   private static final double BALANCED_KEY_BITS = 2.5;
+  private static final int NEAR_LOSSLESS_BITS = 4;
+
+  /** Tokens of a page: one group of each channel for all of them costs the least in parameters. */
+  private static final int PAGE = 128;
 
   private final double keyCodebookBits;
   private final double valueCodebookBits;
@@ -90,7 +94,7 @@ public enum Preset {
     if (trained()) {
       throw new IllegalStateException(this + " needs codebooks: see PresetTrainer");
     }
-    return Uniform.bits(4);
+    return Mixed.of(MixKvq.keyBits(NEAR_LOSSLESS_BITS).keyGroup(PAGE), Uniform.bits(NEAR_LOSSLESS_BITS)).sinks(0);
   }
 
   /**
@@ -121,7 +125,7 @@ public enum Preset {
     if (keyCodebookBits > 0) {
       return trained;
     }
-    return Mixed.of(MixKvq.keyBits(BALANCED_KEY_BITS).keyGroup(128), trained).sinks(0);
+    return Mixed.of(MixKvq.keyBits(BALANCED_KEY_BITS).keyGroup(PAGE), trained).sinks(0);
   }
 
   /** Of all that the codebooks hold, what this preset uses. */

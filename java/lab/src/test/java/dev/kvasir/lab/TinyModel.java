@@ -226,4 +226,20 @@ public final class TinyModel {
             more);
     Files.writeString(folder.resolve("config.json"), "{" + String.join(", ", lines) + "}");
   }
+
+  /** Random tensors in the place of recorded keys, values and their gradients. */
+  public static void writeGradients(Path file) throws IOException {
+    Map<String, Tensor> tensors = new LinkedHashMap<>();
+    Random random = new Random(2);
+    for (int layer = 0; layer < LAYERS; layer++) {
+      for (String name : List.of("layers.%d.k", "layers.%d.v", "layers.%d.grad_k", "layers.%d.grad_v")) {
+        float[] values = new float[KV_HEADS * 128 * HEAD_DIM];
+        for (int i = 0; i < values.length; i++) {
+          values[i] = (float) random.nextGaussian();
+        }
+        tensors.put(String.format(name, layer), Tensor.ofFloats(values, KV_HEADS, 128, HEAD_DIM));
+      }
+    }
+    Safetensors.write(file, Map.of(), tensors);
+  }
 }

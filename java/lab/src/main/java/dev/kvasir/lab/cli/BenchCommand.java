@@ -1,6 +1,6 @@
 package dev.kvasir.lab.cli;
 
-import dev.kvasir.lab.Demo;
+import dev.kvasir.lab.LayerBench;
 import java.util.concurrent.Callable;
 import picocli.CommandLine;
 import picocli.CommandLine.Command;
@@ -28,7 +28,7 @@ final class BenchCommand implements Callable<Integer> {
     if (tokens < 1 || !(seconds >= 0)) {
       throw new CommandLine.ParameterException(spec.commandLine(), "--tokens must be 1 or more, --seconds 0 or more");
     }
-    Demo.run(main.out(), tokens, seconds);
+    LayerBench.run(main.out(), tokens, seconds);
     return 0;
   }
 }

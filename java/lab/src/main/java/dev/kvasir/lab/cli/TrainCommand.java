@@ -1,6 +1,5 @@
 package dev.kvasir.lab.cli;
 
-import dev.kvasir.Preset;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.lab.evaluate.Calibrations;
@@ -20,7 +19,7 @@ import picocli.CommandLine.Spec;
 
 @Command(
     name = "train",
-    description = "Trains the codebooks of a preset from texts and tasks that the model reads; writes a profile.",
+    description = "Trains the codebooks of a method from texts and tasks that the model reads; writes a profile.",
     mixinStandardHelpOptions = true)
 final class TrainCommand implements Callable<Integer> {
 
@@ -30,8 +29,12 @@ final class TrainCommand implements Callable<Integer> {
   @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
   private Path folder;
 
-  @Option(names = "--preset", required = true, paramLabel = "NAME", description = "balanced or smallest.")
-  private Preset preset;
+  @Option(
+      names = "--method",
+      required = true,
+      paramLabel = "NAME",
+      description = "What they are for: balanced, smallest, comm-vq-1 or comm-vq-2.")
+  private String method;
 
   @Option(
       names = "--tuning",
@@ -44,17 +47,17 @@ final class TrainCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    if (!preset.trained()) {
-      throw new CommandLine.ParameterException(spec.commandLine(), preset + " needs no codebooks");
+    if (!Codebooks.methods().contains(method)) {
+      throw new CommandLine.ParameterException(
+          spec.commandLine(), "--method " + method + " is none of " + String.join(", ", Codebooks.methods()));
     }
-    String name = preset.name().toLowerCase(Locale.ROOT);
     Model model = Model.load(folder);
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning));
     long start = System.nanoTime();
-    CommVqCodebooks codebooks = Codebooks.train(calibrations, preset);
-    Path file = target == null ? Path.of(name + ".profile") : target;
-    codebooks.addTo(Profile.builder(model.geometry()).note("preset", name)).build().save(file);
+    CommVqCodebooks codebooks = Codebooks.train(calibrations, method);
+    Path file = target == null ? Path.of(method + ".profile") : target;
+    codebooks.addTo(Profile.builder(model.geometry()).note("method", method)).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
     return 0;
   }

@@ -5,7 +5,6 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.Preset;
 import dev.kvasir.PresetTrainer;
 import dev.kvasir.Side;
-import dev.kvasir.calibrate.Profile;
 import dev.kvasir.commvq.CommVq;
 import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.commvq.KeyCodebook;
@@ -14,13 +13,14 @@ import dev.kvasir.commvq.Rope;
 import dev.kvasir.commvq.ValueCodebook;
 import dev.kvasir.commvq.ValueFitter;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
-import java.util.Optional;
 
 /** Codebooks, trained on what is there for tuning. */
 public final class Codebooks {
 
+  private static final String COMM_VQ = "comm-vq-";
   private static final int KEY_STEPS = 25;
   private static final int VALUE_STEPS = 10;
   private static final double INDEX_BITS = 12; // of a code (a, b) with 64 entries
@@ -30,46 +30,68 @@ public final class Codebooks {
 
   /** CommVQ at so many bits per element on both sides. */
   static KvMethod commVq(Calibrations calibrations, int bits) {
-    KvGeometry geometry = calibrations.model().geometry();
-    CommVqCodebooks trained =
-        calibrations.onceFromRows(
-            "codebooks of " + bits + " bits",
-            rows -> {
-              CommVqCodebooks.Builder codebooks = CommVqCodebooks.builder(geometry);
-              for (int layer = 0; layer < geometry.layers(); layer++) {
-                KeyCodebook keys = keys(calibrations).get(layer);
-                codebooks
-                    .keys(layer, keys.first(stages(bits, geometry.headDim(layer))))
-                    .values(layer, trainValues(geometry, rows, layer, bits));
-              }
-              return codebooks.build();
-            });
-    return CommVq.of(trained, rope(calibrations));
+    return CommVq.of(find(calibrations, COMM_VQ + bits), rope(calibrations));
   }
 
-  /** A preset, with the codebooks of the model's profile of that name, or trained now where there is none. */
+  /** A preset. */
   static KvMethod preset(Calibrations calibrations, Preset preset) {
-    if (!preset.trained()) {
-      return preset.method();
-    }
-    Optional<Profile> profile = calibrations.profile(preset.name().toLowerCase(Locale.ROOT));
-    return preset.method(
-        profile.map(CommVqCodebooks::of).orElseGet(() -> train(calibrations, preset)), rope(calibrations));
+    return preset.trained()
+        ? preset.method(find(calibrations, name(preset)), rope(calibrations))
+        : preset.method();
   }
 
-  /** Trains the codebooks of a preset. */
-  public static CommVqCodebooks train(Calibrations calibrations, Preset preset) {
+  /** Those of the model's profile of that name, or trained now where there is none. */
+  private static CommVqCodebooks find(Calibrations calibrations, String method) {
+    return calibrations
+        .profile(method)
+        .map(CommVqCodebooks::of)
+        .orElseGet(() -> train(calibrations, method));
+  }
+
+  /** Names of the methods that need codebooks. */
+  public static List<String> methods() {
+    List<String> names = new ArrayList<>(List.of(COMM_VQ + 1, COMM_VQ + 2));
+    Arrays.stream(Preset.values()).filter(Preset::trained).forEach(preset -> names.add(name(preset)));
+    return names;
+  }
+
+  /**
+   * Trains the codebooks of a method.
+   *
+   * @throws IllegalArgumentException if it is not one of {@link #methods}
+   */
+  public static CommVqCodebooks train(Calibrations calibrations, String method) {
+    if (!methods().contains(method)) {
+      throw new IllegalArgumentException(
+          "no codebooks for \"" + method + "\", but for " + String.join(", ", methods()));
+    }
+    return calibrations.onceFromRows(
+        "codebooks of " + method,
+        rows ->
+            method.startsWith(COMM_VQ)
+                ? train(calibrations, rows, Integer.parseInt(method.substring(COMM_VQ.length())))
+                : train(calibrations, rows, Preset.valueOf(method.toUpperCase(Locale.ROOT))));
+  }
+
+  private static CommVqCodebooks train(Calibrations calibrations, TrainingRows rows, Preset preset) {
     KvGeometry geometry = calibrations.model().geometry();
     PresetTrainer trainer = PresetTrainer.of(preset, geometry, rope(calibrations).pairs());
-    return calibrations.onceFromRows(
-        "codebooks of " + preset,
-        rows -> {
-          for (int layer = 0; layer < geometry.layers(); layer++) {
-            trainer.train(
-                layer, rows.of(layer, Side.KEYS), rows.of(layer, Side.VALUES), rows.count(), progress -> {});
-          }
-          return trainer.codebooks();
-        });
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      trainer.train(layer, rows.of(layer, Side.KEYS), rows.of(layer, Side.VALUES), rows.count(), progress -> {});
+    }
+    return trainer.codebooks();
+  }
+
+  private static CommVqCodebooks train(Calibrations calibrations, TrainingRows rows, int bits) {
+    KvGeometry geometry = calibrations.model().geometry();
+    CommVqCodebooks.Builder codebooks = CommVqCodebooks.builder(geometry);
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      KeyCodebook keys = keys(calibrations).get(layer);
+      codebooks
+          .keys(layer, keys.first(stages(bits, geometry.headDim(layer))))
+          .values(layer, trainValues(geometry, rows, layer, bits));
+    }
+    return codebooks.build();
   }
 
   /** Stages are trained one after the other: one training of the most bits serves fewer, too. */
@@ -103,6 +125,10 @@ public final class Codebooks {
 
   private static int stages(int bits, int headDim) {
     return (int) Math.max(1, Math.round(bits * headDim / INDEX_BITS));
+  }
+
+  private static String name(Preset preset) {
+    return preset.name().toLowerCase(Locale.ROOT).replace('_', '-');
   }
 
   private static Rope rope(Calibrations calibrations) {

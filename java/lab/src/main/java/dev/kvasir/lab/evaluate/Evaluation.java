@@ -28,11 +28,14 @@ public final class Evaluation {
 
   /** Hears how things go. */
   public interface Listener {
+    /** Does not listen. */
+    Listener NONE = new Listener() {};
+
     /** So many tokens of all have been run; {@code doing} says what is being run. */
-    void progress(long done, long total, String doing);
+    default void progress(long done, long total, String doing) {}
 
     /** A batch of samples has been run for all methods. */
-    void advanced(Outcome soFar);
+    default void advanced(Outcome soFar) {}
   }
 
   private final String name;

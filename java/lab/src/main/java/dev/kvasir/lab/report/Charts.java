@@ -1,8 +1,11 @@
 package dev.kvasir.lab.report;
 
+import dev.kvasir.lab.evaluate.MethodResult;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.List;
+import java.util.Map;
+import java.util.TreeMap;
 
 /** The kinds of pictures of the report. */
 final class Charts {
@@ -12,6 +15,10 @@ final class Charts {
 
   /** A line with a name. */
   record Series(String name, String colour, double[] points) {}
+
+  /** Colours of widths, in the order in which they are stacked. */
+  static final Map<Integer, String> TIERS = new TreeMap<>(
+      Map.of(1, "#f2e3b3", 2, "#f6c667", 3, "#f3a45b", 4, "#e97a4d", 8, "#b53a63", 16, "#4a1762"));
 
   private static final int WIDTH = 560;
   private static final int HEIGHT = 380;
@@ -162,6 +169,35 @@ final class Charts {
       double x = left + i * step + 4;
       bar(svg, x, y, first[i], firstColour, "layer " + i + ", keys");
       bar(svg, x + 13, y, second[i], secondColour, "layer " + i + ", values");
+      svg.text(x + 12, height - 9, "middle", ".tick", String.valueOf(i));
+    }
+    return svg.end();
+  }
+
+  /** One bar a layer, made of the shares of widths. */
+  static String stacks(String title, List<MethodResult.Tiers> layers) {
+    int left = 44;
+    int step = 34;
+    int height = 170;
+    Svg svg = new Svg(left + Math.max(4, layers.size()) * step + 10, height, title);
+    svg.text(left, 13, "start", ".title", title);
+    Scale y = Scale.linear(0, 1, height - 24, 24);
+    for (double tick : new double[] {0, 0.25, 0.5, 0.75, 1}) {
+      svg.line(left, y.at(tick), left + layers.size() * step, y.at(tick), ".grid");
+      svg.text(left - 6, y.at(tick) + 4, "end", ".tick", Svg.format("%.0f %%", 100 * tick));
+    }
+    for (int i = 0; i < layers.size(); i++) {
+      double x = left + i * step + 5;
+      double reached = 0;
+      for (Map.Entry<Integer, String> tier : TIERS.entrySet()) {
+        double share = layers.get(i).share(tier.getKey());
+        if (share > 0) {
+          double top = y.at(reached + share);
+          String tip = Svg.format("layer %d, %d bits: %.1f %%", i, tier.getKey(), 100 * share);
+          svg.rectangle(x, top, 24, y.at(reached) - top, "fill:" + tier.getValue(), tip);
+          reached += share;
+        }
+      }
       svg.text(x + 12, height - 9, "middle", ".tick", String.valueOf(i));
     }
     return svg.end();

@@ -19,6 +19,8 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.Function;
+import org.jspecify.annotations.Nullable;
 
 /** An outcome as one HTML page that needs nothing else: style and pictures are inside. */
 final class HtmlReport {
@@ -39,16 +41,20 @@ final class HtmlReport {
     }
   }
 
-  static String of(Outcome outcome) {
+  static String of(Outcome outcome, @Nullable Transcript transcript) {
     HtmlReport report = new HtmlReport(outcome);
     report.head();
     report.cards();
+    if (transcript != null) {
+      report.transcript(transcript);
+    }
     report.fronts();
     report.table();
     report.grades();
     report.claims();
     report.memory();
     report.heatMaps();
+    report.tiers();
     report.patterns();
     report.notes();
     return report.out.append("</main></body></html>\n").toString();
@@ -124,6 +130,52 @@ final class HtmlReport {
     out.append(format("%.2f bits · ", result.bits())).append(escape(figure)).append("</span></div>");
   }
 
+  /** What the model said with each cache: columns are methods, and what is wrong stands out. */
+  private void transcript(Transcript said) {
+    out.append("<section><h2>One text, one program, one model</h2><p>The model read ").append(said.tokens());
+    out.append(" tokens, answered questions about them, and ran a program whose every step needs the results of ");
+    out.append("earlier ones. The same weights, the same words; only the cache differs.</p>");
+    out.append("<div class=\"scroll\"><table class=\"said\"><thead><tr><th></th>");
+    said.columns().forEach(column -> out.append("<th>").append(escape(column.method())).append("</th>"));
+    out.append("</tr></thead><tbody>");
+    totals("bits per element", said, column -> format("%.2f", column.bits()));
+    totals("cache, KiB", said, column -> format("%.0f", column.bytes() / 1024));
+    totals("questions answered", said, column -> said.right(column) + " of " + said.answers().size());
+    totals("steps before an error", said, column -> said.rightSteps(column) + " of " + said.steps().size());
+    for (int i = 0; i < said.questions().size(); i++) {
+      int index = i;
+      words(said.questions().get(i), said, said.answers().get(i), column -> column.answers().get(index), text -> text);
+    }
+    for (int i = 0; i < said.steps().size(); i++) {
+      int index = i;
+      words(said.steps().get(i), said, said.steps().get(i), column -> column.steps().get(index),
+          text -> text.substring(text.lastIndexOf(' ') + 1));
+    }
+    out.append("</tbody></table></div></section>");
+  }
+
+  private void totals(String title, Transcript said, Function<Transcript.Column, String> cell) {
+    out.append("<tr class=\"total\"><th>").append(escape(title)).append("</th>");
+    said.columns().forEach(column -> out.append("<td>").append(escape(cell.apply(column))).append("</td>"));
+    out.append("</tr>");
+  }
+
+  private void words(
+      String title,
+      Transcript said,
+      String right,
+      Function<Transcript.Column, String> words,
+      Function<String, String> brief) {
+    out.append("<tr><th>").append(escape(title)).append("</th>");
+    for (Transcript.Column column : said.columns()) {
+      String text = words.apply(column);
+      String shown = brief.apply(text);
+      out.append(text.equals(right) ? "<td class=\"right\">" : "<td class=\"wrong\">");
+      out.append(escape(shown.length() > 9 ? shown.substring(0, 8) + "…" : shown)).append("</td>");
+    }
+    out.append("</tr>");
+  }
+
   private void fronts() {
     List<Charts.Point> divergence = new ArrayList<>();
     List<Charts.Point> prefix = new ArrayList<>();
@@ -169,18 +221,19 @@ final class HtmlReport {
 
   private void table() {
     out.append("<section><h2>All methods</h2><div class=\"scroll\"><table><thead><tr><th>method</th><th>bits</th>");
-    out.append("<th>bits/byte</th><th>beyond 512</th><th>KL</th><th>top-1</th>");
+    out.append("<th>+ codebooks</th><th>bits/byte</th><th>beyond 512</th><th>KL</th><th>top-1</th>");
     outcome.tasks().forEach(task -> out.append("<th>").append(escape(task)).append("</th>"));
     out.append("<th>KiB a sequence</th><th>µs/token</th><th>of it attention</th></tr></thead><tbody>");
     for (MethodResult result : outcome.results()) {
       out.append("<tr><th title=\"").append(escape(result.method().about())).append("\"><i style=\"background:");
       out.append(colour(result)).append("\"></i>").append(escape(result.method().name())).append("</th>");
       if (result.failure() != null) {
-        out.append("<td class=\"failed\" colspan=\"").append(8 + outcome.tasks().size()).append("\">");
+        out.append("<td class=\"failed\" colspan=\"").append(9 + outcome.tasks().size()).append("\">");
         out.append(escape(result.failure())).append("</td></tr>");
         continue;
       }
       cell(new Figure(result.bits(), Double.NaN, 1), "%.2f", 1);
+      cell(new Figure(result.codebookBits() > 0 ? result.codebookBits() : Double.NaN, Double.NaN, 1), "%.2f", 1);
       cell(result.bitsPerByte(), "%.4f", 1);
       cell(result.bitsPerByteFar(), "%.4f", 1);
       cell(result.divergence(), "%.5f", 1);
@@ -195,7 +248,8 @@ final class HtmlReport {
     }
     out.append("</tbody></table></div><p class=\"note\">Tasks: exact match of greedy answers. Small: one standard ");
     out.append("error over samples. Bits and memory of a sequence of ");
-    out.append(outcome.results().get(0).cacheTokens()).append(" tokens, all counted. ");
+    out.append(outcome.results().get(0).cacheTokens()).append(" tokens, all counted but codebooks, which all sequences of a cache share: ");
+    out.append("beside them stands what they would add were there this one sequence only. ");
     out.append("Time of one decoding step of one such sequence, matrix products included.</p></section>");
   }
 
@@ -312,6 +366,24 @@ final class HtmlReport {
         out.append("<figure>").append(Charts.heat(result.method().name(), result.headErrors(), low, high));
         out.append("</figure>");
       }
+    }
+    out.append("</div></section>");
+  }
+
+  /** How the widths of key channels are spread, for methods that have several. */
+  private void tiers() {
+    List<MethodResult> users = outcome.results().stream().filter(result -> !result.tiers().isEmpty()).toList();
+    if (users.isEmpty()) {
+      return;
+    }
+    out.append("<section><h2>Widths of keys</h2><p>Share of key channels that are stored in ");
+    Charts.TIERS.forEach((bits, colour) -> {
+      out.append("<i class=\"dot\" style=\"background:").append(colour).append("\"></i> ").append(bits).append(", ");
+    });
+    out.setLength(out.length() - 2);
+    out.append(" bits, by layer, over all packed pages at the end of a text.</p><div class=\"grid bars\">");
+    for (MethodResult result : users) {
+      out.append("<figure>").append(Charts.stacks(result.method().name(), result.tiers())).append("</figure>");
     }
     out.append("</div></section>");
   }

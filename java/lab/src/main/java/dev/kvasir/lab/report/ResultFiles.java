@@ -13,6 +13,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Writes an outcome as {@code evaluate.json}, {@code evaluate.csv} and {@code index.html}. Files are replaced whole, so
@@ -24,10 +25,15 @@ public final class ResultFiles {
 
   /** Writes all of them into a folder, which is made if need be. */
   public static void write(Outcome outcome, Path folder) throws IOException {
+    write(outcome, null, folder);
+  }
+
+  /** The same, with what the model said on the page. */
+  public static void write(Outcome outcome, @Nullable Transcript transcript, Path folder) throws IOException {
     Files.createDirectories(folder);
     replace(folder.resolve("evaluate.json"), json(outcome));
     replace(folder.resolve("evaluate.csv"), csv(outcome));
-    replace(folder.resolve("index.html"), HtmlReport.of(outcome));
+    replace(folder.resolve("index.html"), HtmlReport.of(outcome, transcript));
   }
 
   private static void replace(Path file, String text) throws IOException {
@@ -81,6 +87,7 @@ public final class ResultFiles {
     row.put("texts", texts);
     row.put("windows", result.texts().size());
     row.put("page_bits", result.pageBits());
+    row.put("codebook_bits", result.codebookBits());
     row.put("cache_tokens", result.cacheTokens());
     row.put("errors", errors);
     row.put("model", outcome.model());
@@ -99,7 +106,7 @@ public final class ResultFiles {
 
   /** One line a method, with columns for every task. */
   public static String csv(Outcome outcome) {
-    List<String> header = new ArrayList<>(List.of("method", "bits", "page_bits", "bpb", "bpb_error", "bpb_far"));
+    List<String> header = new ArrayList<>(List.of("method", "bits", "page_bits", "codebook_bits", "bpb", "bpb_error", "bpb_far"));
     header.addAll(List.of("kl", "kl_error", "top1", "cache_bytes", "us_per_token", "attention_us_per_token"));
     for (String task : outcome.tasks()) {
       for (String column : List.of("exact", "exact_error", "token_accuracy", "correct_prefix")) {
@@ -109,6 +116,7 @@ public final class ResultFiles {
     StringBuilder out = new StringBuilder(String.join(",", header)).append('\n');
     for (MethodResult result : outcome.results()) {
       List<Object> cells = new ArrayList<>(List.of(result.method().name(), result.bits(), result.pageBits()));
+      cells.add(result.codebookBits());
       cells.addAll(List.of(result.bitsPerByte().value(), result.bitsPerByte().error()));
       cells.addAll(List.of(result.bitsPerByteFar().value(), result.divergence().value(), result.divergence().error()));
       cells.addAll(List.of(result.agreement().value(), result.cacheBytes(), result.microsPerToken().value()));

@@ -6,8 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
-import dev.kvasir.calibrate.Safetensors;
-import dev.kvasir.calibrate.Tensor;
+import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.lab.Json;
 import dev.kvasir.lab.TinyModel;
 import dev.kvasir.lab.inspect.ChannelStatistics;
@@ -19,7 +18,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -113,13 +111,16 @@ class MainTest {
     assertSays(1, "nothing.profile", "allocate", model + "/nothing.profile", "--bits", "3");
     assertSays(2, "--bits", "allocate", model);
     assertSays(2, "tokens", "bench", "--tokens", "0");
+    assertSays(2, "--method", "train", model);
+    assertSays(2, "uniform-2", "train", model, "--method=uniform-2");
+    assertSays(1, "_val.jsonl", "train", model, "--method=balanced");
   }
 
   @Test
   void helpNamesAllCommands() {
     for (String[] args : new String[][] {{}, {"--help"}}) {
       String said = assertSays(0, "Exit codes", args);
-      for (String command : List.of("evaluate", "calibrate", "allocate", "inspect", "bench")) {
+      for (String command : List.of("evaluate", "calibrate", "train", "allocate", "inspect", "bench")) {
         assertTrue(said.contains(command), command);
       }
     }
@@ -187,25 +188,45 @@ class MainTest {
     assertTrue(Profile.load(profile).keyScaling().isPresent());
     assertSays(1, "sensitivities", "allocate", profile.toString(), "--bits=4");
 
-    Map<String, Tensor> tensors = new LinkedHashMap<>();
-    Random random = new Random(2);
-    for (int layer = 0; layer < TinyModel.LAYERS; layer++) {
-      for (String name : List.of("layers.%d.k", "layers.%d.v", "layers.%d.grad_k", "layers.%d.grad_v")) {
-        float[] values = new float[TinyModel.KV_HEADS * 128 * TinyModel.HEAD_DIM];
-        for (int i = 0; i < values.length; i++) {
-          values[i] = (float) random.nextGaussian();
-        }
-        tensors.put(String.format(name, layer), Tensor.ofFloats(values, TinyModel.KV_HEADS, 128, TinyModel.HEAD_DIM));
-      }
-    }
     Path file = folder.resolve("tensors.safetensors");
-    Safetensors.write(file, Map.of(), tensors);
+    TinyModel.writeGradients(file);
     List<String> more = new ArrayList<>(List.of(plain));
     more.add("--tensors=" + file);
     assertSays(0, "Sensitivities", more.toArray(String[]::new));
     String said = assertSays(0, "proven optimal", "allocate", profile.toString(), "--bits=6", "--separate");
     assertTrue(said.contains("layer  keys  values"));
     assertEquals(TinyModel.LAYERS, Profile.load(profile).plan().orElseThrow().layers());
+  }
+
+  @Test
+  void trainWritesTheProfileThatEvaluateTakes() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.write(data.resolve("noise_test.bin"), bytes(1, 2000));
+    Path tuning = Files.createDirectories(folder.resolve("tuning"));
+    Files.write(tuning.resolve("noise_val.bin"), bytes(2, 1500));
+    String task = Json.write(Map.of("prompt", letters(1, 50), "answer", letters(2, 5)));
+    Files.writeString(tuning.resolve("guess_val.jsonl"), task);
+    Path profile = folder.resolve("balanced.profile");
+    String model = folder.toString();
+    assertSays(
+        0, "Profile: " + profile, "train", model, "--method=balanced", "--tuning", "" + tuning, "--out", "" + profile);
+    assertTrue(CommVqCodebooks.of(Profile.load(profile)).values(1).isPresent());
+
+    // There is nothing to learn from beside the tests: smallest cannot run, and balanced does from its profile.
+    Path out = folder.resolve("report");
+    String said =
+        assertSays(0, "left out", "evaluate", model, "--methods=balanced,smallest,pm-kvq-3-plan", "--windows=1",
+            "--out=" + out);
+    assertTrue(said.contains("pm-kvq-3-plan is left out"));
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(List.of("f16", "balanced", "smallest"), rows.stream().map(r -> r.get("method").text()).toList());
+    assertTrue(rows.get(1).get("complete").flag() && rows.get(1).get("codebook_bits").number() > 0);
+    assertTrue(rows.get(2).get("failure").text().contains("_val.jsonl"));
+    assertEquals(0, rows.get(0).get("codebook_bits").number());
+
+    assertSays(0, "smallest", "evaluate", model, "--methods=smallest", "--windows=1", "--tuning=" + tuning,
+        "--out=" + out);
+    assertTrue(Json.read(out.resolve("evaluate.json")).list().get(1).get("complete").flag());
   }
 
   private static String assertSays(int code, String part, String... args) {

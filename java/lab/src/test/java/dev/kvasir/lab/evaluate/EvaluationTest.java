@@ -10,8 +10,10 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.PatternKv;
+import dev.kvasir.Side;
 import dev.kvasir.Uniform;
 import dev.kvasir.lab.TinyModel;
+import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.lab.model.Decoder;
 import dev.kvasir.lab.model.Model;
 import java.io.ByteArrayOutputStream;
@@ -32,15 +34,6 @@ import org.junit.jupiter.api.io.TempDir;
 
 /** Evaluations of a small random model from end to end. */
 class EvaluationTest {
-
-  private static final Evaluation.Listener DEAF =
-      new Evaluation.Listener() {
-        @Override
-        public void progress(long done, long total, String doing) {}
-
-        @Override
-        public void advanced(Outcome soFar) {}
-      };
 
   @TempDir Path folder;
   private TinyModel reference;
@@ -149,7 +142,7 @@ class EvaluationTest {
     }
     Outcome outcome =
         new Evaluation("tiny", model, Map.of("text", List.of(sample)), List.of(Methods.REFERENCE), PromptMode.STREAM,
-            calibrations(), DEAF).run(() -> false);
+            calibrations(), Evaluation.Listener.NONE).run(() -> false);
     assertEquals(bits / 200, outcome.results().get(0).bitsPerByte().value(), 1e-3 * bits / 200);
   }
 
@@ -161,7 +154,7 @@ class EvaluationTest {
     List<MethodEntry> methods =
         List.of(Methods.REFERENCE, entry("twin", new HalfPrecision()), entry("rough", Uniform.bits(1)));
     for (PromptMode prompt : PromptMode.values()) {
-      Outcome outcome = new Evaluation("tiny", model, sets, methods, prompt, calibrations(), DEAF).run(() -> false);
+      Outcome outcome = new Evaluation("tiny", model, sets, methods, prompt, calibrations(), Evaluation.Listener.NONE).run(() -> false);
       assertTrue(outcome.complete());
       MethodResult first = outcome.results().get(0);
       MethodResult twin = outcome.find("twin").orElseThrow();
@@ -231,7 +224,7 @@ class EvaluationTest {
     List<MethodEntry> methods = List.of(Methods.REFERENCE, tight, entry("rough", Uniform.bits(1)));
     Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 600)));
     Outcome outcome =
-        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), DEAF)
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), Evaluation.Listener.NONE)
             .run(() -> false);
     assertTrue(outcome.find("tight").orElseThrow().failure().contains("budget"));
     assertEquals(1, outcome.find("rough").orElseThrow().texts().size());
@@ -259,13 +252,93 @@ class EvaluationTest {
     Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 300)), "task", List.of(task(7, 100, 20)));
     List<MethodEntry> methods = List.of(Methods.REFERENCE, learner);
     Outcome outcome =
-        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, new Calibrations(model, texts), DEAF)
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, new Calibrations(model, texts),
+                Evaluation.Listener.NONE)
             .run(() -> false);
     assertTrue(outcome.complete());
     assertEquals(1, lessons.get());
     Outcome untaught =
-        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), DEAF).run(() -> false);
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), Evaluation.Listener.NONE)
+            .run(() -> false);
     assertTrue(untaught.results().get(1).failure().contains("_val.bin"));
+  }
+
+  /** What is for tuning is read by calibrations, and never scored. */
+  @Test
+  void tasksForTuningAreNotTests() throws Exception {
+    Files.writeString(folder.resolve("guess.jsonl"), "{\"prompt\": \"ab\", \"answer\": \"cd\"}\n");
+    Files.writeString(folder.resolve("guess_val.jsonl"), "{\"prompt\": \"abcd\", \"answer\": \"efg\"}\n");
+    Files.write(folder.resolve("noise_val.bin"), bytes(8, 3000));
+    Map<String, List<Sample>> sets = SampleSets.read(folder, model.tokenizer(), 1, 9, 1024);
+    assertEquals(List.of("guess"), List.copyOf(sets.keySet()));
+    assertEquals(1, sets.get("guess").size());
+
+    Calibrations calibrations = new Calibrations(model, Calibrations.files(folder));
+    TrainingRows rows = calibrations.onceFromRows("all", found -> found);
+    // The text in sequences that fit the model, each with its prefix, and the task with its own.
+    int prefix = model.tokenizer().prefix().length;
+    int sequences = (3000 + 1023 - prefix) / (1024 - prefix);
+    assertEquals(3000 + prefix * sequences + 7 + prefix, rows.count());
+    assertEquals(rows.count() * model.geometry().rowSize(1), rows.of(1, Side.KEYS).length);
+    // Each token once, wherever it went: sums over all rows do not depend on the order.
+    double sum = 0;
+    for (float value : rows.of(1, Side.VALUES)) {
+      sum += value;
+    }
+    double again = 0;
+    for (int[] tokens : List.of(joined(bytes(8, 3000), 0, 1023), joined(bytes(8, 3000), 1023, 2046),
+        joined(bytes(8, 3000), 2046, 3000), joined("abcdefg".getBytes(StandardCharsets.UTF_8), 0, 7))) {
+      for (float value : Recording.beforeRope(model, tokens).rows(1, Side.VALUES)) {
+        again += value;
+      }
+    }
+    assertEquals(again, sum, 1e-3 * Math.abs(again) + 1e-2);
+    assertThrows(IllegalArgumentException.class, () -> calibrations().onceFromRows("none", found -> found));
+  }
+
+  private int[] joined(byte[] text, int from, int to) {
+    return SampleSets.text("text", java.util.Arrays.copyOfRange(text, from, to), model.tokenizer()).tokens();
+  }
+
+  /** A session says what a plain decoder would, whatever the cache holds back in 16 bits, and forks do not meet. */
+  @Test
+  void sessionsReadAndWrite() {
+    Decoder decoder = new Decoder(model);
+    try (KvCache cache = KvCache.builder(model.geometry()).method(Uniform.bits(2).sinks(3)).build();
+        KvSequence plain = cache.newSequence();
+        Session session = new Session(decoder, cache.newSequence())) {
+      int[] text = model.tokenizer().encode(letters(4, 300));
+      float[] logits = {};
+      double bits = 0;
+      for (int token : model.tokenizer().prefix()) {
+        logits = decoder.decode(plain, token);
+      }
+      for (int token : text) {
+        double total = 0;
+        for (float logit : logits) {
+          total += Math.exp(logit);
+        }
+        bits -= Math.log(Math.exp(logits[token]) / total) / Math.log(2);
+        logits = decoder.decode(plain, token);
+      }
+      session.read(java.util.Arrays.copyOf(text, 200));
+      session.read(java.util.Arrays.copyOfRange(text, 200, 300));
+      assertEquals(bits / 300, session.bitsPerByte(), 0.02 * bits / 300);
+      assertEquals(plain.length(), session.length());
+      StringBuilder written = new StringBuilder();
+      for (int i = 0; i < 5; i++) {
+        int likeliest = Scorer.likeliest(logits);
+        written.append(new String(model.tokenizer().decode(likeliest), StandardCharsets.UTF_8));
+        logits = decoder.decode(plain, likeliest);
+      }
+      try (Session fork = session.fork()) {
+        fork.read(text);
+        assertEquals(session.length() + 300, fork.length());
+      }
+      String said = session.write("no such end", 5);
+      assertEquals(plain.length(), session.length());
+      assertEquals(written.length(), said.length());
+    }
   }
 
   @Test
@@ -278,7 +351,7 @@ class EvaluationTest {
     assertThrows(
         IllegalArgumentException.class,
         () -> new Evaluation("m", model, Map.of(), List.of(entry("a", Uniform.bits(2))), PromptMode.STREAM,
-            calibrations(), DEAF));
+            calibrations(), Evaluation.Listener.NONE));
   }
 
   @Test

@@ -31,14 +31,16 @@ import org.junit.jupiter.api.io.TempDir;
 
 class HtmlReportTest {
 
-  private static final Evaluation.Listener DEAF =
-      new Evaluation.Listener() {
-        @Override
-        public void progress(long done, long total, String doing) {}
-
-        @Override
-        public void advanced(Outcome soFar) {}
-      };
+  private static final Transcript TRANSCRIPT =
+      new Transcript(
+          600,
+          List.of("open x: "),
+          List.of("12345"),
+          List.of("a:b+c 1+2 a=3", "d:a+a 3+3 d=6"),
+          List.of(
+              new Transcript.Column(
+                  "f16", 16, 4096, 1.5, List.of("12345"), List.of("a:b+c 1+2 a=3", "d:a+a 3+3 d=6")),
+              new Transcript.Column("rough", 2, 512, 1.7, List.of("1<345"), List.of("a:b+c 1+2 a=3", "???"))));
 
   @TempDir Path folder;
 
@@ -52,8 +54,11 @@ class HtmlReportTest {
     sets.put("a<b>&\"c\"", List.of(SampleSets.task("a<b>&\"c\"", "question ".repeat(30), "answer", model.tokenizer())));
     byte[] tuning = new byte[1024];
     new Random(2).nextBytes(tuning);
-    Calibrations calibrations = new Calibrations(model, List.of(Files.write(folder.resolve("noise_val.bin"), tuning)));
-    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, DEAF)
+    TinyModel.writeGradients(folder.resolve("calib.safetensors"));
+    Path tuningText = Files.write(folder.resolve("noise_val.bin"), tuning);
+    Calibrations calibrations = new Calibrations(model, List.of(tuningText)).from(folder);
+    Evaluation.Listener deaf = Evaluation.Listener.NONE;
+    return new Evaluation("tiny & co", model, sets, Methods.ALL, PromptMode.STREAM, calibrations, deaf)
         .run(() -> stopped);
   }
 
@@ -61,19 +66,21 @@ class HtmlReportTest {
   void thePageStandsAlone() throws Exception {
     Outcome outcome = outcome(false);
     outcome.results().forEach(result -> assertNull(result.failure(), result.method().name()));
-    String page = HtmlReport.of(outcome);
+    String page = HtmlReport.of(outcome, TRANSCRIPT);
     assertFalse(page.matches("(?s).*(src=|href=|url\\(|@import|<script).*"), "needs something from elsewhere");
     assertFalse(page.contains("NaN") || page.contains("Infinity"), "a figure without a value");
     assertFalse(page.contains("<b>&"), "text that was not escaped");
     assertTrue(page.contains("tiny &amp; co") && page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
     Methods.ALL.forEach(method -> assertTrue(page.contains(">" + method.name() + "<"), method.name()));
     for (String heading : List.of("Quality against bits", "All methods", "What the papers say", "Memory against tokens",
-        "Error by layer and head", "Use of patterns")) {
+        "Error by layer and head", "Widths of keys", "Use of patterns", "One text, one program")) {
       assertTrue(page.contains(heading), heading);
     }
     List<String> drawings = drawings(page);
-    // Two fronts, memory, the key, a heat map for each method but the reference, and the users of patterns.
-    assertTrue(drawings.size() >= 4 + Methods.ALL.size() - 1 + 5, drawings.size() + " drawings");
+    // Two fronts, memory, the key, a heat map for each method but the reference, and the users of patterns and of tiers.
+    assertTrue(drawings.size() >= 4 + Methods.ALL.size() - 1 + 5 + 4, drawings.size() + " drawings");
+    assertTrue(page.contains("<td class=\"right\">12345</td><td class=\"wrong\">1&lt;345</td>"));
+    assertTrue(page.contains("<td>1 of 1</td><td>0 of 1</td>") && page.contains("<td>2 of 2</td><td>1 of 2</td>"));
     for (String drawing : drawings) {
       DocumentBuilderFactory.newInstance()
           .newDocumentBuilder()
@@ -83,7 +90,7 @@ class HtmlReportTest {
 
   @Test
   void aPageOfNothingIsAPageAllTheSame() throws Exception {
-    String page = HtmlReport.of(outcome(true));
+    String page = HtmlReport.of(outcome(true), null);
     assertTrue(page.contains("Stopped early") && page.contains("nothing measured") && page.endsWith("</html>\n"));
     assertFalse(page.contains("NaN"));
   }

@@ -10,12 +10,12 @@ import java.util.List;
 import java.util.stream.Collectors;
 import org.junit.jupiter.api.Test;
 
-class DemoTest {
+class LayerBenchTest {
 
   @Test
   void fewerBitsAreSmallerAndLessExact() {
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-    Demo.run(new PrintStream(bytes, true, StandardCharsets.UTF_8), 2000, 0.1);
+    LayerBench.run(new PrintStream(bytes, true, StandardCharsets.UTF_8), 2000, 0.1);
     List<String[]> rows =
         bytes.toString(StandardCharsets.UTF_8).lines()
             .filter(line -> line.matches(" *\\d+-bit .*"))

@@ -17,19 +17,16 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One conversation, kept in 16, 8, 4, 3, 2 and 1 bits side by side: memory, time and error of each.
- *
- * <pre>Demo [tokens]</pre>
+ * One attention layer, kept in 16, 8, 4, 3, 2 and 1 bits side by side: memory, time and error of each. Tokens are synthetic,
+ * so that it can be as long as one likes.
  */
-public final class Demo {
+public final class LayerBench {
 
-  private static final int DEFAULT_TOKENS = 32 * 1024;
   private static final int KV_HEADS = 8;
   private static final int QUERY_HEADS = 32;
   private static final int HEAD_DIM = 128;
   private static final int CHUNK = 512;
   private static final int QUERIES = 16;
-  private static final double DEFAULT_SECONDS = 8;
   private static final long SEED = 1;
 
   private static final KvGeometry GEOMETRY =
@@ -39,20 +36,15 @@ public final class Demo {
   private final int tokens;
   private final double seconds;
 
-  private Demo(PrintStream out, int tokens, double seconds) {
+  private LayerBench(PrintStream out, int tokens, double seconds) {
     this.out = out;
     this.tokens = tokens;
     this.seconds = seconds;
   }
 
-  /** Runs the demo, on as many tokens as the first argument says. */
-  public static void main(String[] args) {
-    run(System.out, args.length == 0 ? DEFAULT_TOKENS : Integer.parseInt(args[0]), DEFAULT_SECONDS);
-  }
-
-  /** Runs the demo and measures for so many seconds. */
+  /** Fills the caches and measures for so many seconds. */
   public static void run(PrintStream out, int tokens, double seconds) {
-    new Demo(out, tokens, seconds).run();
+    new LayerBench(out, tokens, seconds).run();
   }
 
   /** A cache that takes part in the comparison. */
@@ -150,7 +142,7 @@ public final class Demo {
         times.get(i).add((System.nanoTime() - start) / 1e3);
       }
     }
-    return times.stream().mapToDouble(Demo::median).toArray();
+    return times.stream().mapToDouble(LayerBench::median).toArray();
   }
 
   private static double median(List<Double> times) {

@@ -1,0 +1,86 @@
+package dev.kvasir.lab.demo;
+
+import dev.kvasir.KvCache;
+import dev.kvasir.lab.evaluate.MethodEntry;
+import dev.kvasir.lab.evaluate.Session;
+import dev.kvasir.lab.model.Decoder;
+import java.util.ArrayList;
+import java.util.List;
+
+/** One method going through the script, with a cache of its own. */
+final class Player implements AutoCloseable {
+
+  private final MethodEntry method;
+  private final Decoder decoder;
+  private final KvCache cache;
+  private final Session reading;
+  private final List<String> answers = new ArrayList<>();
+  private final List<String> steps = new ArrayList<>();
+  private Session running;
+  private double readingBytes;
+  private double readingBits;
+
+  Player(MethodEntry method, Decoder decoder, MethodEntry.Request request) {
+    this.method = method;
+    this.decoder = decoder;
+    this.cache = method.factory().create(request);
+    this.reading = new Session(decoder, cache.newSequence());
+  }
+
+  MethodEntry method() {
+    return method;
+  }
+
+  /** Reads on in the text. */
+  void read(int[] tokens) {
+    reading.read(tokens);
+    readingBytes = cache.stats().bytes();
+    readingBits = cache.stats().total().bitsPerElement();
+  }
+
+  /** Answers a question. The next one is asked as if this had not been. */
+  void answer(Script.Question question) {
+    try (Session fork = reading.fork()) {
+      fork.read(decoder.model().tokenizer().encode(question.text()));
+      answers.add(fork.write("\n", question.answer().length() + 1));
+    }
+  }
+
+  /** Reads a program, with an empty memory. */
+  void begin(String program) {
+    running = new Session(decoder, cache.newSequence());
+    running.read(decoder.model().tokenizer().encode(program));
+  }
+
+  /** Writes the next line of its run. */
+  void step(int most) {
+    steps.add(running.write("\n", most));
+  }
+
+  /** Bytes of the text that has been read. */
+  double bytes() {
+    return readingBytes;
+  }
+
+  /** Bits per element of the same. */
+  double bits() {
+    return readingBits;
+  }
+
+  double bitsPerByte() {
+    return reading.bitsPerByte();
+  }
+
+  List<String> answers() {
+    return answers;
+  }
+
+  List<String> steps() {
+    return steps;
+  }
+
+  @Override
+  public void close() {
+    cache.close();
+  }
+}

@@ -1,0 +1,48 @@
+package dev.kvasir.lab.report;
+
+import java.util.List;
+
+/**
+ * What a model said with each of several caches, side by side.
+ *
+ * @param tokens length of the text that it had read
+ * @param questions what it was asked about the text
+ * @param answers what is right
+ * @param steps what is right in each line of the program's run
+ * @param columns what was said, one for each method
+ */
+public record Transcript(
+    int tokens, List<String> questions, List<String> answers, List<String> steps, List<Column> columns) {
+
+  /**
+   * What was said with one method.
+   *
+   * @param method its name
+   * @param bits per element, after the text
+   * @param bytes of the cache, after the text
+   * @param bitsPerByte how well the text was foreseen
+   * @param answers to the questions
+   * @param steps lines of the run
+   */
+  public record Column(
+      String method, double bits, double bytes, double bitsPerByte, List<String> answers, List<String> steps) {}
+
+  /** Questions that a column answers rightly. */
+  public int right(Column column) {
+    int right = 0;
+    for (int i = 0; i < answers.size(); i++) {
+      right += i < column.answers().size() && answers.get(i).equals(column.answers().get(i)) ? 1 : 0;
+    }
+    return right;
+  }
+
+  /** Lines of a column before its first error. */
+  public int rightSteps(Column column) {
+    int right = 0;
+    while (right < Math.min(steps.size(), column.steps().size())
+        && steps.get(right).equals(column.steps().get(right))) {
+      right++;
+    }
+    return right;
+  }
+}
