@@ -26,12 +26,12 @@ import java.util.function.Function;
  * One model with the caches of all methods side by side: it reads a long text, answers questions about it and runs a program
  * step by step, while one sees what each cache takes and where its answers go wrong. Then a page with charts.
  *
- * <pre>Demo MODEL REPORTS</pre>
+ * <pre>Demo MODEL PROFILES REPORTS</pre>
  */
 public final class Demo {
 
   private static final String PLAYERS =
-      "uniform-4,uniform-2,pattern-2,pm-kvq-2,mix-kvq-2.7,comm-vq-1,balanced,smallest";
+      "uniform-4,uniform-2,pattern-2,pm-kvq-2,mix-kvq-2.7,comm-vq-2,balanced,smallest";
   private static final String MEASURED =
       PLAYERS + ",uniform-3,uniform-1,pattern-4,pattern-2-keys-only,pm-kvq-4,pm-kvq-2-immediate,mix-kvq-3.4";
   private static final int QUESTIONS = 6;
@@ -54,32 +54,33 @@ public final class Demo {
   private final Decoder decoder;
   private final Calibrations calibrations;
 
-  private Demo(PrintStream out, Path folder, Path reports) throws IOException {
+  private Demo(PrintStream out, Path folder, Path profiles, Path reports) throws IOException {
     this.out = out;
     this.folder = folder;
     this.reports = reports;
     this.model = Model.load(folder);
     this.decoder = new Decoder(model);
-    this.calibrations = new Calibrations(model, Calibrations.files(tests())).from(folder);
+    this.calibrations = new Calibrations(model, Calibrations.files(tests())).from(profiles);
   }
 
   /** Runs the demo. */
   public static void main(String[] args) throws IOException {
-    if (args.length != 2) {
-      System.err.println("Demo MODEL REPORTS");
+    if (args.length != 3) {
+      System.err.println("Demo MODEL PROFILES REPORTS");
       System.exit(2);
     }
-    run(new PrintStream(System.out, true, "UTF-8"), Path.of(args[0]), Path.of(args[1]));
+    run(new PrintStream(System.out, true, "UTF-8"), Path.of(args[0]), Path.of(args[1]), Path.of(args[2]));
   }
 
   /**
    * Runs the demo.
    *
    * @param folder of the model, with its tests
+   * @param profiles with codebooks; those that are not there are trained
    * @param reports where the page goes
    */
-  public static void run(PrintStream out, Path folder, Path reports) throws IOException {
-    Demo demo = new Demo(out, folder, reports);
+  public static void run(PrintStream out, Path folder, Path profiles, Path reports) throws IOException {
+    Demo demo = new Demo(out, folder, profiles, reports);
     Transcript transcript = demo.play(Script.read(demo.tests(), QUESTIONS, STEPS));
     demo.measure(transcript);
   }
@@ -200,7 +201,7 @@ public final class Demo {
     ProgressBar bar = new ProgressBar(out, System.console() != null);
     Outcome outcome =
         new Evaluation(
-                "the demo's model",
+                "a small model",
                 model,
                 SampleSets.read(tests(), model.tokenizer(), WINDOWS, INSTANCES, model.config().maxPositions()),
                 Methods.named(MEASURED),

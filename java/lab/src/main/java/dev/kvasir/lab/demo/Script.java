@@ -40,7 +40,7 @@ record Script(String text, List<Question> questions, String program, List<String
       String prompt = instance.get("prompt").text();
       boolean longer = prompt.length() > text.length();
       boolean books = prompt.lines().anyMatch(line -> !line.startsWith("box ") && !line.startsWith(ASK));
-      if (books && longer) {
+      if (books && longer && prompt.contains(ASK)) {
         text = prompt.substring(0, prompt.lastIndexOf(ASK));
       }
     }

@@ -27,7 +27,7 @@ final class Charts {
   private static final int TOP = 16;
   private static final int BOTTOM = 48;
   /** Room for names beside lines. */
-  private static final int NAMES = 135;
+  private static final int NAMES = 150;
 
   private Charts() {}
 
@@ -119,7 +119,7 @@ final class Charts {
     int left = 30;
     int top = 22;
     int columns = values.length == 0 ? 0 : values[0].length;
-    int width = left + Math.max(columns * cell, 120) + 6;
+    int width = left + Math.max(columns * cell, 180) + 6;
     Svg svg = new Svg(width, top + values.length * cell + 20, title);
     svg.text(left, 13, "start", ".title", title);
     Scale share = Scale.logarithmic(low, high, 0, 1);
