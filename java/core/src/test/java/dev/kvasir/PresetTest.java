@@ -53,7 +53,7 @@ class PresetTest {
   private static double bits(KvMethod method, Random random) {
     try (KvCache cache = Testing.cache(GEOMETRY).method(method).build();
         KvSequence sequence = cache.newSequence()) {
-      // Token by token around page borders: what is reserved for the window counts, however full it is.
+      // The room for 16-bit rows counts, although the last page has just been sealed.
       sequence.append(0, lowRank(random, CONTEXT), lowRank(random, CONTEXT), CONTEXT);
       return cache.stats().total().bitsPerElement();
     }

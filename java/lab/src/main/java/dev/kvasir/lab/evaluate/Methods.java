@@ -4,7 +4,9 @@ import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
 import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
 import dev.kvasir.MixKvq;
+import dev.kvasir.Mixed;
 import dev.kvasir.PatternKv;
 import dev.kvasir.PmKvq;
 import dev.kvasir.Preset;
@@ -13,6 +15,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.function.UnaryOperator;
 
 /** The methods that evaluations know: one line each. */
 public final class Methods {
@@ -27,6 +30,7 @@ public final class Methods {
   private static final String TIERED = "MixKVQ";
   private static final String TRAINED = "CommVQ";
   private static final String PRESET = "presets";
+  private static final String PARTS = "parts of presets";
 
   /** All of them, the reference first. */
   public static final List<MethodEntry> ALL =
@@ -65,7 +69,19 @@ public final class Methods {
           trained("comm-vq-1", 1),
           preset("near-lossless", "the preset: no training, next to no loss", Preset.NEAR_LOSSLESS),
           preset("balanced", "the preset of at most 2.5 bits", Preset.BALANCED),
-          preset("smallest", "the preset of at most 1.5 bits", Preset.SMALLEST));
+          preset("smallest", "the preset of at most 1.5 bits", Preset.SMALLEST),
+          part("balanced-keys-alone", "its keys, values in 16 bits", Preset.BALANCED,
+              preset -> Mixed.of(preset, new HalfPrecision())),
+          part("balanced-values-alone", "its values, keys in 16 bits", Preset.BALANCED,
+              preset -> Mixed.of(new HalfPrecision(), preset)),
+          part("balanced-uniform-keys", "its values, keys uniform at 2 bits", Preset.BALANCED,
+              preset -> Mixed.of(Uniform.bits(2), preset)),
+          part("balanced-uniform-values", "its keys, values uniform at 2 bits", Preset.BALANCED,
+              preset -> Mixed.of(preset, Uniform.bits(2))),
+          part("smallest-keys-alone", "its keys, values in 16 bits", Preset.SMALLEST,
+              preset -> Mixed.of(preset, new HalfPrecision())),
+          part("smallest-values-alone", "its values, keys in 16 bits", Preset.SMALLEST,
+              preset -> Mixed.of(new HalfPrecision(), preset)));
 
   private Methods() {}
 
@@ -83,12 +99,23 @@ public final class Methods {
   }
 
   private static MethodEntry preset(String name, String about, Preset preset) {
+    return recipe(name, PRESET, about, preset, method -> method);
+  }
+
+  private static MethodEntry part(String name, String about, Preset preset, UnaryOperator<KvMethod> change) {
+    return recipe(name, PARTS, about, preset, change);
+  }
+
+  private static MethodEntry recipe(
+      String name, String family, String about, Preset preset, UnaryOperator<KvMethod> change) {
     return new MethodEntry(
         name,
-        PRESET,
+        family,
         about,
         request ->
-            KvCache.builder(request.geometry()).method(Codebooks.preset(request.calibrations(), preset)).build());
+            KvCache.builder(request.geometry())
+                .method(change.apply(Codebooks.preset(request.calibrations(), preset)))
+                .build());
   }
 
   /**
