@@ -115,25 +115,25 @@ final class Charts {
 
   /** {@code values[row][column]} as colours, between {@code low} and {@code high} by logarithm. */
   static String heat(String title, double[][] values, double low, double high) {
-    int cell = 22;
+    int height = 22;
     int left = 30;
     int top = 22;
     int columns = values.length == 0 ? 0 : values[0].length;
-    int width = left + Math.max(columns * cell, 180) + 6;
-    Svg svg = new Svg(width, top + values.length * cell + 20, title);
+    int cell = Math.max(22, columns == 0 ? 0 : 180 / columns);
+    Svg svg = new Svg(left + Math.max(columns * cell, 180) + 6, top + values.length * height + 20, title);
     svg.text(left, 13, "start", ".title", title);
     Scale share = Scale.logarithmic(low, high, 0, 1);
     for (int row = 0; row < values.length; row++) {
-      svg.text(left - 6, top + row * cell + 15, "end", ".tick", String.valueOf(row));
+      svg.text(left - 6, top + row * height + 15, "end", ".tick", String.valueOf(row));
       for (int column = 0; column < columns; column++) {
         double value = values[row][column];
         String tip = Svg.format("layer %d, head %d: %.2f %%", row, column, 100 * value);
         double x = left + column * cell;
-        svg.rectangle(x, top + row * cell, cell - 1.5, cell - 1.5, "fill:" + colour(share.at(value)), tip);
+        svg.rectangle(x, top + row * height, cell - 1.5, height - 1.5, "fill:" + colour(share.at(value)), tip);
       }
     }
     for (int column = 0; column < columns; column++) {
-      double y = top + values.length * cell + 12;
+      double y = top + values.length * height + 12;
       svg.text(left + column * cell + cell / 2.0 - 1, y, "middle", ".tick", String.valueOf(column));
     }
     return svg.end();
