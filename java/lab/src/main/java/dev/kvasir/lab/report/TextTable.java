@@ -18,13 +18,15 @@ public final class TextTable {
   public static String of(Outcome outcome) {
     List<String> tasks = new ArrayList<>(outcome.tasks());
     StringBuilder out = new StringBuilder();
-    out.append(String.format("%-24s %6s %7s %7s %8s %7s", "method", "bits", "bpb", "far", "KL", "top-1"));
+    out.append(String.format("%-24s %6s %6s %7s %7s %8s %7s", "method", "bits", "+books", "bpb", "far", "KL", "top-1"));
     for (String task : tasks) {
       out.append(String.format(" %18s", task));
     }
     out.append(String.format(" %9s %8s%n", "KiB/seq", "us/token"));
     for (MethodResult result : outcome.results()) {
       out.append(String.format("%-24s %6s", result.method().name(), number("%.2f", result.bits())));
+      boolean books = result.codebookBits() > 0;
+      out.append(String.format(" %6s", books ? number("%.2f", result.codebookBits()) : "-"));
       out.append(String.format(" %7s", number("%.4f", result.bitsPerByte().value())));
       out.append(String.format(" %7s", number("%.4f", result.bitsPerByteFar().value())));
       out.append(String.format(" %8s", number("%.5f", result.divergence().value())));
@@ -37,6 +39,7 @@ public final class TextTable {
       out.append(String.format(" %8s", number("%.0f", result.microsPerToken().value())));
       out.append(result.failure() == null ? "" : "  failed: " + result.failure()).append(String.format("%n"));
     }
+    out.append(String.format("+books: codebooks, which sequences share, were there one alone; "));
     out.append(String.format("tasks: exact match (mean correct prefix), in %%%n%n"));
     for (Claim claim : Claims.ALL) {
       Claim.Answer answer = claim.judge(outcome);
