@@ -383,10 +383,15 @@ class Cache::Impl {
     return static_cast<size_t>(checked_multiply(tokens, row, "tokens times query size"));
   }
 
-  // Room for one decoded page of one head.
-  static float* page_scratch() {
+  // Room for one side of one decoded page of any layer, and for one of its heads.
+  float* page_scratch() const {
+    size_t floats = 0;
+    for (const LayerPlan& plan : plans_) {
+      const size_t row = static_cast<size_t>(plan.attention.kv_heads + 1) * plan.attention.head_dim;
+      floats = std::max(floats, kPageTokens * row);
+    }
     struct DecodedPage;
-    return thread_scratch<DecodedPage, float>(static_cast<size_t>(kPageTokens) * kMaxHeadDim);
+    return thread_scratch<DecodedPage, float>(floats);
   }
 
   const LayerPlan& plan_of(int layer) const {

@@ -168,28 +168,38 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
   engine.update(plan, view(plan), state_.get());
 }
 
-void SequenceLayer::decode_part(const LayerPlan& plan, Engine& engine, int64_t page, Side side, int kv_head,
-                                float* rows) const {
+void SequenceLayer::decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const {
   const int index = static_cast<int>(side);
+  const int heads = plan.attention.kv_heads;
   const PageView& view = *page_views_[page - dropped_pages_];
   const PageFormat& format = view.format(side);
-  const uint8_t* part = engine.part(plan, view, side, kv_head);
-  if (format.heads > 1) {
-    struct JointRows;
-    const size_t stride = static_cast<size_t>(format.heads) * format.head_dim;
-    float* all = thread_scratch<JointRows, float>(kPageTokens * stride);
-    plan.attention.codecs[index].decode(format, part, all);
-    const float* mine = all + static_cast<size_t>(kv_head % format.heads) * format.head_dim;
-    for (int t = 0; t < kPageTokens; ++t) {
-      std::copy(mine + t * stride, mine + t * stride + format.head_dim,
-                rows + static_cast<size_t>(t) * format.head_dim);
-    }
+  const auto d = static_cast<size_t>(format.head_dim);
+  if (format.heads == heads && heads > 1) {
+    plan.attention.codecs[index].decode(format, engine.part(plan, view, side, 0), rows);
     return;
   }
-  plan.attention.codecs[index].decode(format, part, rows);
-  if (plan.codecs[index]->restore) {
-    const auto vectors = side_vectors(tables_[index], kv_head, format.head_dim);
-    plan.codecs[index]->restore(format, side_view(tables_[index], vectors, page), part, rows);
+  float* of_head = rows + kPageTokens * heads * d;
+  for (int head = 0; head < heads; ++head) {
+    const uint8_t* part = engine.part(plan, view, side, head);
+    plan.attention.codecs[index].decode(format, part, of_head);
+    if (plan.codecs[index]->restore) {
+      const auto vectors = side_vectors(tables_[index], head, format.head_dim);
+      plan.codecs[index]->restore(format, side_view(tables_[index], vectors, page), part, of_head);
+    }
+    for (int t = 0; t < kPageTokens; ++t)
+      std::memcpy(rows + (t * heads + head) * d, of_head + t * d, sizeof(float) * d);
+  }
+}
+
+void SequenceLayer::read_halves(const LayerPlan& plan, Engine& engine, Side side, int first, int count,
+                                float* out) const {
+  const int heads = plan.attention.kv_heads;
+  const auto d = static_cast<size_t>(plan.attention.head_dim);
+  struct HeadRows;
+  float* of_head = thread_scratch<HeadRows, float>(static_cast<size_t>(count) * d);
+  for (int head = 0; head < heads; ++head) {
+    engine.read_rows(plan, halves_.data(), side, head, first, count, of_head);
+    for (int t = 0; t < count; ++t) std::memcpy(out + (t * heads + head) * d, of_head + t * d, sizeof(float) * d);
   }
 }
 
@@ -215,6 +225,27 @@ void SequenceLayer::check_truncate(const LayerPlan& plan, int64_t length) const 
   }
 }
 
+// The first `count` tokens of a page become the window's.
+void SequenceLayer::reopen(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t page, Side side, int count,
+                           float* scratch) {
+  const int heads = plan.attention.kv_heads;
+  const auto d = static_cast<size_t>(plan.attention.head_dim);
+  {
+    const auto pages = memory.read(plan.index);
+    decode_page(plan, engine, page, side, scratch);
+  }
+  float* of_head = scratch + kPageTokens * heads * d;
+  for (int head = 0; head < heads; ++head) {
+    // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
+    for (int t = 0; t < count; ++t) {
+      for (size_t c = 0; c < d; ++c) {
+        of_head[t * d + c] = std::clamp(scratch[(t * heads + head) * d + c], -kMaxMagnitude, kMaxMagnitude);
+      }
+    }
+    engine.write_rows(plan, halves_.data(), side, head, plan.sinks, count, of_head);
+  }
+}
+
 void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch) {
   if (length >= length_) return;
   const int64_t new_body = std::max<int64_t>(0, length - plan.sinks);
@@ -223,18 +254,7 @@ void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, Engine& engi
     // The cut goes through a page: what remains of it returns to the window.
     const int64_t reopened = new_body - kept_pages * kPageTokens;
     for (Side side : {Side::kKeys, Side::kValues}) {
-      if (reopened == 0) break;
-      for (int head = 0; head < plan.attention.kv_heads; ++head) {
-        {
-          const auto pages = memory.read(plan.index);
-          decode_part(plan, engine, kept_pages, side, head, scratch);
-        }
-        // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
-        for (int64_t i = 0; i < reopened * plan.attention.head_dim; ++i) {
-          scratch[i] = std::clamp(scratch[i], -kMaxMagnitude, kMaxMagnitude);
-        }
-        engine.write_rows(plan, halves_.data(), side, head, plan.sinks, static_cast<int>(reopened), scratch);
-      }
+      if (reopened > 0) reopen(plan, memory, engine, kept_pages, side, static_cast<int>(reopened), scratch);
     }
     const int64_t held = std::max<int64_t>(0, kept_pages - dropped_pages_);
     pages_.resize(static_cast<size_t>(held));
@@ -269,26 +289,28 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
 
 void SequenceLayer::read(const LayerPlan& plan, Engine& engine, Side side, int64_t first, int64_t tokens, float* out,
                          float* scratch) const {
-  const int d = plan.attention.head_dim;
-  const int heads = plan.attention.kv_heads;
+  const size_t row = static_cast<size_t>(plan.attention.kv_heads) * plan.attention.head_dim;
   const int64_t sealed_end = plan.sinks + sealed_pages() * kPageTokens;
-  for (int head = 0; head < heads; ++head) {
-    int64_t decoded_page = -1;
-    for (int64_t i = 0; i < tokens; ++i) {
-      const int64_t position = first + i;
-      float* row = out + (static_cast<size_t>(i) * heads + head) * d;
-      if (position < plan.sinks || position >= sealed_end) {
-        const int64_t half = position < plan.sinks ? position : plan.sinks + position - sealed_end;
-        engine.read_rows(plan, halves_.data(), side, head, static_cast<int>(half), 1, row);
-        continue;
-      }
-      const int64_t page = (position - plan.sinks) / kPageTokens;
-      if (page != decoded_page) {
-        decode_part(plan, engine, page, side, head, scratch);
-        decoded_page = page;
-      }
-      std::memcpy(row, scratch + static_cast<size_t>((position - plan.sinks) % kPageTokens) * d, sizeof(float) * d);
+  for (int64_t i = 0; i < tokens;) {
+    // Up to the end of the sinks, of a page, or of the window.
+    const int64_t position = first + i;
+    const int64_t left = tokens - i;
+    float* rows = out + static_cast<size_t>(i) * row;
+    int64_t count = 0;
+    if (position < plan.sinks) {
+      count = std::min<int64_t>(left, plan.sinks - position);
+      read_halves(plan, engine, side, static_cast<int>(position), static_cast<int>(count), rows);
+    } else if (position >= sealed_end) {
+      count = left;
+      read_halves(plan, engine, side, static_cast<int>(plan.sinks + position - sealed_end), static_cast<int>(count),
+                  rows);
+    } else {
+      const int64_t token = (position - plan.sinks) % kPageTokens;
+      count = std::min<int64_t>(left, kPageTokens - token);
+      decode_page(plan, engine, (position - plan.sinks) / kPageTokens, side, scratch);
+      std::memcpy(rows, scratch + static_cast<size_t>(token) * row, sizeof(float) * static_cast<size_t>(count) * row);
     }
+    i += count;
   }
 }
 

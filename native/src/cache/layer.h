@@ -31,7 +31,7 @@ class SequenceLayer {
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
-  // Cannot fail once checked. `scratch`: kPageTokens * head_dim floats.
+  // Cannot fail once checked. `scratch`: kPageTokens * (kv_heads + 1) * head_dim floats.
   void truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch);
 
   // A copy that shares the pages.
@@ -57,8 +57,12 @@ class SequenceLayer {
   class Seal;
   // How the parts of pages to seal are laid out, where the codec says that for each.
   PartHeads lay_out_parts(const LayerPlan& plan, const Append& append, int64_t pages) const;
-  // One head's side of a sealed page, counted from the sinks on.
-  void decode_part(const LayerPlan& plan, Engine& engine, int64_t page, Side side, int kv_head, float* rows) const;
+  // A side of a sealed page, counted from the sinks on: rows[kPageTokens][kv_heads][head_dim], with room behind them.
+  void decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const;
+  // 16-bit rows: out[count][kv_heads][head_dim].
+  void read_halves(const LayerPlan& plan, Engine& engine, Side side, int first, int count, float* out) const;
+  void reopen(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t page, Side side, int count,
+              float* scratch);
   void drop_old_pages(const LayerPlan& plan, int64_t length);
 
   int64_t length_ = 0;
