@@ -17,16 +17,9 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
+#include "device_memory.h"
 #include "kvasir/kvasir.h"
-
-#define CUDA(call)                                                                                    \
-  do {                                                                                                \
-    const cudaError_t status = (call);                                                                \
-    if (status != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
-      std::exit(1);                                                                                   \
-    }                                                                                                 \
-  } while (false)
 
 namespace {
 
@@ -40,34 +33,14 @@ struct Options {
   std::vector<int> contexts = {8192, 32768};
 };
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> list;
-  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
-    list.push_back(std::atoi(p));
-  }
-  return list;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const std::vector<int> value = numbers(argv[i + 1]);
-    if (name == "--kv-heads") {
-      options.kv_heads = value.at(0);
-    } else if (name == "--group") {
-      options.group = value.at(0);
-    } else if (name == "--head-dim") {
-      options.head_dim = value.at(0);
-    } else if (name == "--contexts") {
-      options.contexts = value;
-    } else if (name == "--bits") {
-      options.bits = value.at(0);
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      std::exit(2);
-    }
-  }
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--group", &options.group},
+                {"--head-dim", &options.head_dim},
+                {"--contexts", &options.contexts},
+                {"--bits", &options.bits}});
   return options;
 }
 
@@ -112,10 +85,10 @@ void run(const Options& options, int context) {
   const double here = time_calls(
       50, [&] { cache->attend(0, &id, 1, 1, queries.data(), outputs.data()); }, nothing);
 
-  float* memory = nullptr;
+  bench::DeviceMemory device;
+  float* memory = device.take<float>(2 * query + 2 * row);
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  CUDA(cudaMalloc(reinterpret_cast<void**>(&memory), (2 * query + 2 * row) * sizeof(float)));
   CUDA(cudaMemcpy(memory, queries.data(), query * sizeof(float), cudaMemcpyHostToDevice));
   CUDA(cudaMemcpy(memory + 2 * query, rows.data(), 2 * row * sizeof(float), cudaMemcpyHostToDevice));
   const auto attend = [&] {
@@ -131,7 +104,6 @@ void run(const Options& options, int context) {
       },
       wait);
   std::printf("%8d %14.2f %14.2f %14.2f %14.2f\n", context, here, chained, alone, append);
-  CUDA(cudaFree(memory));
   CUDA(cudaStreamDestroy(stream));
 }
 
@@ -139,7 +111,7 @@ void run(const Options& options, int context) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  bench::print_command(argc, argv);
   std::printf("\nuniform %d bits, %d query heads, %d kv heads, head dim %d; microseconds a call\n", options.bits,
               options.kv_heads * options.group, options.kv_heads, options.head_dim);
   std::printf("%8s %14s %14s %14s %14s\n", "context", "attend", "device", "one by one", "append device");

@@ -14,6 +14,8 @@
 #include <memory>
 #include <string>
 
+#include "base/half.h"
+#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/commvq_decode.h"
@@ -30,42 +32,17 @@ struct Options {
   const char* json = nullptr;
 };
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> list;
-  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
-    list.push_back(std::atoi(p));
-  }
-  return list;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    if (name == "--json") {
-      options.json = argv[i + 1];
-      continue;
-    }
-    const std::vector<int> value = numbers(argv[i + 1]);
-    if (name == "--kv-heads") {
-      options.kv_heads = value.at(0);
-    } else if (name == "--group") {
-      options.group = value.at(0);
-    } else if (name == "--head-dim") {
-      options.head_dim = value.at(0);
-    } else if (name == "--contexts") {
-      options.contexts = value;
-    } else if (name == "--batches") {
-      options.batches = value;
-    } else if (name == "--stages") {
-      options.stages = value;
-    } else if (name == "--fast") {
-      options.fast = value;
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      std::exit(2);
-    }
-  }
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--group", &options.group},
+                {"--contexts", &options.contexts},
+                {"--batches", &options.batches},
+                {"--json", &options.json},
+                {"--head-dim", &options.head_dim},
+                {"--stages", &options.stages},
+                {"--fast", &options.fast}});
   return options;
 }
 
@@ -103,12 +80,6 @@ class Model : public kvasir::commvq::KeyModel {
   std::vector<uint16_t> memory;
 };
 
-float half_value(uint16_t bits) {
-  __half_raw raw;
-  raw.x = bits;
-  return __half2float(__half(raw));
-}
-
 class Batch {
  public:
   Batch(const Options& options, int stages, bool fast, int context, int count)
@@ -126,7 +97,7 @@ class Batch {
     page_bytes_ = value_offset_ + 256 + static_cast<size_t>(codes_) * 16;
     set_bytes_ = page_bytes_ * pages_ * count;
     sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
-    data_ = memory<uint8_t>(set_bytes_ * sets_);
+    data_ = memory_.take<uint8_t>(set_bytes_ * sets_);
     fill_pages<<<2048, 256>>>(reinterpret_cast<uint32_t*>(data_), static_cast<int64_t>(set_bytes_ * sets_ / 4),
                               static_cast<int64_t>(page_bytes_ / 4), static_cast<int64_t>(value_offset_ / 4), 5);
     CUDA(cudaGetLastError());
@@ -136,12 +107,12 @@ class Batch {
         std::vector<const uint8_t*> table;
         for (int p = 0; p < pages_; ++p) table.push_back(data_ + set * set_bytes_ + (s * pages_ + p) * page_bytes_);
         CommVqSequence sequence = {};
-        sequence.pages = copy(table);
+        sequence.pages = memory_.copy(table);
         sequence.page_count = pages_;
         sequences.push_back(sequence);
       }
       requests_.push_back({});
-      requests_.back().sequences = copy(sequences);
+      requests_.back().sequences = memory_.copy(sequences);
     }
     for (size_t i = 0; i < static_cast<size_t>(count) * width * options.group; ++i) {
       queries_.push_back(1.7f * bench::unit(bench::hashed(i + 99)));
@@ -154,13 +125,13 @@ class Batch {
     }
     CommVqRequest common = {};
     common.count = count;
-    common.queries = copy(queries_);
-    common.outputs = outputs_ = memory<float>(queries_.size());
+    common.queries = memory_.copy(queries_);
+    common.outputs = outputs_ = memory_.take<float>(queries_.size());
     common.type = NumberType::kFloat32;
     common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(d));
-    common.key_tables = copy(tables);
-    common.value_tables = copy(value_table_);
-    common.workspace = memory<uint8_t>(plan_.workspace_bytes);
+    common.key_tables = memory_.copy(tables);
+    common.value_tables = memory_.copy(value_table_);
+    common.workspace = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, common.workspace, nullptr));
     for (CommVqRequest& request : requests_) {
       const CommVqSequence* sequences = request.sequences;
@@ -168,9 +139,6 @@ class Batch {
       request.sequences = sequences;
     }
     CUDA(cudaDeviceSynchronize());
-  }
-  ~Batch() {
-    for (void* pointer : owned_) cudaFree(pointer);
   }
 
   void launch(int i, cudaStream_t stream) const { CUDA(launch_commvq(plan_, requests_[i % sets_], stream)); }
@@ -205,8 +173,8 @@ class Batch {
           const int code = ((at[0] | at[1] << 8) >> (t % 2 * 4)) & 4095;
           for (int c = 0; c < d; ++c) {
             const size_t row = ((static_cast<size_t>(heads - 1) * (d / 16) + c / 16) * stages + r) * 64;
-            const double a = half_value(model_.memory[(row + (code & 63)) * 16 + c % 16]);
-            const double b = half_value(model_.memory[(row + (code >> 6)) * 16 + c % 16]);
+            const double a = kvasir::half_to_float(model_.memory[(row + (code & 63)) * 16 + c % 16]);
+            const double b = kvasir::half_to_float(model_.memory[(row + (code >> 6)) * 16 + c % 16]);
             key[c] += a;
             key[c < half ? c + half : c - half] += c < half ? b : -b;
           }
@@ -217,8 +185,8 @@ class Batch {
           score += query[j] * (key[j] * std::cos(angle) - key[half + j] * std::sin(angle));
           score += query[half + j] * (key[j] * std::sin(angle) + key[half + j] * std::cos(angle));
         }
-        scores.push_back(score * half_value(scales[t]) / std::sqrt(static_cast<double>(d)));
-        gains.push_back(half_value(reinterpret_cast<const uint16_t*>(page.data() + value_offset_)[t]));
+        scores.push_back(score * kvasir::half_to_float(scales[t]) / std::sqrt(static_cast<double>(d)));
+        gains.push_back(kvasir::half_to_float(reinterpret_cast<const uint16_t*>(page.data() + value_offset_)[t]));
       }
       planes.emplace_back(page.begin() + static_cast<int64_t>(value_offset_) + 256, page.end());
     }
@@ -238,7 +206,8 @@ class Batch {
     double wrong = 0.0, power = 0.0;
     for (int c = 0; c < d; ++c) {
       for (int n = 0; n < codes_; ++n) {
-        expected[c] += sums[n] * half_value(value_table_[(static_cast<size_t>(heads - 1) * codes_ + n) * d + c]);
+        expected[c] +=
+            sums[n] * kvasir::half_to_float(value_table_[(static_cast<size_t>(heads - 1) * codes_ + n) * d + c]);
       }
       const double difference = outputs[outputs.size() - d + c] - expected[c];
       wrong += difference * difference;
@@ -248,20 +217,6 @@ class Batch {
   }
 
  private:
-  template <class T>
-  T* memory(size_t count) {
-    void* pointer = nullptr;
-    CUDA(cudaMalloc(&pointer, count * sizeof(T)));
-    owned_.push_back(pointer);
-    return static_cast<T*>(pointer);
-  }
-  template <class T>
-  T* copy(const std::vector<T>& values) {
-    T* to = memory<T>(values.size());
-    CUDA(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return to;
-  }
-
   const Options& options_;
   const Model model_;
   const int count_, pages_;
@@ -274,14 +229,14 @@ class Batch {
   uint8_t* data_ = nullptr;
   float* outputs_ = nullptr;
   std::vector<CommVqRequest> requests_;
-  std::vector<void*> owned_;
+  bench::DeviceMemory memory_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  bench::print_command(argc, argv);
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", properties.name, options.kv_heads * options.group,

@@ -19,22 +19,16 @@
 #include <string>
 #include <vector>
 
+#include "base/half.h"
+#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/decode.h"
+#include "launch_timing.h"
 
 namespace {
 
 using namespace kvasir::cuda;
-
-#define CUDA(call)                                                                                    \
-  do {                                                                                                \
-    const cudaError_t status = (call);                                                                \
-    if (status != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
-      std::exit(3);                                                                                   \
-    }                                                                                                 \
-  } while (false)
 
 // One row of the table.
 struct Kind {
@@ -64,82 +58,30 @@ struct Options {
   int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16};
   std::vector<Kind> kinds;
-  int patterns = 32;
-  bool added = false;
+  int patterns = 32, added = 0;
   const char* json = nullptr;
 };
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> list;
-  for (const char* p = text; *p != 0;) {
-    list.push_back(std::atoi(p));
-    p = std::strchr(p, ',');
-    if (p == nullptr) break;
-    ++p;
-  }
-  return list;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const char* value = argv[i + 1];
-    if (name == "--kv-heads")
-      options.kv_heads = std::atoi(value);
-    else if (name == "--group")
-      options.group = std::atoi(value);
-    else if (name == "--head-dim")
-      options.head_dim = std::atoi(value);
-    else if (name == "--window")
-      options.window = std::atoi(value);
-    else if (name == "--contexts")
-      options.contexts = numbers(value);
-    else if (name == "--batches")
-      options.batches = numbers(value);
-    else if (name == "--kinds")
-      options.kinds = kinds(value);
-    else if (name == "--patterns")
-      options.patterns = std::atoi(value);
-    else if (name == "--added")
-      options.added = std::atoi(value) != 0;
-    else if (name == "--json")
-      options.json = value;
-    else if (name == "--consumers")
-      options.consumers = std::atoi(value);
-    else if (name == "--slots")
-      options.slots = std::atoi(value);
-    else {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      std::exit(2);
-    }
-  }
-  if (options.kinds.empty()) {
-    options.kinds = kinds(
-        "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform:1,progressive:16,progressive:8,progressive:4,"
-        "progressive:2,pattern:4,pattern:2");
-  }
+  const char* wanted =
+      "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform:1,progressive:16,progressive:8,progressive:4,"
+      "progressive:2,pattern:4,pattern:2";
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--group", &options.group},
+                {"--head-dim", &options.head_dim},
+                {"--window", &options.window},
+                {"--contexts", &options.contexts},
+                {"--batches", &options.batches},
+                {"--kinds", &wanted},
+                {"--patterns", &options.patterns},
+                {"--added", &options.added},
+                {"--json", &options.json},
+                {"--consumers", &options.consumers},
+                {"--slots", &options.slots}});
+  options.kinds = kinds(wanted);
   return options;
-}
-
-template <class T>
-T* device_memory(size_t count) {
-  void* memory = nullptr;
-  CUDA(cudaMalloc(&memory, count * sizeof(T)));
-  return static_cast<T*>(memory);
-}
-
-template <class T>
-T* device_copy(const std::vector<T>& values) {
-  T* memory = device_memory<T>(values.size());
-  CUDA(cudaMemcpy(memory, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return memory;
-}
-
-float half_value(uint16_t bits) {
-  __half_raw raw;
-  raw.x = bits;
-  return __half2float(__half(raw));
 }
 
 // One element of a part, decoded by the layout's definition.
@@ -147,7 +89,7 @@ double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
   uint16_t halves[2];
   if (part.bits == kFloat16Bits) {
     std::memcpy(halves, bytes + part.float16_byte(x, y), 2);
-    return half_value(halves[0]);
+    return kvasir::half_to_float(halves[0]);
   }
   int code = 0;
   for (int plane = 0; plane < part.planes(); ++plane) {
@@ -157,7 +99,7 @@ double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
   }
   std::memcpy(halves, bytes + part.parameter_byte(part.y_parameters ? y : x), 4);
   const double levels = (1 << part.element_bits()) - 1;
-  return half_value(halves[1]) + code * (half_value(halves[0]) / levels);
+  return kvasir::half_to_float(halves[1]) + code * (kvasir::half_to_float(halves[0]) / levels);
 }
 
 // All copies of one batch, and what launches need.
@@ -170,7 +112,7 @@ class Batch {
         count_(count) {
     window_ = std::min(options.window, context);
     pages_ = (context - window_) / kTokensPerPage;
-    labels_ = {kind_.labels ? options.patterns : 0, options.added, pages_, options.kv_heads};
+    labels_ = {kind_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
     block_bytes_ = labels_.head_bytes() + layout_.bytes();
     CUDA(plan_decode({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
     const int slots_of_plan = plan_.consumers * plan_.slots;
@@ -180,20 +122,20 @@ class Batch {
     set_bytes_ = page_bytes * pages_ * count;
     // 50 to 60 MB of L2: three times that between two uses of a page.
     sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
-    blocks_ = device_memory<uint8_t>(set_bytes_ * sets_);
+    blocks_ = memory_.take<uint8_t>(set_bytes_ * sets_);
     fill();
     vectors_ = labels_.fixed + (options.added ? pages_ : 0);
     table_bytes_ = PatternTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
     if (kind_.labels) {
       const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
-      tables_ = device_memory<uint8_t>(all);
+      tables_ = memory_.take<uint8_t>(all);
       bench::fill_halves<<<1024, 256>>>(reinterpret_cast<__half*>(tables_), static_cast<int64_t>(all / 2), 999);
       CUDA(cudaGetLastError());
     }
     const RowTileLayout tile = {options.head_dim};
     const size_t tiles = (window_ + kTileSize - 1) / kTileSize;
     const size_t row_bytes = tiles * tile.bytes() * options.kv_heads;
-    rows_ = device_memory<uint8_t>(row_bytes * count + 16);
+    rows_ = memory_.take<uint8_t>(row_bytes * count + 16);
     CUDA(cudaMemset(rows_, 0x11, row_bytes * count + 16));
     for (int set = 0; set < sets_; ++set) {
       std::vector<DecodeSequence> sequences;
@@ -201,7 +143,7 @@ class Batch {
         std::vector<uint64_t> references;
         for (int p = 0; p < pages_; ++p) references.push_back(page_reference(page(set, s, p), 0));
         DecodeSequence sequence = {};
-        sequence.pages = device_copy(references);
+        sequence.pages = memory_.copy(references);
         sequence.page_count = pages_;
         sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
         if (kind_.labels) {
@@ -210,30 +152,20 @@ class Batch {
           sequence.value_patterns = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
         }
         sequences.push_back(sequence);
-        owned_.push_back(const_cast<uint64_t*>(sequence.pages));
       }
-      DecodeSequence* const descriptions = device_copy(sequences);
-      owned_.push_back(descriptions);
+      DecodeSequence* const descriptions = memory_.copy(sequences);
       addresses_.emplace_back();
       for (int s = 0; s < count; ++s) addresses_.back().push_back(descriptions + s);
-      listed_.push_back(device_copy(addresses_.back()));
-      owned_.push_back(listed_.back());
+      listed_.push_back(memory_.copy(addresses_.back()));
     }
     for (size_t i = 0; i < static_cast<size_t>(count) * options.kv_heads * options.group * options.head_dim; ++i) {
       queries_host_.push_back(3.0f * unit(hashed(i + 77)));
     }
-    queries_ = device_copy(queries_host_);
-    outputs_ = device_memory<float>(queries_host_.size());
-    workspace_ = device_memory<uint8_t>(plan_.workspace_bytes);
+    queries_ = memory_.copy(queries_host_);
+    outputs_ = memory_.take<float>(queries_host_.size());
+    workspace_ = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, workspace_, nullptr));
     CUDA(cudaDeviceSynchronize());
-  }
-  ~Batch() {
-    for (void* memory : owned_) cudaFree(memory);
-    for (void* memory : {static_cast<void*>(blocks_), static_cast<void*>(rows_), static_cast<void*>(queries_),
-                         static_cast<void*>(outputs_), static_cast<void*>(workspace_), static_cast<void*>(tables_)}) {
-      cudaFree(memory);
-    }
   }
 
   size_t bytes() const {
@@ -285,12 +217,12 @@ class Batch {
           uint16_t half;
           if (key_label > 0) {
             std::memcpy(&half, tables.data() + head_table + vectors.key_byte(vector(key_label), c), 2);
-            keys[i] += half_value(half);
+            keys[i] += kvasir::half_to_float(half);
           }
           if (value_label > 0) {
             const uint8_t* from = tables.data() + table_bytes_ + head_table;
             std::memcpy(&half, from + vectors.value_byte(vector(value_label), c), 2);
-            values[i] += half_value(half);
+            values[i] += kvasir::half_to_float(half);
           }
         }
       }
@@ -350,63 +282,18 @@ class Batch {
   uint8_t* rows_ = nullptr;
   std::vector<std::vector<const DecodeSequence*>> addresses_;  // [sets][count]
   std::vector<const DecodeSequence**> listed_;                 // the same in device memory
-  std::vector<void*> owned_;
+  bench::DeviceMemory memory_;
   std::vector<float> queries_host_;
   float* queries_ = nullptr;
   float* outputs_ = nullptr;
   uint8_t* workspace_ = nullptr;
 };
 
-struct Timing {
-  double us;
-  double spread;
-};
-
-// Median time of one launch, from replays of a graph of them.
-Timing time_launches(const Batch& batch) {
-  cudaStream_t stream;
-  CUDA(cudaStreamCreate(&stream));
-  for (int i = 0; i < 3; ++i) batch.launch(i, stream);
-  cudaEvent_t begin, end;
-  CUDA(cudaEventCreate(&begin));
-  CUDA(cudaEventCreate(&end));
-  auto timed = [&](auto work) {
-    CUDA(cudaEventRecord(begin, stream));
-    work();
-    CUDA(cudaEventRecord(end, stream));
-    CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    return 1000.0 * ms;
-  };
-  const double once = timed([&] { batch.launch(0, stream); });
-  const int launches = std::clamp(static_cast<int>(3000.0 / once), 4, 200);
-  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < launches; ++i) batch.launch(i, stream);
-  cudaGraph_t graph;
-  CUDA(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t exec;
-  CUDA(cudaGraphInstantiate(&exec, graph, 0));
-  std::vector<double> times;
-  for (int i = 0; i < 25; ++i) {
-    const double us = timed([&] { CUDA(cudaGraphLaunch(exec, stream)); }) / launches;
-    if (i >= 4) times.push_back(us);
-  }
-  CUDA(cudaGraphExecDestroy(exec));
-  CUDA(cudaGraphDestroy(graph));
-  CUDA(cudaEventDestroy(begin));
-  CUDA(cudaEventDestroy(end));
-  CUDA(cudaStreamDestroy(stream));
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  return {median, (times[times.size() * 9 / 10] - times[times.size() / 10]) / median};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  bench::print_command(argc, argv);
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d, window %d\n", properties.name,
@@ -418,7 +305,7 @@ int main(int argc, char** argv) {
     for (const int batch_size : options.batches) {
       for (const int context : options.contexts) {
         const Batch batch(options, kind, context, batch_size);
-        const Timing timing = time_launches(batch);
+        const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
         const double error = batch.error();
         const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
         std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context,

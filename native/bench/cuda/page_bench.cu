@@ -15,11 +15,13 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "fill.cuh"
 #include "kernels/cuda/decode_rows.h"
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/shrink.h"
+#include "launch_timing.h"
 
 namespace {
 
@@ -27,39 +29,18 @@ using namespace kvasir::cuda;
 using kvasir::Axis;
 using kvasir::PageFormat;
 
-#define CUDA(call)                                                                                    \
-  do {                                                                                                \
-    const cudaError_t status = (call);                                                                \
-    if (status != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
-      std::exit(3);                                                                                   \
-    }                                                                                                 \
-  } while (false)
-
 struct Options {
   int kv_heads = 8, head_dim = 128, prompt = 32768, layer = 131072, replays = 25;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    const int value = std::atoi(argv[i + 1]);
-    if (name == "--kv-heads") {
-      options.kv_heads = value;
-    } else if (name == "--head-dim") {
-      options.head_dim = value;
-    } else if (name == "--prompt") {
-      options.prompt = value;
-    } else if (name == "--layer") {
-      options.layer = value;
-    } else if (name == "--replays") {
-      options.replays = value;
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      std::exit(2);
-    }
-  }
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--head-dim", &options.head_dim},
+                {"--prompt", &options.prompt},
+                {"--layer", &options.layer},
+                {"--replays", &options.replays}});
   return options;
 }
 
@@ -95,40 +76,12 @@ __global__ void count_differences(const uint32_t* a, const uint32_t* b, int64_t 
 // Prints the median time of `work`, which enqueues `repeats` times the same on the stream it is given.
 template <class Work>
 double measure(const Options& options, const std::string& name, double bytes, int repeats, const Work& work) {
-  cudaStream_t stream;
-  CUDA(cudaStreamCreate(&stream));
-  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < repeats; ++i) work(stream);
-  cudaGraph_t graph;
-  CUDA(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t exec;
-  CUDA(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t begin, end;
-  CUDA(cudaEventCreate(&begin));
-  CUDA(cudaEventCreate(&end));
-  std::vector<double> times;
-  const int warm_up = options.replays / 6;
-  for (int i = 0; i < options.replays; ++i) {
-    CUDA(cudaEventRecord(begin, stream));
-    CUDA(cudaGraphLaunch(exec, stream));
-    CUDA(cudaEventRecord(end, stream));
-    CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= warm_up) times.push_back(1000.0 * ms / repeats);
-  }
-  CUDA(cudaEventDestroy(begin));
-  CUDA(cudaEventDestroy(end));
-  CUDA(cudaGraphExecDestroy(exec));
-  CUDA(cudaGraphDestroy(graph));
-  CUDA(cudaStreamDestroy(stream));
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  const double spread = (times[times.size() * 9 / 10] - times[times.size() / 10]) / median;
-  std::printf("%-46s %9.2f us %8.0f GB/s  spread %.1f%%\n", name.c_str(), median, bytes / median / 1000.0,
-              100.0 * spread);
+  const bench::Timing timing =
+      bench::time_graph(repeats, options.replays, options.replays / 6, [&](int, cudaStream_t stream) { work(stream); });
+  std::printf("%-46s %9.2f us %8.0f GB/s  spread %.1f%%\n", name.c_str(), timing.us, bytes / timing.us / 1000.0,
+              100.0 * timing.spread);
   std::fflush(stdout);
-  return median;
+  return timing.us;
 }
 
 PageFormat format_of(kvasir::Side side, StoredCodec codec, int bits, int head_dim) {
@@ -319,7 +272,7 @@ void bench_shrink(const Options& options) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  bench::print_command(argc, argv);
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d kv heads, head dim %d, prompt %d, layer %d\n", properties.name, options.kv_heads,

@@ -13,22 +13,15 @@
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "fill.cuh"
 #include "kernels/cuda/kmeans.h"
 #include "kernels/cuda/seal_patterns.h"
+#include "launch_timing.h"
 
 namespace {
 
 using namespace kvasir::cuda;
-
-#define CUDA(call)                                                                                    \
-  do {                                                                                                \
-    const cudaError_t status = (call);                                                                \
-    if (status != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
-      std::exit(3);                                                                                   \
-    }                                                                                                 \
-  } while (false)
 
 // Rows of 64 kinds, with more noise than difference between kinds: k-means has work to do in every step.
 __global__ void fill_rows_near(__half* rows, int64_t count, int d, uint64_t seed) {
@@ -41,59 +34,22 @@ __global__ void fill_rows_near(__half* rows, int64_t count, int d, uint64_t seed
 }
 
 template <class Work>
-double median_us(int launches, Work work) {
-  cudaStream_t stream;
-  CUDA(cudaStreamCreate(&stream));
-  work(stream);
-  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  for (int i = 0; i < launches; ++i) work(stream);
-  cudaGraph_t graph;
-  CUDA(cudaStreamEndCapture(stream, &graph));
-  cudaGraphExec_t exec;
-  CUDA(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t begin, end;
-  CUDA(cudaEventCreate(&begin));
-  CUDA(cudaEventCreate(&end));
-  std::vector<float> times;
-  for (int i = 0; i < 12; ++i) {
-    CUDA(cudaEventRecord(begin, stream));
-    CUDA(cudaGraphLaunch(exec, stream));
-    CUDA(cudaEventRecord(end, stream));
-    CUDA(cudaEventSynchronize(end));
-    float ms = 0;
-    CUDA(cudaEventElapsedTime(&ms, begin, end));
-    if (i >= 2) times.push_back(1000.0f * ms / launches);
-  }
-  CUDA(cudaEventDestroy(begin));
-  CUDA(cudaEventDestroy(end));
-  CUDA(cudaGraphExecDestroy(exec));
-  CUDA(cudaGraphDestroy(graph));
-  CUDA(cudaStreamDestroy(stream));
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+double median_us(int launches, const Work& work) {
+  work(nullptr);
+  return bench::time_graph(launches, 12, 2, [&](int, cudaStream_t stream) { work(stream); }).us;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   int heads = 8, d = 128, tokens = 32768, patterns = 32, steps = 10, bits = 2;
-  const struct {
-    const char* name;
-    int* value;
-  } options[] = {{"--kv-heads", &heads},    {"--head-dim", &d},  {"--tokens", &tokens},
-                 {"--patterns", &patterns}, {"--steps", &steps}, {"--bits", &bits}};
-  for (int i = 1; i + 1 < argc; i += 2) {
-    bool known = false;
-    for (const auto& option : options) {
-      if (std::strcmp(argv[i], option.name) != 0) continue;
-      *option.value = std::atoi(argv[i + 1]);
-      known = true;
-    }
-    if (!known) {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      return 2;
-    }
-  }
+  bench::parse(argc, argv,
+               {{"--kv-heads", &heads},
+                {"--head-dim", &d},
+                {"--tokens", &tokens},
+                {"--patterns", &patterns},
+                {"--steps", &steps},
+                {"--bits", &bits}});
   const int pages = tokens / kTokensPerPage;
   tokens = pages * kTokensPerPage;
   const HeadLayout layout = {d, bits, bits};

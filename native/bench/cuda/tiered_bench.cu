@@ -14,8 +14,10 @@
 #include <cstring>
 #include <string>
 
+#include "base/half.h"
 #include "codecs/tiered/format.h"
 #include "codecs/uniform/format.h"
+#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/tiered_decode.h"
@@ -34,49 +36,18 @@ struct Options {
   const char* json = nullptr;
 };
 
-std::vector<int> numbers(const char* text) {
-  std::vector<int> list;
-  for (const char* p = text; p != nullptr && *p != 0; p = std::strchr(p, ','), p = p == nullptr ? p : p + 1) {
-    list.push_back(std::atoi(p));
-  }
-  return list;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string name = argv[i];
-    if (name == "--json") {
-      options.json = argv[i + 1];
-      continue;
-    }
-    const std::vector<int> value = numbers(argv[i + 1]);
-    if (name == "--kv-heads") {
-      options.kv_heads = value.at(0);
-    } else if (name == "--group") {
-      options.group = value.at(0);
-    } else if (name == "--n16") {
-      options.n16 = value.at(0);
-    } else if (name == "--n4") {
-      options.n4 = value.at(0);
-    } else if (name == "--contexts") {
-      options.contexts = value;
-    } else if (name == "--batches") {
-      options.batches = value;
-    } else if (name == "--value-bits") {
-      options.value_bits = value;
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", argv[i]);
-      std::exit(2);
-    }
-  }
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--group", &options.group},
+                {"--contexts", &options.contexts},
+                {"--batches", &options.batches},
+                {"--json", &options.json},
+                {"--n16", &options.n16},
+                {"--n4", &options.n4},
+                {"--value-bits", &options.value_bits}});
   return options;
-}
-
-float half_value(uint16_t bits) {
-  __half_raw raw;
-  raw.x = bits;
-  return __half2float(__half(raw));
 }
 
 uint16_t half_bits(float value) {
@@ -102,7 +73,7 @@ class Batch {
     const size_t page_bytes = pages[0].size();
     set_bytes_ = page_bytes * pages_ * count;
     sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
-    auto* const data = memory<uint8_t>(set_bytes_ * sets_);
+    auto* const data = memory_.take<uint8_t>(set_bytes_ * sets_);
     std::vector<uint8_t> cycle;
     for (const auto& page : pages) cycle.insert(cycle.end(), page.begin(), page.end());
     for (size_t at = 0; at < set_bytes_ * sets_; at += cycle.size()) {
@@ -114,11 +85,11 @@ class Batch {
     }
     TieredRequest common = {};
     common.count = count;
-    common.queries = copy(queries_);
-    common.outputs = outputs_ = memory<float>(queries_.size());
+    common.queries = memory_.copy(queries_);
+    common.outputs = outputs_ = memory_.take<float>(queries_.size());
     common.type = NumberType::kFloat32;
     common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(kDim));
-    common.workspace = memory<uint8_t>(plan_.workspace_bytes);
+    common.workspace = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, common.workspace, nullptr));
     for (int set = 0; set < sets_; ++set) {
       std::vector<DecodeSequence> sequences;
@@ -128,17 +99,14 @@ class Batch {
           table.push_back(reinterpret_cast<uint64_t>(data + set * set_bytes_ + (s * pages_ + p) * page_bytes));
         }
         DecodeSequence sequence = {};
-        sequence.pages = copy(table);
+        sequence.pages = memory_.copy(table);
         sequence.page_count = pages_;
         sequences.push_back(sequence);
       }
       requests_.push_back(common);
-      requests_.back().sequences = copy(sequences);
+      requests_.back().sequences = memory_.copy(sequences);
     }
     CUDA(cudaDeviceSynchronize());
-  }
-  ~Batch() {
-    for (void* pointer : owned_) cudaFree(pointer);
   }
 
   void launch(int i, cudaStream_t stream) const { CUDA(launch_tiered(plan_, requests_[i % sets_], stream)); }
@@ -226,7 +194,7 @@ class Batch {
     const auto half_at = [](const std::vector<uint8_t>& bytes, size_t at) {
       uint16_t bits;
       std::memcpy(&bits, bytes.data() + at, 2);
-      return half_value(bits);
+      return kvasir::half_to_float(bits);
     };
     std::vector<float> key_rows(128 * kDim), value_rows(128 * kDim);
     for (int t = 0; t < 128; ++t) {
@@ -255,20 +223,6 @@ class Batch {
     value_rows_.push_back(value_rows);
   }
 
-  template <class T>
-  T* memory(size_t count) {
-    void* pointer = nullptr;
-    CUDA(cudaMalloc(&pointer, count * sizeof(T)));
-    owned_.push_back(pointer);
-    return static_cast<T*>(pointer);
-  }
-  template <class T>
-  T* copy(const std::vector<T>& values) {
-    T* to = memory<T>(values.size());
-    CUDA(cudaMemcpy(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
-    return to;
-  }
-
   const Options& options_;
   const int count_, pages_;
   int sets_ = 0;
@@ -279,14 +233,14 @@ class Batch {
   std::vector<float> queries_;
   float* outputs_ = nullptr;
   std::vector<TieredRequest> requests_;
-  std::vector<void*> owned_;
+  bench::DeviceMemory memory_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  for (int i = 0; i < argc; ++i) std::printf("%s ", argv[i]);
+  bench::print_command(argc, argv);
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d, channels of 16 / 4 / 2 bits: %d / %d / %d\n",
