@@ -2,6 +2,7 @@
 //
 // A block takes 128 rows of the codebook for four query heads of a kv head. The last of a kv head's blocks adds up what
 // they all left, in the order of the rows, and the float16 rows of sinks and window.
+#include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/commvq_common.cuh"
 
 namespace kvasir::cuda {
@@ -113,14 +114,7 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(const __grid_constant__
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    // The barrier made the block's writes ours to publish; what other blocks published becomes ours, and with the next
-    // barrier the block's.
-    uint32_t before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(__cvta_generic_to_global(params.arrivals + group))
-                 : "memory");
-    shared.last = before == gridDim.x - 1;
+    shared.last = count_arrival(params.arrivals + group) == gridDim.x - 1;
     if (shared.last) params.arrivals[group] = 0;  // for the next launch
   }
   __syncthreads();

@@ -5,6 +5,7 @@
 // segment merges them all, in the order of the units whoever it is.
 #pragma once
 
+#include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/partial.cuh"
 #include "kernels/cuda/ring.cuh"
@@ -195,14 +196,7 @@ class BlockMerge {
     __syncthreads();
     const int j = threadIdx.x;
     if (j < list_.count && list_.jobs[j].share >= 0) {
-      // The barrier made the block's writes ours to publish; and what other blocks published becomes ours, and with the
-      // next barrier the block's.
-      uint32_t before;
-      asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                   : "=r"(before)
-                   : "l"(__cvta_generic_to_global(params_.arrivals + list_.jobs[j].segment))
-                   : "memory");
-      list_.before[list_.jobs[j].share] = before;
+      list_.before[list_.jobs[j].share] = count_arrival(params_.arrivals + list_.jobs[j].segment);
     }
     __syncthreads();
   }

@@ -9,6 +9,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/arrivals.cuh"
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -432,14 +433,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   __syncthreads();
   __shared__ bool last;
   if (threadIdx.x == 0) {
-    // The barrier made the block's writes ours to publish; what other blocks published becomes ours, and with the next
-    // barrier the block's.
-    uint32_t before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
-                 : "=r"(before)
-                 : "l"(__cvta_generic_to_global(params.arrivals + group))
-                 : "memory");
-    last = before == gridDim.x - 1;
+    last = count_arrival(params.arrivals + group) == gridDim.x - 1;
     if (last) params.arrivals[group] = 0;  // for the next launch
   }
   __syncthreads();
