@@ -57,13 +57,6 @@ void DeviceArena::give_back(uint8_t* memory, size_t, bool) noexcept {
   used_.erase(used);
 }
 
-size_t DeviceArena::held_bytes() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  size_t bytes = 0;
-  for (const auto& slab : slabs_) bytes += slab.second;
-  return bytes;
-}
-
 // With the mutex held, like what follows.
 void DeviceArena::add_slab(size_t bytes) {
   const CurrentDevice current(device_);

@@ -29,8 +29,6 @@ class DeviceArena : public Arena {
   void shrink(uint8_t* memory, size_t taken, size_t kept) noexcept override;
   void give_back(uint8_t* memory, size_t taken, bool shrinkable) noexcept override;
 
-  size_t held_bytes() const;  // of the driver
-
   static constexpr size_t kAlignment = 256;
 
  private:
@@ -40,7 +38,7 @@ class DeviceArena : public Arena {
   void release(uintptr_t begin, size_t bytes);
 
   const int device_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<std::pair<uint8_t*, size_t>> slabs_;
   std::map<uintptr_t, size_t> free_;                // by address
   std::set<std::pair<size_t, uintptr_t>> by_size_;  // the same

@@ -17,6 +17,19 @@ int power_of_two(int64_t count) {
   return static_cast<int>(power);
 }
 
+// What the requests of all fused kernels have.
+template <class Launch>
+Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, const DeviceScratch& workspace) {
+  Launch launch = {};
+  launch.count = request.count;
+  launch.queries = memory.queries;
+  launch.outputs = memory.outputs;
+  launch.type = memory.type;
+  launch.softmax_scale = request.layer->softmax_scale;
+  launch.workspace = workspace.as<void>();
+  return launch;
+}
+
 const CudaLayerState& state_of(const SequenceView& view) { return static_cast<const CudaLayerState&>(*view.state); }
 
 }  // namespace
@@ -113,7 +126,7 @@ void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Attenti
                                   const QueryMemory& memory, cudaStream_t stream) {
   std::vector<const DecodeSequence*> sequences;
   for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
-  DecodeRequest launch = {};
+  auto launch = launch_of<DecodeRequest>(request, memory, fused.workspace);
   DeviceScratch list;
   launch.sequences = sequences.data();
   if (request.count > kInlineSequences) {
@@ -123,14 +136,8 @@ void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Attenti
     launch.sequences = list.as<const DecodeSequence*>();
     launch.listed_on_device = true;
   }
-  launch.count = request.count;
-  launch.queries = memory.queries;
-  launch.outputs = memory.outputs;
-  launch.type = memory.type;
-  launch.softmax_scale = request.layer->softmax_scale;
   launch.formats = layer_.page_kinds().data();
   launch.format_count = static_cast<int>(layer_.page_kinds().size());
-  launch.workspace = fused.workspace.as<void>();
   check(launch_decode(fused.plan, launch, stream), "decode attention");
 }
 
@@ -160,7 +167,8 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
     const SequenceView& view = request.sequences[i];
     const DecodeSequence& known = state_of(view).latest();
     CommVqSequence& sequence = sequences[i];
-    sequence.pages = state_of(view).page_addresses() + (view.page_count - known.page_count);
+    // Its pages have one shape: references are addresses.
+    sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
     sequence.page_count = known.page_count;
     sequence.hidden_tokens = known.hidden_tokens;
     sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
@@ -174,16 +182,10 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
   }
   check(cudaMemcpyAsync(described.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
         "describing sequences");
-  CommVqRequest launch = {};
+  auto launch = launch_of<CommVqRequest>(request, memory, found->second.workspace);
   launch.sequences = described.as<CommVqSequence>();
-  launch.count = request.count;
-  launch.queries = memory.queries;
-  launch.outputs = memory.outputs;
-  launch.type = memory.type;
-  launch.softmax_scale = request.layer->softmax_scale;
   launch.key_tables = layer_.key_tables();
   launch.value_tables = layer_.plain_tables(Side::kValues);
-  launch.workspace = found->second.workspace.as<void>();
   check(launch_commvq(found->second.plan, launch, stream_), "CommVQ's attention");
 }
 
@@ -199,14 +201,8 @@ void LayerAttention::attend_tiered(const AttentionRequest& request, const QueryM
   const DeviceScratch described(arena_, sequences.size() * sizeof(DecodeSequence));
   check(cudaMemcpyAsync(described.as<void>(), sequences.data(), described.bytes(), cudaMemcpyHostToDevice, stream_),
         "describing sequences");
-  TieredRequest launch = {};
+  auto launch = launch_of<TieredRequest>(request, memory, found->second.workspace);
   launch.sequences = described.as<DecodeSequence>();
-  launch.count = request.count;
-  launch.queries = memory.queries;
-  launch.outputs = memory.outputs;
-  launch.type = memory.type;
-  launch.softmax_scale = request.layer->softmax_scale;
-  launch.workspace = found->second.workspace.as<void>();
   check(launch_tiered(found->second.plan, launch, stream_), "attention over tiers");
 }
 

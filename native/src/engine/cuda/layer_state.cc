@@ -21,9 +21,7 @@ CudaLayerState::CudaLayerState(const DeviceLayer& layer, DeviceArena& arena, cud
 void CudaLayerState::reserve(int64_t pages) {
   if (pages <= capacity_) return;
   const int64_t capacity = std::max(pages, capacity_ * 3 / 2 + 64);
-  DeviceScratch references(arena_, static_cast<size_t>(capacity) * sizeof(uint64_t));
-  addresses_ = DeviceScratch(arena_, static_cast<size_t>(capacity) * sizeof(uint8_t*));
-  references_ = std::move(references);
+  references_ = DeviceScratch(arena_, static_cast<size_t>(capacity) * sizeof(uint64_t));
   capacity_ = capacity;
   page_count_ = -1;
 }
@@ -34,7 +32,7 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   for (Side side : {Side::kKeys, Side::kValues}) {
     if (layer_.kind(side) != SideKind::kPattern) continue;
     const SideTable& table = *view.tables[static_cast<int>(side)];
-    update_table(side, table);
+    room_for(side, table, table.size());
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
 
@@ -63,23 +61,18 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
 }
 
 void CudaLayerState::update_pages(const SequenceView& view) {
-  // Pages at the front that were listed already stay; a shrink changes any of them.
+  // All of them: a shrink changes any, and a sealed page costs far more than a list.
   std::vector<uint64_t> references;
-  std::vector<const uint8_t*> addresses;
   for (int64_t i = 0; i < view.page_count; ++i) {
     const PageView& page = *view.pages[i];
     references.push_back(page_reference(page.data, layer_.level_of(*page.shape)));
-    addresses.push_back(page.data);
   }
   if (!references.empty()) {
     upload(references_.as<void>(), references.data(), references.size() * sizeof(uint64_t), stream_);
-    upload(addresses_.as<void>(), addresses.data(), addresses.size() * sizeof(uint8_t*), stream_);
   }
   first_page_ = view.first_page;
   page_count_ = view.page_count;
 }
-
-void CudaLayerState::update_table(Side side, const SideTable& table) { room_for(side, table, table.size()); }
 
 PatternVectors CudaLayerState::room_for(Side side, const SideTable& table, int64_t wanted) {
   Table& known = tables_[static_cast<int>(side)];

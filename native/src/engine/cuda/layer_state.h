@@ -25,8 +25,6 @@ class CudaLayerState : public LayerState {
   uint64_t epoch() const { return epoch_; }
   const DecodeSequence* description() const { return description_.as<DecodeSequence>(); }
   const DecodeSequence& latest() const { return latest_; }
-  // Addresses of the pages that the view has, in device memory; the first is page number `first_page` of the view.
-  const uint8_t* const* page_addresses() const { return addresses_.as<const uint8_t*>(); }
   // Memory for so many vectors of a side table, of which the device gets those that `table` has.
   PatternVectors room_for(Side side, const SideTable& table, int64_t vectors);
   // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of
@@ -46,7 +44,6 @@ class CudaLayerState : public LayerState {
 
   void update_pages(const SequenceView& view);
   int64_t byte_of(Side side, int vector, int channel) const;  // in a table, of kv head 0
-  void update_table(Side side, const SideTable& table);
 
   const DeviceLayer& layer_;
   DeviceArena& arena_;
@@ -54,7 +51,7 @@ class CudaLayerState : public LayerState {
   uint64_t epoch_ = 0;
   int64_t first_page_ = -1, page_count_ = -1;  // as last listed
   int64_t capacity_ = 0;                       // pages
-  DeviceScratch description_, references_, addresses_;
+  DeviceScratch description_, references_;
   DecodeSequence latest_ = {};
   Table tables_[2];
 };
