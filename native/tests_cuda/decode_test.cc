@@ -148,6 +148,20 @@ DEVICE_CASE("decode: patterns") {
   }
 }
 
+// Their blocks have different amounts of shared memory and run the same kernel.
+DEVICE_CASE("decode: plans of different sizes live side by side") {
+  Setting small = {{128, 2, 4, 1}, {{2, 2, false, true}}, {{0, 5, 9}}};
+  small.shape.patterns = true;
+  small.patterns.fixed = 8;
+  Setting large = small;
+  large.shape.sequences = 64;
+  for (const bool ascending : {true, false}) {
+    Batch first(ascending ? small : large), second(ascending ? large : small);
+    CHECK(first.plan().shared_bytes != second.plan().shared_bytes, first.plan().shared_bytes);
+    for (Batch* batch : {&first, &second}) CHECK(nmse(batch->attend(), batch->expected()) <= kExact, ascending);
+  }
+}
+
 DEVICE_CASE("decode: more patterns than labels") {
   for (const int fixed : {32, 60, 250}) {
     Setting setting = {{128, 2, 4, 2, true}, {{2, 2, false, true}}, {{0, 400, 5}, {0, 290, 0}}};

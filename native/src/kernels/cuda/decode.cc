@@ -91,7 +91,7 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
   made.shared_bytes = shared(made.slots);
   if (made.shared_bytes > most_shared) return cudaErrorInvalidValue;
-  error = instance.prepare(made.shared_bytes, &made.overlaps);
+  error = instance.prepare(most_shared, &made.overlaps);  // not this plan's bytes: others run the same kernel
   if (error != cudaSuccess) return error;
 
   const size_t partial = sizeof(float) * instance.partial_floats;
