@@ -21,6 +21,33 @@ using commvq::require_range;
 using commvq::require_rows;
 using commvq::Stage;
 
+namespace {
+
+// The tokens of one page and kv head.
+struct Part {
+  int head;
+  int64_t first;  // token
+  int count;
+  size_t code_offset;  // of its codes
+  float* rows;         // scratch for [count][head_dim]
+};
+
+// verb(part) for all of them, on the threads of the library.
+template <class Verb>
+void for_each_part(const commvq::KeyShape& shape, int64_t tokens, const Verb& verb) {
+  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
+  const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
+  require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    const int64_t first = int64_t{task / shape.kv_heads} * kPageTokens;
+    const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
+    verb(Part{task % shape.kv_heads, first, count, static_cast<size_t>(task) * shape.head_bytes(),
+              thread_scratch<Part, float>(static_cast<size_t>(kPageTokens) * shape.head_dim)});
+  });
+}
+
+}  // namespace
+
 void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements,
                                     uint8_t* codes) const {
   struct Products;
@@ -148,20 +175,14 @@ void KeyCodebook::encode(const float* rows, int64_t tokens, int refinements, uin
       norms[t] = commvq::token_norm(rows + t * width, width, &divisors[static_cast<size_t>(t)]);
     }
   });
-  const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
-  require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
-  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
-    struct Rows;
-    const int page = task / shape.kv_heads, head = task % shape.kv_heads, d = shape.head_dim;
-    const int64_t first = int64_t{page} * kPageTokens;
-    const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
-    float* const normal = thread_scratch<Rows, float>(static_cast<size_t>(kPageTokens) * d);
-    for (int t = 0; t < count; ++t) {
-      float* const row = normal + static_cast<size_t>(t) * d;
-      to_planar(shape.pairs, d, rows + (first + t) * width + static_cast<size_t>(head) * d, row);
-      for (int c = 0; c < d; ++c) row[c] /= divisors[static_cast<size_t>(first + t)];
+  for_each_part(shape, tokens, [&](const Part& part) {
+    const int d = shape.head_dim;
+    for (int t = 0; t < part.count; ++t) {
+      float* const row = part.rows + static_cast<size_t>(t) * d;
+      to_planar(shape.pairs, d, rows + (part.first + t) * width + static_cast<size_t>(part.head) * d, row);
+      for (int c = 0; c < d; ++c) row[c] /= divisors[static_cast<size_t>(part.first + t)];
     }
-    impl_->encode_head(head, normal, d, count, refinements, codes + static_cast<size_t>(task) * shape.head_bytes());
+    impl_->encode_head(part.head, part.rows, d, part.count, refinements, codes + part.code_offset);
   });
 }
 
@@ -176,21 +197,14 @@ void KeyCodebook::decode(const uint8_t* codes, const uint16_t* norms, int64_t to
       throw Error(ErrorCode::kNotFinite, "the norm of token " + std::to_string(t) + " is negative or not finite");
     }
   }
-  const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
-  const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
-  require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
-  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
-    struct Rows;
-    const int page = task / shape.kv_heads, head = task % shape.kv_heads, d = shape.head_dim;
-    const int64_t first = int64_t{page} * kPageTokens;
-    const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
-    float* const normal = thread_scratch<Rows, float>(static_cast<size_t>(kPageTokens) * d);
-    impl_->decode_head(head, codes + static_cast<size_t>(task) * shape.head_bytes(), count, normal);
-    for (int t = 0; t < count; ++t) {
-      float* const row = normal + static_cast<size_t>(t) * d;
-      const float norm = half_to_float(norms[first + t]);
+  for_each_part(shape, tokens, [&](const Part& part) {
+    const int d = shape.head_dim;
+    impl_->decode_head(part.head, codes + part.code_offset, part.count, part.rows);
+    for (int t = 0; t < part.count; ++t) {
+      float* const row = part.rows + static_cast<size_t>(t) * d;
+      const float norm = half_to_float(norms[part.first + t]);
       for (int c = 0; c < d; ++c) row[c] *= norm;
-      from_planar(shape.pairs, d, row, rows + (first + t) * shape.width() + static_cast<size_t>(head) * d);
+      from_planar(shape.pairs, d, row, rows + (part.first + t) * shape.width() + static_cast<size_t>(part.head) * d);
     }
   });
 }

@@ -29,6 +29,23 @@ void run_threads(int count, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A cache with one sequence, and what attention gives on it.
+struct KnownSequence {
+  explicit KnownSequence(int tokens)
+      : rows(support::half_rows(support::Profile::kNormal, 1, tokens, small_cache().layers[0].row_size())),
+        queries(support::float_rows(2, 1, small_cache().layers[0].query_size())),
+        output(queries.size()) {
+    cache->append(id, 0, rows.data(), rows.data(), tokens);
+    cache->attend(0, &id, 1, 1, queries.data(), output.data());
+  }
+
+  const support::CachePointer cache = support::make_cache(small_cache());
+  const int64_t id = cache->new_sequence();
+  const std::vector<float>& rows;
+  const std::vector<float> queries;
+  std::vector<float> output;
+};
+
 // One life of a sequence; returns everything that can be seen of it on the way.
 std::vector<float> live(kvasir::Cache& cache, const support::LayerChoice& layer, int seed) {
   std::vector<float> seen;
@@ -80,30 +97,22 @@ TEST_CASE("threads: many sequences at once, each as if alone") {
 
 TEST_CASE("threads: attends on one sequence overlap, while others fork it and ask for stats") {
   const support::ThreadsGuard guard(2);
-  const support::CacheChoice choice = small_cache();
-  const support::LayerChoice& layer = choice.layers[0];
-  const support::CachePointer cache = support::make_cache(choice);
-  const int64_t id = cache->new_sequence();
-  const auto rows = support::half_rows(support::Profile::kNormal, 1, 1500, layer.row_size());
-  cache->append(id, 0, rows.data(), rows.data(), 1500);
-  const auto queries = support::float_rows(2, 1, layer.query_size());
-  std::vector<float> expected(queries.size());
-  cache->attend(0, &id, 1, 1, queries.data(), expected.data());
+  const KnownSequence known(1500);
   std::atomic<int> wrong{0};
   run_threads(6, [&](int thread) {
     for (int round = 0; round < support::repeat(100); ++round) {
-      std::vector<float> output(queries.size());
+      std::vector<float> output(known.queries.size());
       if (thread == 0) {
-        if (support::stats_of(*cache)->bytes() <= 0) ++wrong;
+        if (support::stats_of(*known.cache)->bytes() <= 0) ++wrong;
         continue;
       }
-      const int64_t mine = thread == 1 ? cache->fork(id) : id;
-      cache->attend(0, &mine, 1, 1, queries.data(), output.data());
-      if (std::memcmp(output.data(), expected.data(), output.size() * sizeof(float)) != 0) ++wrong;
+      const int64_t mine = thread == 1 ? known.cache->fork(known.id) : known.id;
+      known.cache->attend(0, &mine, 1, 1, known.queries.data(), output.data());
+      if (std::memcmp(output.data(), known.output.data(), output.size() * sizeof(float)) != 0) ++wrong;
       if (thread == 1) {
-        cache->append(mine, 0, rows.data(), rows.data(), 130);
-        cache->truncate(mine, 100);
-        cache->release(mine);
+        known.cache->append(mine, 0, known.rows.data(), known.rows.data(), 130);
+        known.cache->truncate(mine, 100);
+        known.cache->release(mine);
       }
     }
   });
@@ -112,15 +121,7 @@ TEST_CASE("threads: attends on one sequence overlap, while others fork it and as
 
 TEST_CASE("threads: callers attend at once, each on its own thread while the library's are busy") {
   const support::ThreadsGuard guard(3);
-  const support::CacheChoice choice = small_cache();
-  const support::LayerChoice& layer = choice.layers[0];
-  const support::CachePointer cache = support::make_cache(choice);
-  const int64_t id = cache->new_sequence();
-  const auto rows = support::half_rows(support::Profile::kNormal, 1, 3000, layer.row_size());
-  cache->append(id, 0, rows.data(), rows.data(), 3000);
-  const auto queries = support::float_rows(2, 1, layer.query_size());
-  std::vector<float> expected(queries.size());
-  cache->attend(0, &id, 1, 1, queries.data(), expected.data());
+  const KnownSequence known(3000);
 
   // One caller keeps all of the library's threads until the others have their results.
   std::atomic<int> busy{0}, right{0};
@@ -138,9 +139,9 @@ TEST_CASE("threads: callers attend at once, each on its own thread while the lib
   });
   while (busy.load() < 3) std::this_thread::yield();
   run_threads(kCallers, [&](int) {
-    std::vector<float> output(queries.size());
-    cache->attend(0, &id, 1, 1, queries.data(), output.data());
-    right += std::memcmp(output.data(), expected.data(), output.size() * sizeof(float)) == 0;
+    std::vector<float> output(known.queries.size());
+    known.cache->attend(0, &known.id, 1, 1, known.queries.data(), output.data());
+    right += std::memcmp(output.data(), known.output.data(), output.size() * sizeof(float)) == 0;
   });
   greedy.join();
   CHECK(right.load() == kCallers);
@@ -185,16 +186,8 @@ TEST_CASE("threads: a sequence released or appended to during attends") {
 
 TEST_CASE("threads: the number of threads changes under way") {
   const support::ThreadsGuard guard(2);
-  const support::CacheChoice choice = small_cache();
-  const support::LayerChoice& layer = choice.layers[0];
-  const support::CachePointer cache = support::make_cache(choice);
-  const int64_t id = cache->new_sequence();
-  const auto rows = support::half_rows(support::Profile::kNormal, 1, 3000, layer.row_size());
-  cache->append(id, 0, rows.data(), rows.data(), 3000);
-  const auto queries = support::float_rows(2, 1, layer.query_size());
-  std::vector<float> first(queries.size());
-  cache->attend(0, &id, 1, 1, queries.data(), first.data());
-  const std::vector<double> expected(first.begin(), first.end());
+  const KnownSequence known(3000);
+  const std::vector<double> expected(known.output.begin(), known.output.end());
   std::atomic<bool> stop{false};
   std::thread resizer([&] {
     for (int i = 0; !stop.load(); ++i) kvasir::set_threads(1 + i % 4);
@@ -202,8 +195,8 @@ TEST_CASE("threads: the number of threads changes under way") {
   std::atomic<int> wrong{0};
   run_threads(3, [&](int) {
     for (int round = 0; round < support::repeat(60); ++round) {
-      std::vector<float> output(queries.size());
-      cache->attend(0, &id, 1, 1, queries.data(), output.data());
+      std::vector<float> output(known.queries.size());
+      known.cache->attend(0, &known.id, 1, 1, known.queries.data(), output.data());
       // Other splits round differently.
       if (reference::nmse(output.data(), expected) > support::between_two(support::kExactNmse)) ++wrong;
     }

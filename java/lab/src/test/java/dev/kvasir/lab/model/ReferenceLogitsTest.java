@@ -7,8 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
+import dev.kvasir.LabModel;
 import dev.kvasir.lab.Json;
-import dev.kvasir.lab.Shared;
 import java.nio.file.Path;
 import org.junit.jupiter.api.Test;
 
@@ -17,7 +17,7 @@ class ReferenceLogitsTest {
 
   @Test
   void finalLogitsAgree() throws Exception {
-    Path folder = Shared.lab();
+    Path folder = LabModel.folder();
     Model model = Model.load(folder);
     assertEquals("qwen2", model.config().type());
     Decoder decoder = new Decoder(model);
