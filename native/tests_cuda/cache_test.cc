@@ -188,6 +188,29 @@ DEVICE_CASE("cache: what the device refuses is reported once, by the next call")
   CHECK(finite, "outputs");
 }
 
+DEVICE_CASE("cache: memory that the device cannot reach is refused, and nothing is lost") {
+  const CachePointer cache = make_cache("uniform", 2);
+  const int64_t id = cache->new_sequence();
+  const DeviceNumbers rows(random_numbers(1, kRow + 1)), queries(random_numbers(2, kQuery)), outputs(kQuery);
+  alignas(16) float here[kQuery] = {};
+  const auto append = [&](const float* keys, const float* values) {
+    cache->append_device(id, 0, keys, values, ElementType::kFloat32, 1, nullptr);
+  };
+  const auto look = [&](const float* from, float* to) {
+    cache->attend_device(0, &id, 1, 1, from, to, ElementType::kFloat32, nullptr);
+  };
+  constexpr auto kRefused = kvasir::ErrorCode::kInvalidArgument;
+  CHECK(error_of([&] { append(here, rows.get()); }) == kRefused, "keys");
+  CHECK(error_of([&] { append(rows.get(), here); }) == kRefused, "values");
+  CHECK(error_of([&] { append(rows.get() + 1, rows.get()); }) == kRefused, "alignment");
+  append(rows.get(), rows.get());
+  CHECK(cache->length(id, 0) == 1, cache->length(id, 0));
+  CHECK(error_of([&] { look(here, outputs.get()); }) == kRefused, "queries");
+  CHECK(error_of([&] { look(queries.get(), here); }) == kRefused, "outputs");
+  look(queries.get(), outputs.get());
+  CHECK(std::isfinite(outputs.read(nullptr)[0]), "the device still works");
+}
+
 DEVICE_CASE("cache: caches and sequences come and go without a leak") {
   const auto rows = random_numbers(9, 600 * kRow), queries = random_numbers(10, kQuery);
   size_t before = 0, total = 0;

@@ -72,7 +72,7 @@ class Cache {
   // On a device ----------------------------------------------------------------------------------------------
   // For caches of a backend with a device ("cuda"): append and attend on its memory, in the order of one of its streams
   // (a cudaStream_t; null is the default one). Shapes as above; queries and outputs have one type, keys and values too;
-  // all begin at multiples of 16 bytes.
+  // all begin at multiples of 16 bytes, in memory that the device can reach.
   // The calls return before the work is done, and wait for nothing but what codecs without encoders there (pattern,
   // tiered, commvq) need to seal a page. Throw kUnavailable where there is no device.
   //

@@ -36,10 +36,17 @@ NumberType number_type(ElementType type) {
   }
 }
 
-// What kernels load 16 bytes at a time.
+// Kernels load 16 bytes at a time, and an address that the device cannot reach would end all work on it.
 void check_address(const char* what, const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 == 0) return;
-  throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
+  }
+  cudaPointerAttributes memory;
+  check(cudaPointerGetAttributes(&memory, address), "asking for an address");
+  if (memory.type == cudaMemoryTypeUnregistered || (memory.type == cudaMemoryTypeDevice && memory.device != kDevice)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(what) + " are not in memory that device " + std::to_string(kDevice) + " can reach");
+  }
 }
 
 size_t number_bytes(NumberType type) { return type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }

@@ -19,7 +19,8 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
   public static final int ALIGNMENT = 16;
 
   /**
-   * Checks the description. What is at the address is for the caller to know.
+   * Checks the description. Calls refuse an address that the device cannot reach; that all elements are there is for the
+   * caller to know.
    *
    * @param address of the first element
    * @param type what the elements are
@@ -33,7 +34,8 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
       throw new IllegalArgumentException("the address is null");
     }
     if (address % ALIGNMENT != 0) {
-      throw new IllegalArgumentException("the address 0x" + Long.toHexString(address) + " is no multiple of " + ALIGNMENT);
+      throw new IllegalArgumentException(
+          "the address 0x" + Long.toHexString(address) + " is no multiple of " + ALIGNMENT);
     }
   }
 
