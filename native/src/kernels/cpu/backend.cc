@@ -30,10 +30,14 @@ constexpr char kSummary[] = "x86-64 with AVX2, FMA and F16C: 256-bit vectors";
 bool available() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
-#else
-constexpr char kName[] = "neon";
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr char kName[] = "neon_dotprod";
 constexpr char kSummary[] = "AArch64 with the dot product extension (ARMv8.2): 128-bit vectors, byte dot products";
 bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#else
+constexpr char kName[] = "neon";
+constexpr char kSummary[] = "any AArch64 (ARMv8.0): 128-bit vectors";
+bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0; }
 #endif
 
 }  // namespace
