@@ -158,6 +158,17 @@ __attribute__((target("arch=armv8.2-a+dotprod"))) inline double byte_dot_product
   return 16.0 * kRegisters * kLoops;
 }
 
+__attribute__((target("arch=armv8.2-a+i8mm"))) inline double byte_matrix_products() {
+  int32x4_t sums[kRegisters] = {};
+  const int8x16_t codes = vdupq_n_s8(1), factors = vdupq_n_s8(2);
+  for (int i = 0; i < kLoops; ++i) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRegisters; ++r) sums[r] = vmmlaq_s32(sums[r], codes, factors);
+    BENCH_KEEP(sums);
+  }
+  return 32.0 * kRegisters * kLoops;
+}
+
 inline double float_products() {
   float32x4_t sums[kRegisters] = {}, a = vdupq_n_f32(0.5f);
   for (int i = 0; i < kLoops; ++i) {
@@ -190,6 +201,7 @@ inline InstructionLoops instruction_loops(const std::string& backend) {
   if (backend == "avx512") return {avx512::byte_products, avx512::float_products, avx512::short_additions};
   if (backend == "avx2") return {avx2::byte_products, avx2::float_products, avx2::short_additions};
 #elif defined(__aarch64__)
+  if (backend == "neon_i8mm") return {neon::byte_matrix_products, neon::float_products, neon::short_additions};
   if (backend == "neon_dotprod") return {neon::byte_dot_products, neon::float_products, neon::short_additions};
   if (backend == "neon") return {neon::byte_products, neon::float_products, neon::short_additions};
 #endif

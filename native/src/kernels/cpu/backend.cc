@@ -30,6 +30,10 @@ constexpr char kSummary[] = "x86-64 with AVX2, FMA and F16C: 256-bit vectors";
 bool available() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr char kName[] = "neon_i8mm";
+constexpr char kSummary[] = "AArch64 with the 8-bit matrix and dot product extensions (ARMv8.6): 128-bit vectors";
+bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
 #elif defined(__ARM_FEATURE_DOTPROD)
 constexpr char kName[] = "neon_dotprod";
 constexpr char kSummary[] = "AArch64 with the dot product extension (ARMv8.2): 128-bit vectors, byte dot products";

@@ -108,6 +108,9 @@ struct RowBlock {
     ++rows;
     return true;
   }
+
+  // After the last row, before they are multiplied.
+  void arrange(int x_begin, int x_end) { arrange_rows(bytes, byte_rows, kMaxSize, x_begin, x_end); }
 };
 
 }  // namespace kvasir::KVASIR_LEVEL

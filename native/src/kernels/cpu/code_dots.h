@@ -72,6 +72,7 @@ inline void multiply_block(const CodeMatrix& matrix, int y, int first_unit, int 
     for (int v = 0; v < kVectors; ++v) load_codes<kBits>(low[v], high[v], unit, codes[v]);
     dot_unit<kBits == 8, kRows, kVectors>(codes, bytes + unit * kUnit, kMaxSize, sums);
   }
+  settle(sums);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -80,12 +81,12 @@ inline void multiply_block(const CodeMatrix& matrix, int y, int first_unit, int 
 }
 
 // totals[row][y] = sum over the units of code(x, y) * bytes[row][x], for y_begin <= y < y_end. Of 8-bit codes it is
-// code - kByteBias.
+// code - kByteBias. The bytes have been through arrange_rows.
 template <int kBits, int kRows>
 void multiply(const CodeMatrix& matrix, int y_begin, int y_end, int first_unit, int end_unit, const int8_t* bytes,
               int32_t* totals) {
-  // Enough sums to hide the latency of the dot products, and few enough to leave registers for codes. Without a dot
-  // product instruction (16 registers) the sums are off the critical path.
+  // Enough sums to hide the latency of the dot products, and few enough to leave registers for codes. With 16
+  // registers (AVX2, which has no dot product instruction) the sums are off the critical path.
   constexpr int kVectors = kRegisters == 16 ? 1 : kRows <= 2 ? 4 : 2;
   int y = y_begin;
   for (; y + kVectors * kLanes <= y_end; y += kVectors * kLanes) {

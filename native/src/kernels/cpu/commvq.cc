@@ -187,6 +187,7 @@ void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& w
       }
       if (!block.add(values, 0, kPageTokens, {peak, energy}, weights.fast, nullptr, 0.0f)) break;
     }
+    block.arrange(0, kPageTokens);
     for (int y = 0; y < layout.codes; y += kMaxSize) {
       const int count = layout.codes - y < kMaxSize ? layout.codes - y : kMaxSize;
       const uint8_t* codes = page + commvq::kScaleBytes + static_cast<size_t>(y / CodePlane::kLanes) * stride;

@@ -28,6 +28,10 @@
 //                                  the product that all is about: sums[row][v] += the dot products of 16 codes in each
 //                                  lane of codes[v] with the 16 signed bytes at in + row * stride; kBytes for 8-bit
 //                                  codes
+//   arrange_rows(bytes, rows, stride, begin, end)
+//                                  makes rows of signed bytes, x from begin to end (multiples of 16), what dot_unit<,
+//                                  rows> takes, in place; nothing where it takes them as they are
+//   settle(sums)                   makes sums what dot_unit is said to add up, at its end; nothing where they are that
 //
 // What needs no instruction of its own is below and shared.
 #pragma once
@@ -42,6 +46,7 @@
 #include "kernels/cpu/simd_avx2.h"
 #else
 #include "kernels/cpu/simd_neon.h"
+#include "kernels/cpu/simd_neon_dots.h"
 #endif
 
 namespace kvasir::KVASIR_LEVEL {
@@ -49,6 +54,12 @@ namespace kvasir::KVASIR_LEVEL {
 // 64-byte vectors of a code plane hold 16 lanes, whatever the machine: this many registers each.
 constexpr int kPlaneLanes = 16;
 static_assert(kPlaneLanes % kLanes == 0, "a plane vector is a whole number of registers");
+
+#if !defined(__ARM_FEATURE_MATMUL_INT8)
+inline void arrange_rows(int8_t*, int, int, int, int) {}
+template <int kRows, int kVectors>
+inline void settle(I32 (&)[kRows][kVectors]) {}
+#endif
 
 inline F32 load(const float* from) {
   F32 a;

@@ -1,4 +1,4 @@
-// simd.h for AArch64, with the dot product extension or without it. Include simd.h, not this.
+// simd.h for AArch64. What its extensions change is in simd_neon_dots.h. Include simd.h, not this.
 #pragma once
 
 #include <arm_neon.h>
@@ -74,63 +74,5 @@ inline void store_bytes(int8_t* out, I32 a, I32 b, I32 c, I32 d) {
 // Bytes are multiplied as signed ones: codes below 128 are what they are, 8-bit codes need a bias.
 constexpr int kByteBias = 128;
 inline U32 sign_bytes(U32 codes) { return veorq_u32(codes, vdupq_n_u32(0x80808080u)); }
-
-#if defined(__ARM_FEATURE_DOTPROD)
-template <bool kBytes, int kRows, int kVectors>
-inline void dot_unit(const U32 (&codes)[kVectors][4], const int8_t* in, int stride, I32 (&sums)[kRows][kVectors]) {
-  for (int r = 0; r < kRows; ++r) {
-    const int8x16_t factors = vld1q_s8(in + r * stride);
-    for (int v = 0; v < kVectors; ++v) {
-      I32 sum = vdotq_laneq_s32(sums[r][v], vreinterpretq_s8_u32(codes[v][0]), factors, 0);
-      sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u32(codes[v][1]), factors, 1);
-      sum = vdotq_laneq_s32(sum, vreinterpretq_s8_u32(codes[v][2]), factors, 2);
-      sums[r][v] = vdotq_laneq_s32(sum, vreinterpretq_s8_u32(codes[v][3]), factors, 3);
-    }
-  }
-}
-#else
-// The products of two registers of bytes as 16-bit numbers, half a register each: two lanes of four.
-struct Products {
-  int16x8_t low, high;
-};
-
-inline Products multiply_bytes(int8x16_t a, int8x16_t b) {
-  return {vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b)};
-}
-inline Products multiply_add_bytes(Products sums, int8x16_t a, int8x16_t b) {
-  return {vmlal_s8(sums.low, vget_low_s8(a), vget_low_s8(b)), vmlal_high_s8(sums.high, a, b)};
-}
-
-// Four lanes of four bytes with 16 factors, added over the lane: with sdot four instructions, here ten, or fourteen for
-// 8-bit codes. Factors are -127..127. Sixteen bits hold eight products with codes below 16 (8 * 15 * 127), so steps and
-// then neighbours are added in 16 bits; of 8-bit codes they hold two (2 * 128 * 127).
-template <bool kBytes>
-inline I32 add_dots(I32 sums, const U32 (&codes)[4], const int8x16_t (&factors)[4]) {
-  const auto bytes = [&](int step) { return vreinterpretq_s8_u32(codes[step]); };
-  Products first = multiply_add_bytes(multiply_bytes(bytes(0), factors[0]), bytes(1), factors[1]);
-  if constexpr (kBytes) {
-    const Products second = multiply_add_bytes(multiply_bytes(bytes(2), factors[2]), bytes(3), factors[3]);
-    const int32x4_t low = vpadalq_s16(vpaddlq_s16(first.low), second.low);
-    const int32x4_t high = vpadalq_s16(vpaddlq_s16(first.high), second.high);
-    return vaddq_s32(sums, vpaddq_s32(low, high));
-  } else {
-    first = multiply_add_bytes(multiply_add_bytes(first, bytes(2), factors[2]), bytes(3), factors[3]);
-    return vpadalq_s16(sums, vpaddq_s16(first.low, first.high));
-  }
-}
-
-template <bool kBytes, int kRows, int kVectors>
-inline void dot_unit(const U32 (&codes)[kVectors][4], const int8_t* in, int stride, I32 (&sums)[kRows][kVectors]) {
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    const int32x4_t row = vreinterpretq_s32_s8(vld1q_s8(in + r * stride));
-    const int8x16_t factors[4] = {
-        vreinterpretq_s8_s32(vdupq_laneq_s32(row, 0)), vreinterpretq_s8_s32(vdupq_laneq_s32(row, 1)),
-        vreinterpretq_s8_s32(vdupq_laneq_s32(row, 2)), vreinterpretq_s8_s32(vdupq_laneq_s32(row, 3))};
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = add_dots<kBytes>(sums[r][v], codes[v], factors);
-  }
-}
-#endif
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -83,6 +83,7 @@ inline void multiply_chunk(const ChunkCodes& from, int first, const int8_t* byte
     dot_unit<false, kRows, kVectors>(codes, bytes + x * tiered::kColumnsPerVector, kMaxSize, sums);
   }
   mixed_unit(vectors);
+  settle(sums);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
@@ -91,7 +92,7 @@ inline void multiply_chunk(const ChunkCodes& from, int first, const int8_t* byte
 }
 
 // totals[row * kMaxSize + i] = sum over columns of code(column, token i of the chunk) * bytes[row * kMaxSize + column].
-// pair: 0 for even chunks, 1 for odd ones.
+// The bytes have been through arrange_rows. pair: 0 for even chunks, 1 for odd ones.
 template <int kRows>
 inline void multiply_chunk(const ChunkCodes& from, int pair, const int8_t* bytes, int32_t* totals) {
   constexpr int kVectors = kRegisters == 16 ? 1 : 2;

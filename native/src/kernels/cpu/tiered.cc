@@ -258,6 +258,7 @@ void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupByt
       store_bytes(to + kMaxSize, lows[0], lows[1], lows[2], lows[3]);
     }
   }
+  arrange_rows(out.bytes, 2 * kRows, kMaxSize, 0, part.columns);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) out.offset[r] = sum(offsets[r] - middles[r] * splat(part.scale[r]));
 }

@@ -206,6 +206,7 @@ void add_product_shared(const Layout& layout, const uint8_t* page, int bits, con
     for (int g = 0; g < layout.groups; ++g) {
       const Region region = region_of(layout, g);
       fill_shared(input, first, layout.x_size, scales[g], shared, block);
+      block.arrange(0, layout.x_size);
       for (int i = 0; i < digit_count; ++i) {
         multiply_for(digits[i].bits, block.byte_rows)(digits[i].matrix, region.y_begin, region.y_end, 0,
                                                       layout.x_size / kUnit, block.bytes, totals);
@@ -228,6 +229,7 @@ void add_product(const Layout& layout, const uint8_t* page, int bits, const Tile
     const Region region = region_of(layout, g);
     for (int first = 0; first < input.count; first += block.rows) {
       fill_block<kFolded>(input, first, region, scales, block);
+      block.arrange(region.x_begin, region.x_end);
       float* rows = out + static_cast<size_t>(first) * layout.y_size;
       for (int i = 0; i < digit_count; ++i) {
         multiply_for(digits[i].bits, block.byte_rows)(digits[i].matrix, region.y_begin, region.y_end,
