@@ -38,19 +38,16 @@ DEVICE_CASE("query sums: means of magnitudes, window after window") {
     void* device_queries;
     double* sums;
     float *known, *means, *scaling;
-    double** pointers;
     CUDA(cudaMalloc(&device_queries, 4 * numbers));
     CUDA(cudaMalloc(reinterpret_cast<void**>(&sums), sizeof(double) * kCount * kChannels));
     CUDA(cudaMalloc(reinterpret_cast<void**>(&known), 4 * kChannels));
     CUDA(cudaMalloc(reinterpret_cast<void**>(&means), 4 * kChannels));
     CUDA(cudaMalloc(reinterpret_cast<void**>(&scaling), 4 * kChannels));
-    CUDA(cudaMalloc(reinterpret_cast<void**>(&pointers), sizeof(double*) * kCount));
-    CUDA(cudaMemset(sums, 0, sizeof(double) * kCount * kChannels));
+    CUDA(cudaMemset(sums, 0xa5, sizeof(double) * kCount * kChannels));
     const std::vector<float> ones(kChannels, 1.0f), twos(kChannels, 2.0f);
-    CUDA(cudaMemcpy(known, ones.data(), 4 * kChannels, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy(scaling, twos.data(), 4 * kChannels, cudaMemcpyHostToDevice));
     double* const both[] = {sums, sums + kChannels};
-    CUDA(cudaMemcpy(pointers, both, sizeof both, cudaMemcpyHostToDevice));
+    for (double* each : both) CUDA(launch_clear_queries(kShape, each, known, nullptr));
     CUDA(cudaMemcpy(device_queries, narrow.empty() ? static_cast<const void*>(queries.data()) : narrow.data(),
                     (narrow.empty() ? 4 : 2) * numbers, cudaMemcpyHostToDevice));
     const auto read = [&](int64_t count, const float* factor) {
@@ -61,8 +58,12 @@ DEVICE_CASE("query sums: means of magnitudes, window after window") {
     };
     CHECK(read(0, nullptr) == ones, "nothing seen yet");
     CHECK(read(0, scaling) == twos, "scaled");
-    CUDA(launch_add_queries(kShape, device_queries, type, kTokens, kCount, pointers, nullptr));
-    CUDA(launch_add_queries(kShape, device_queries, type, kTokens, kCount, pointers, nullptr));
+    CUDA(launch_read_query_means(kShape, nullptr, nullptr, 0, scaling, means, nullptr));
+    std::vector<float> never(kChannels);
+    CUDA(cudaMemcpy(never.data(), means, 4 * kChannels, cudaMemcpyDeviceToHost));
+    CHECK(never == twos, "nothing was ever seen");
+    CUDA(launch_add_queries(kShape, device_queries, type, kTokens, kCount, both, nullptr));
+    CUDA(launch_add_queries(kShape, device_queries, type, kTokens, kCount, both, nullptr));
     const std::vector<float> got = read(2 * kTokens * 5, nullptr);
     double worst = 0.0;
     for (int i = 0; i < kChannels; ++i) {
@@ -85,7 +86,7 @@ DEVICE_CASE("query sums: means of magnitudes, window after window") {
     CUDA(cudaMemcpy(left.data(), sums + kChannels, sizeof(double) * kChannels, cudaMemcpyDeviceToHost));
     CHECK(left == std::vector<double>(kChannels, 0.0), "the window begins anew");
     for (void* pointer : {device_queries, static_cast<void*>(sums), static_cast<void*>(known),
-                          static_cast<void*>(means), static_cast<void*>(scaling), static_cast<void*>(pointers)}) {
+                          static_cast<void*>(means), static_cast<void*>(scaling)}) {
       cudaFree(pointer);
     }
   }

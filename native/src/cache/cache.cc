@@ -175,15 +175,17 @@ class Cache::Impl {
     tiles_ += tiles.computed;
     fallback_tiles_ += tiles.fallback;
     if (!plan.wants_queries) return;
-    pages = {};  // a fork holds the lock below while it waits for pages to shrink
-    const size_t size = query_size(plan, tokens);
-    std::vector<float> fetched(device ? size * count : 0);
-    if (device) engine().read_queries(*device, fetched.size(), fetched.data());
-    const float* seen = device ? fetched.data() : queries;
-    for (int i = 0; i < count; ++i) {
-      std::lock_guard<std::mutex> lock(sequences[i]->queries);
-      sequences[i]->layers[layer].observe(plan, seen + i * size, tokens);
+    pages = {};  // a fork holds a lock of those below while it waits for pages to shrink
+    std::vector<std::unique_lock<std::mutex>> observing;
+    for (Sequence* sequence : distinct(sequences)) observing.emplace_back(sequence->queries);
+    std::vector<uint8_t*> sums;
+    for (const auto& sequence : sequences) sums.push_back(sequence->layers[layer].queries().sums());
+    if (device) {
+      engine().add_queries(plan, sums.data(), count, tokens, *device);
+    } else {
+      engine().add_queries(plan, sums.data(), count, tokens, queries);
     }
+    for (const auto& sequence : sequences) sequence->layers[layer].queries().count(plan, tokens);
   }
 
   void observe(int layer, const int64_t* ids, int count, int tokens, const float* queries) {
@@ -202,11 +204,14 @@ class Cache::Impl {
     if (!plan.wants_queries) return;
     for (const auto& sequence : sequences) {
       std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-      sequence->layers[layer].prepare_queries(plan, memory_);
+      sequence->layers[layer].prepare_queries(plan, memory_, engine());
     }
     for (int i = 0; i < count; ++i) {
       std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
-      sequences[i]->layers[layer].observe(plan, queries + i * size, tokens);
+      QueryMeans& seen = sequences[i]->layers[layer].queries();
+      uint8_t* const sums = seen.sums();
+      engine().add_queries(plan, &sums, 1, tokens, queries + i * size);
+      seen.count(plan, tokens);
     }
   }
 
@@ -419,14 +424,17 @@ class Cache::Impl {
   // Locks each sequence once, in one global order: waiting writers then cannot tie readers into a knot.
   static std::vector<std::shared_lock<FairSharedMutex>> lock_shared(
       const std::vector<std::shared_ptr<Sequence>>& sequences) {
+    std::vector<std::shared_lock<FairSharedMutex>> locks;
+    for (Sequence* sequence : distinct(sequences)) locks.emplace_back(sequence->mutex);
+    return locks;
+  }
+
+  static std::vector<Sequence*> distinct(const std::vector<std::shared_ptr<Sequence>>& sequences) {
     std::vector<Sequence*> order;
     for (const auto& sequence : sequences) order.push_back(sequence.get());
     std::sort(order.begin(), order.end());
     order.erase(std::unique(order.begin(), order.end()), order.end());
-    std::vector<std::shared_lock<FairSharedMutex>> locks;
-    locks.reserve(order.size());
-    for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);
-    return locks;
+    return order;
   }
 
   static void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) {

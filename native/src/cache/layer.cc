@@ -1,6 +1,7 @@
 #include "cache/layer.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -55,18 +56,23 @@ class SequenceLayer::Seal : public SealInput {
   Memory& memory_;
 };
 
-PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, const Append& append, int64_t pages) const {
+PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const {
   PartHeads heads;
   const AttentionLayer& attention = plan.attention;
   const int kv_heads = attention.kv_heads;
   const auto d = static_cast<size_t>(attention.head_dim);
   const PageShape& shape = plan.shapes[0];
   heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
+  heads.varying.resize(static_cast<size_t>(pages));
   if (pages == 0 || !shape.varies()) return heads;
+  const QueryWindow queries = plan.wants_queries ? queries_.window() : QueryWindow{};
+  if (append.lay_out(queries, heads)) return heads;
   std::vector<float> importance(kv_heads * d, 1.0f);
-  if (plan.wants_queries && queries_) queries_.read(attention, importance.data());
+  if (queries.sums) engine.read_query_means(plan, queries, importance.data());
   // Keys are stored divided by the scaling, and meet queries multiplied by it.
-  for (size_t i = 0; i < plan.key_scaling.size(); ++i) importance[i] *= plan.key_scaling[i];
+  for (size_t i = 0; i < plan.key_scaling.size(); ++i) {
+    importance[i] = std::min(importance[i] * plan.key_scaling[i], FLT_MAX);
+  }
 
   for (Side side : {Side::kKeys, Side::kValues}) {
     const int index = static_cast<int>(side);
@@ -85,13 +91,16 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, const Append& appe
       heads.sizes[static_cast<size_t>(page * shape.parts() + part)] = static_cast<uint32_t>(bytes);
     });
   }
+  for (int64_t page = 0; page < pages; ++page) {
+    const auto first = heads.sizes.begin() + page * shape.parts();
+    heads.varying[static_cast<size_t>(page)] = std::accumulate(first, first + shape.parts(), int64_t{0});
+  }
   return heads;
 }
 
-void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory) {
+void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine) {
   if (queries_) return;
-  queries_.begin(plan.attention,
-                 memory.take(plan.index, BlockKind::kWindow, QueryMeans::bytes_for(plan.attention), BlockPlace::kHost));
+  queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kWindow, QuerySums::bytes(plan.attention)));
 }
 
 void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append) {
@@ -107,19 +116,17 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
   std::unique_ptr<LayerState> state;
   std::vector<std::shared_ptr<Page>> new_pages;
   if (!halves_ || to_seal > 0) {
-    PartHeads heads = lay_out_parts(plan, append, to_seal);
+    PartHeads heads = lay_out_parts(plan, engine, append, to_seal);
     const int64_t half_bytes = halves_ ? 0 : engine.row_bytes(plan);
-    const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QueryMeans::bytes_for(plan.attention);
-    std::vector<int64_t> extra;
-    for (int64_t page = 0; page < to_seal; ++page) extra.push_back(engine.varying_bytes(plan, heads, page));
-    const int64_t varying = std::accumulate(extra.begin(), extra.end(), int64_t{0});
+    const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QuerySums::bytes(plan.attention);
+    const int64_t varying = std::accumulate(heads.varying.begin(), heads.varying.end(), int64_t{0});
     Memory::Room room = memory.make_room(plan.index, half_bytes + query_bytes + varying, to_seal);
     if (half_bytes > 0) {
       halves = room.bytes.take(BlockKind::kWindow, half_bytes);
       engine.clear_rows(plan, halves.data());
       state = engine.make_state(plan);
     }
-    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kWindow, query_bytes, BlockPlace::kHost);
+    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kWindow, query_bytes);
     LayerState* engine_state = state ? state.get() : state_.get();
     engine.reserve(engine_state, page_count() + to_seal);
 
@@ -127,7 +134,7 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
     std::vector<NewPage> pages;
     for (const PageShape* shape : room.shapes) {
       uint32_t* sizes = heads.sizes.data() + new_pages.size() * parts;
-      const int64_t page_bytes = static_cast<int64_t>(shape->bytes()) + extra[new_pages.size()];
+      const int64_t page_bytes = static_cast<int64_t>(shape->bytes()) + heads.varying[new_pages.size()];
       for (int i = 0; i < parts; ++i) {
         const PageFormat& format = shape->formats[i >= shape->parts(Side::kKeys)];
         if (!format.varies()) sizes[i] = static_cast<uint32_t>(format.page_bytes);
@@ -154,8 +161,8 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
   // From here on nothing throws.
   if (halves) halves_ = std::move(halves);
   if (state) state_ = std::move(state);
-  if (query_block) queries_.begin(plan.attention, std::move(query_block));
-  if (queries_ && to_seal > 0) queries_.end_window(plan.attention);
+  if (query_block) queries_.begin(plan, engine, std::move(query_block));
+  if (queries_ && to_seal > 0) queries_.end_window(plan, engine);
   append.fill(halves_.data());
   for (auto& page : new_pages) {
     page_views_.push_back(&page->view());
@@ -275,7 +282,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
     engine.reserve(copy.state_.get(), page_count());
   }
   if (queries_) {
-    copy.queries_ = queries_.copy(memory.take(plan.index, BlockKind::kWindow, queries_.bytes(), BlockPlace::kHost));
+    copy.queries_ = queries_.copy(engine, memory.take(plan.index, BlockKind::kWindow, queries_.bytes()));
   }
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;

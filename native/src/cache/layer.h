@@ -39,10 +39,8 @@ class SequenceLayer {
   int64_t bytes_to_fork() const { return halves_.bytes() + queries_.bytes(); }
 
   // For layers whose codec goes by queries. A sequence without tokens must be made ready for them, which may fail.
-  void prepare_queries(const LayerPlan& plan, Memory& memory);
-  void observe(const LayerPlan& plan, const float* queries, int tokens) {
-    queries_.observe(plan.attention, queries, tokens);
-  }
+  void prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine);
+  QueryMeans& queries() { return queries_; }
 
   SequenceView view(const LayerPlan& plan) const;
 
@@ -56,7 +54,7 @@ class SequenceLayer {
 
   class Seal;
   // How the parts of pages to seal are laid out, where the codec says that for each.
-  PartHeads lay_out_parts(const LayerPlan& plan, const Append& append, int64_t pages) const;
+  PartHeads lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const;
   // A side of a sealed page, counted from the sinks on: rows[kPageTokens][kv_heads][head_dim], with room behind them.
   void decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const;
   // 16-bit rows: out[count][kv_heads][head_dim].

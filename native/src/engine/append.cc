@@ -1,5 +1,4 @@
 #include <cstring>
-#include <numeric>
 #include <string>
 
 #include "base/scratch.h"
@@ -34,17 +33,11 @@ void Append::encode_part(const NewPage& page, Side side, int kv_head, const uint
   plan_.attention.codecs[index].encode(format, gathered, out);
 }
 
-int64_t Engine::varying_bytes(const LayerPlan& plan, const PartHeads& heads, int64_t page) const {
-  const int parts = plan.shapes[0].parts();
-  const auto first = heads.sizes.begin() + page * parts;
-  return std::accumulate(first, first + parts, int64_t{0});
-}
-
 Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const DeviceQueries&) {
   throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to attend on");
 }
 
-void Engine::read_queries(const DeviceQueries&, size_t, float*) {
+void Engine::add_queries(const LayerPlan&, uint8_t* const*, int, int, const DeviceQueries&) {
   throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
 }
 

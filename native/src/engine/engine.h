@@ -36,6 +36,12 @@ struct DeviceQueries {
   void* stream;
 };
 
+// Queries that a layer of a sequence saw: sums in memory of the engine (query_sums.h), and how many they count.
+struct QueryWindow {
+  uint8_t* sums = nullptr;  // null where there never were any
+  int64_t count = 0;        // of a kv head, since pages were last sealed
+};
+
 // A page about to be sealed.
 struct NewPage {
   const PageView* view;
@@ -43,10 +49,12 @@ struct NewPage {
   int64_t number;  // counted from the sinks on
 };
 
-// The heads of parts that vary in size (CodecKernels::lay_out), and the sizes of all parts.
+// The heads of parts that vary in size (CodecKernels::lay_out), and the sizes of all parts. Where the engine lays parts
+// out itself (Append::lay_out), heads are its own to keep.
 struct PartHeads {
   std::vector<uint32_t> sizes;    // [page][part]; 0 where the part does not vary
   std::vector<uint8_t> bytes[2];  // by side: [page][kv_head][head_bytes]
+  std::vector<int64_t> varying;   // [page]: bytes beyond what its shape says
 
   // Null where the side does not vary.
   const uint8_t* head(const AttentionLayer& layer, int64_t page, int side, int kv_head) const {
@@ -69,6 +77,9 @@ class Append {
   virtual void open(const SequenceView& before, int64_t pages) = 0;
   // Body tokens first .. first + count - 1 of one kv head, as float16 values: out[count][stride]. From many threads.
   virtual void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const = 0;
+  // What CodecKernels::lay_out does for all pages, where the engine has a way of its own to do it; false where it has
+  // not. `heads` has room for the sizes of parts, and for `varying`.
+  virtual bool lay_out(const QueryWindow&, PartHeads&) { return false; }
   // What Codec::grow does, where the engine has a way of its own to do it; false where it has not.
   virtual bool grow(Side, SealInput&, SideTable&, LayerState*) { return false; }
   // Writes the pages. `state` is the layer's, also where this is its first append.
@@ -127,9 +138,19 @@ class Engine {
   // Memory of the arena; the same number of bytes.
   virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
 
-  // Pages -------------------------------------------------------------------------------------------------------
-  // Bytes of page `page` of those to seal, beyond what its shape says.
-  virtual int64_t varying_bytes(const LayerPlan& plan, const PartHeads& heads, int64_t page) const;
+  // Queries, for codecs that go by them: memory as query_sums.h has it -------------------------------------------
+  // As it is where nothing was seen.
+  virtual void clear_queries(const LayerPlan& plan, uint8_t* sums) = 0;
+  // queries: [count][tokens][query_heads][head_dim]; those of sequence i add to sums[i], and need not be finite.
+  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+                           const float* queries) = 0;
+  // The same for queries that were just attended with. For engines with a device; kUnavailable for the others.
+  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+                           const DeviceQueries& device);
+  // Mean magnitudes as a page sealed now is to see them: [kv_heads][head_dim]. Waits.
+  virtual void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) = 0;
+  // Pages were sealed: the window begins anew.
+  virtual void end_query_window(const LayerPlan& plan, const QueryWindow& window) = 0;
 
   // Appending ---------------------------------------------------------------------------------------------------
   // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite; for rows on a device, those
@@ -154,8 +175,6 @@ class Engine {
   virtual Tiles attend(const LayerPlan& plan, const AttentionRequest& request) = 0;
   // For engines with a device; kUnavailable for the others.
   virtual Tiles attend(const LayerPlan& plan, const AttentionRequest& request, const DeviceQueries& device);
-  // Queries as this machine sees them. Waits for them.
-  virtual void read_queries(const DeviceQueries& device, size_t count, float* out);
 };
 
 // Shrinks a page with the kernels of this machine, and returns its bytes after that.

@@ -56,7 +56,9 @@ static inline void cut(const float* saliency, int d, double limit16, double limi
   }
 }
 
-static inline int code_bits(int d, int n16, int n4) { return 16 * n16 + 4 * n4 + 2 * (d - n16 - n4); }
+KVASIR_HOST_DEVICE static inline int code_bits(int d, int n16, int n4) {
+  return 16 * n16 + 4 * n4 + 2 * (d - n16 - n4);
+}
 
 // Magnitudes of floats are ordered like their bits.
 static inline float float_of(uint32_t bits) {

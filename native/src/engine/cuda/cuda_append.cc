@@ -6,9 +6,12 @@
 #include "base/kmeans.h"
 #include "base/thread_pool.h"
 #include "codecs/pattern/format.h"
+#include "codecs/tiered/format.h"
 #include "engine/cuda/status.h"
+#include "engine/query_sums.h"
 #include "kernels/cuda/encode.h"
 #include "kernels/cuda/kmeans.h"
+#include "kernels/cuda/query_sums.h"
 #include "kernels/cuda/seal_patterns.h"
 
 namespace kvasir::cuda {
@@ -53,6 +56,49 @@ void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, floa
     plan_.attention.rows->from_half(head + static_cast<size_t>(first + i - begin) * d, d,
                                     out + static_cast<size_t>(i) * stride);
   }
+}
+
+TieredSealRequest CudaAppend::tiered_request() const {
+  TieredSealRequest request = {};
+  request.shape = layer_.row_shape();
+  request.keys = plan_.attention.formats[0];
+  request.values = plan_.attention.formats[1];
+  request.staging = staging_;
+  request.page_count = pages_;
+  return request;
+}
+
+TierChoices CudaAppend::choices() const { return tier_choices(layer_.row_shape(), pages_, choices_.as<void>()); }
+
+bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
+  if (layer_.family() != PageFamily::kTiered) return false;
+  const RowShape shape = layer_.row_shape();
+  const size_t parts = static_cast<size_t>(pages_) * shape.kv_heads;
+  choices_ = DeviceScratch(arena_, tier_choice_bytes(shape, pages_));
+  const DeviceScratch importance(arena_, static_cast<size_t>(shape.kv_heads) * shape.head_dim * sizeof(float));
+  TieredSealRequest request = tiered_request();
+  request.importance = importance.as<float>();
+  const QuerySums seen = queries.sums ? QuerySums::at(plan_.attention, queries.sums) : QuerySums{nullptr, nullptr};
+  check(launch_read_query_means(layer_.query_shape(), seen.sums, seen.known, queries.count, layer_.key_scaling(),
+                                importance.as<float>(), stream_),
+        "reading query sums");
+  check(choose_tiers(request, choices(), stream_), "choosing tiers");
+  std::vector<TierCounts> counts(parts);
+  check(cudaMemcpyAsync(counts.data(), choices().counts, parts * sizeof(TierCounts), cudaMemcpyDeviceToHost, stream_),
+        "reading tiers");
+  check(cudaStreamSynchronize(stream_), "reading tiers");
+  const PageShape& stored = plan_.shapes[0];
+  for (int64_t page = 0; page < pages_; ++page) {
+    int64_t bytes = tiered_table_bytes(shape.kv_heads);
+    for (int head = 0; head < shape.kv_heads; ++head) {
+      const TierCounts tiers = counts[static_cast<size_t>(page) * shape.kv_heads + head];
+      heads.sizes[static_cast<size_t>(page * stored.parts() + head)] =
+          static_cast<uint32_t>(tiered::layout_of(request.keys, tiers.n16, tiers.n4).bytes);
+      bytes += tiered_block(request.keys, request.values, tiers).bytes();
+    }
+    heads.varying[static_cast<size_t>(page)] = bytes - static_cast<int64_t>(stored.bytes());
+  }
+  return true;
 }
 
 bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState* state) {
@@ -108,12 +154,18 @@ bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState*
 
 void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
                       LayerState* state) {
-  if (layer_.family() == PageFamily::kTiered) return encode_here(pages, heads, tables);
+  if (layer_.family() == PageFamily::kTiered) return encode_tiers(pages);
   if (layer_.labels()) return encode_patterns(pages, tables, static_cast<const CudaLayerState&>(*state));
   const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
   const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
   if (!keys || !values) encode_here(pages, heads, tables);
   if (keys || values) encode_on_device(pages, keys, values);
+}
+
+void CudaAppend::encode_tiers(const std::vector<NewPage>& pages) {
+  std::vector<uint8_t*> addresses;
+  for (const NewPage& page : pages) addresses.push_back(page.data);
+  check(seal_tiered_pages(tiered_request(), choices(), addresses.data(), stream_), "sealing pages");
 }
 
 void CudaAppend::encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2],
@@ -170,9 +222,7 @@ void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, 
 
 void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
   const int parts = plan_.shapes[0].parts();
-  const bool tiered = layer_.family() == PageFamily::kTiered;
-  const bool here[2] = {tiered || layer_.kind(Side::kKeys) != SideKind::kCodes,
-                        tiered || layer_.kind(Side::kValues) != SideKind::kCodes};
+  const bool here[2] = {layer_.kind(Side::kKeys) != SideKind::kCodes, layer_.kind(Side::kValues) != SideKind::kCodes};
   const auto bytes_of = [](const NewPage& page) {
     const PageShape& shape = *page.view->shape;
     return shape.varies() ? page.view->offsets[shape.parts()] : shape.bytes();
@@ -195,26 +245,9 @@ void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads&
   });
   // A side that the device encodes is written after this.
   for (size_t i = 0; i < pages.size(); ++i) {
-    const std::vector<uint8_t> bytes = tiered ? arrange_tiers(pages[i], canonical[i]) : std::move(canonical[i]);
-    check(cudaMemcpyAsync(pages[i].data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
+    check(cudaMemcpyAsync(pages[i].data, canonical[i].data(), canonical[i].size(), cudaMemcpyHostToDevice, stream_),
           "uploading pages");
   }
-}
-
-std::vector<uint8_t> CudaAppend::arrange_tiers(const NewPage& page, const std::vector<uint8_t>& canonical) const {
-  const int heads = plan_.attention.kv_heads;
-  std::vector<uint8_t> bytes(static_cast<size_t>(tiered_table_bytes(heads)));
-  for (int head = 0; head < heads; ++head) {
-    const uint8_t* keys = canonical.data() + page.view->part_offset(Side::kKeys, head);
-    const uint8_t* values = canonical.data() + page.view->part_offset(Side::kValues, head);
-    const TieredBlock block = layer_.tiered_block(keys);
-    const TieredPlace place = {static_cast<uint32_t>(bytes.size()), static_cast<uint16_t>(block.key_chunks),
-                               static_cast<uint16_t>(block.n16)};
-    std::memcpy(bytes.data() + sizeof place * static_cast<size_t>(head), &place, sizeof place);
-    bytes.resize(bytes.size() + static_cast<size_t>(block.bytes()));
-    pack_tiered(plan_.attention.formats[0], plan_.attention.formats[1], keys, values, bytes.data() + place.offset);
-  }
-  return bytes;
 }
 
 void CudaAppend::fill(uint8_t* storage) {

@@ -8,6 +8,7 @@
 #include "engine/cuda/device_layer.h"
 #include "engine/cuda/layer_state.h"
 #include "engine/engine.h"
+#include "kernels/cuda/tiered_encode.h"
 
 namespace kvasir::cuda {
 
@@ -25,6 +26,9 @@ class CudaAppend : public Append {
 
   void open(const SequenceView& before, int64_t pages) override;
   void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override;
+  // Waits for the tiers of pages, 4 bytes a kv head, because memory for pages is taken by this machine: once for each
+  // append that seals any.
+  bool lay_out(const QueryWindow& queries, PartHeads& heads) override;
   bool grow(Side side, SealInput& input, SideTable& table, LayerState* state) override;
   void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
             LayerState* state) override;
@@ -36,8 +40,9 @@ class CudaAppend : public Append {
   size_t side_halves() const;
   void encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values);
   void encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2], const CudaLayerState& state);
-  // A page as tiered_layout.h has it, from the bytes of docs/format.md.
-  std::vector<uint8_t> arrange_tiers(const NewPage& page, const std::vector<uint8_t>& canonical) const;
+  TieredSealRequest tiered_request() const;
+  TierChoices choices() const;
+  void encode_tiers(const std::vector<NewPage>& pages);
   void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
   const DeviceLayer& layer_;
   DeviceArena& arena_;
@@ -49,6 +54,7 @@ class CudaAppend : public Append {
   int64_t pages_ = 0;
   Staging staging_ = {};
   DeviceScratch staging_memory_;
+  DeviceScratch choices_;  // tiers, from lay_out on
   mutable std::once_flag downloaded_;
   mutable std::vector<uint16_t> halves_;  // the staging, once somebody here looks at it
 };

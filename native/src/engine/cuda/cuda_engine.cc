@@ -4,10 +4,10 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "base/half.h"
 #include "engine/cuda/cuda_append.h"
 #include "engine/cuda/device_arena.h"
 #include "engine/cuda/device_layer.h"
@@ -17,6 +17,8 @@
 #include "engine/cuda/stream.h"
 #include "engine/engines.h"
 #include "engine/host/host_engine.h"
+#include "engine/query_sums.h"
+#include "kernels/cuda/query_sums.h"
 #include "kernels/cuda/shrink.h"
 
 namespace kvasir::cuda {
@@ -108,6 +110,49 @@ class CudaEngine : public Engine {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying rows");
   }
 
+  // Queries ----------------------------------------------------------------------------------------------------
+
+  void clear_queries(const LayerPlan& plan, uint8_t* sums) override {
+    const CurrentDevice current(kDevice);
+    const QuerySums at = QuerySums::at(plan.attention, sums);
+    check(launch_clear_queries(layer_of(plan).query_shape(), at.sums, at.known, stream_), "clearing query sums");
+  }
+
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const float* queries) override {
+    const CurrentDevice current(kDevice);
+    const size_t bytes = query_elements(plan, count, tokens) * sizeof(float);
+    const DeviceScratch there(*arena_, bytes);
+    upload(there.as<void>(), queries, bytes);
+    observe(plan, sums, count, tokens, there.as<void>(), NumberType::kFloat32);
+  }
+
+  // attend has seen to it that the engine's stream comes after the queries; the caller may write to them after this.
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+                   const DeviceQueries& device) override {
+    const CurrentDevice current(kDevice);
+    observe(plan, sums, count, tokens, device.queries, number_type(device.type));
+    std::lock_guard<std::mutex> lock(mutex_);
+    after_.order(stream_, static_cast<cudaStream_t>(device.stream));
+  }
+
+  void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) override {
+    const CurrentDevice current(kDevice);
+    const QuerySums at = QuerySums::at(plan.attention, window.sums);
+    const size_t bytes = static_cast<size_t>(QuerySums::channels(plan.attention)) * sizeof(float);
+    const DeviceScratch means(*arena_, bytes);
+    check(launch_read_query_means(layer_of(plan).query_shape(), at.sums, at.known, window.count, nullptr,
+                                  means.as<float>(), stream_),
+          "reading query sums");
+    download(out, means.as<void>(), bytes);
+  }
+
+  void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
+    const CurrentDevice current(kDevice);
+    const QuerySums at = QuerySums::at(plan.attention, window.sums);
+    check(launch_end_query_window(layer_of(plan).query_shape(), at.sums, at.known, window.count, stream_),
+          "ending a window of queries");
+  }
+
   // Appending --------------------------------------------------------------------------------------------------
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
@@ -165,16 +210,6 @@ class CudaEngine : public Engine {
     return layer_of(plan).part(page, side, kv_head, stream_);
   }
 
-  int64_t varying_bytes(const LayerPlan& plan, const PartHeads& heads, int64_t page) const override {
-    const DeviceLayer& layer = layer_of(plan);
-    if (layer.family() != PageFamily::kTiered) return Engine::varying_bytes(plan, heads, page);
-    int64_t bytes = tiered_table_bytes(plan.attention.kv_heads);
-    for (int head = 0; head < plan.attention.kv_heads; ++head) {
-      bytes += layer.tiered_block(heads.head(plan.attention, page, 0, head)).bytes();
-    }
-    return bytes - static_cast<int64_t>(plan.shapes[0].bytes());
-  }
-
   void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
     const CurrentDevice current(kDevice);
     const DeviceLayer& layer = layer_of(plan);
@@ -204,8 +239,7 @@ class CudaEngine : public Engine {
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
     report_refused();
     const CurrentDevice current(kDevice);
-    const size_t bytes = static_cast<size_t>(request.count) * request.tokens * plan.attention.query_heads *
-                         static_cast<size_t>(plan.attention.head_dim) * sizeof(float);
+    const size_t bytes = query_elements(plan, request.count, request.tokens) * sizeof(float);
     const DeviceScratch queries(*arena_, bytes), outputs(*arena_, bytes);
     upload(queries.as<void>(), request.queries, bytes);
     Layer& layer = *layers_[plan.index];
@@ -232,22 +266,6 @@ class CudaEngine : public Engine {
     const Tiles tiles = layer.attention.run(request, memory, layer.epoch);
     after_.order(stream_, stream);
     return tiles;
-  }
-
-  void read_queries(const DeviceQueries& device, size_t count, float* out) override {
-    const CurrentDevice current(kDevice);
-    const NumberType type = number_type(device.type);
-    std::vector<uint8_t> bytes(count * number_bytes(type));
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      before_.order(static_cast<cudaStream_t>(device.stream), stream_);
-    }
-    download(bytes.data(), device.queries, bytes.size());
-    const auto* words = reinterpret_cast<const uint16_t*>(bytes.data());
-    if (type == NumberType::kFloat32) std::memcpy(out, bytes.data(), bytes.size());
-    for (size_t i = 0; i < count && type != NumberType::kFloat32; ++i) {
-      out[i] = type == NumberType::kFloat16 ? half_to_float(words[i]) : bfloat_to_float(words[i]);
-    }
   }
 
  private:
@@ -313,9 +331,24 @@ class CudaEngine : public Engine {
     upload(page.data, copy.data(), left);
   }
 
-  static size_t query_elements(const LayerPlan& plan, const AttentionRequest& request) {
-    return static_cast<size_t>(request.count) * request.tokens * plan.attention.query_heads *
+  static size_t query_elements(const LayerPlan& plan, int count, int tokens) {
+    return static_cast<size_t>(count) * tokens * plan.attention.query_heads *
            static_cast<size_t>(plan.attention.head_dim);
+  }
+
+  void observe(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const void* queries,
+               NumberType type) {
+    std::vector<double*> list;
+    for (int i = 0; i < count; ++i) list.push_back(QuerySums::at(plan.attention, sums[i]).sums);
+    // A launch takes a sequence once; one that is there twice makes the batch take turns.
+    const bool distinct = std::set<double*>(list.begin(), list.end()).size() == list.size();
+    const int step = distinct ? count : 1;
+    for (int i = 0; i < count; i += step) {
+      const size_t offset = query_elements(plan, i, tokens) * number_bytes(type);
+      check(launch_add_queries(layer_of(plan).query_shape(), static_cast<const uint8_t*>(queries) + offset, type,
+                               tokens, step, list.data() + i, stream_),
+            "adding queries");
+    }
   }
 
   // What the device found in rows that it was given.

@@ -146,10 +146,6 @@ TieredShape DeviceLayer::tiered_shape(int sequences) const {
   return {attention.head_dim, attention.kv_heads, attention.group(), attention.formats[1].bits, sequences};
 }
 
-TieredBlock DeviceLayer::tiered_block(const uint8_t* key_part) const {
-  return cuda::tiered_block(plan_->attention.formats[0], plan_->attention.formats[1], key_part);
-}
-
 const uint8_t* DeviceLayer::part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
   if (family_ == PageFamily::kFragments) return fragment_part(page, side, kv_head, stream);
   if (family_ == PageFamily::kTiered) return tiered_part(page, side, kv_head, stream);

@@ -9,6 +9,7 @@
 #include "engine/layer_plan.h"
 #include "kernels/cuda/commvq_decode.h"
 #include "kernels/cuda/decode.h"
+#include "kernels/cuda/query_sums.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/side_format.h"
 #include "kernels/cuda/tiered_decode.h"
@@ -61,14 +62,17 @@ class DeviceLayer {
   // For PageFamily::kFragments: enough for so many sequences at once.
   DecodeShape decode_shape(int sequences) const;
   const std::vector<PageKind>& page_kinds() const { return page_kinds_; }
-  // For PageFamily::kTiered. `key_part`: its head, at least.
+  // For PageFamily::kTiered.
   TieredShape tiered_shape(int sequences) const;
-  TieredBlock tiered_block(const uint8_t* key_part) const;
   // For PageFamily::kCommVq.
   CommVqShape commvq_shape(int sequences, int64_t pages) const;
 
   // A part in the layout of docs/format.md, fetched from the device. Valid until this thread asks again. Waits.
   const uint8_t* part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
+
+  QueryShape query_shape() const {
+    return {plan_->attention.kv_heads, plan_->attention.group(), plan_->attention.head_dim};
+  }
 
   // In device memory; null where the layer has none.
   const float* key_scaling() const { return key_scaling_.as<float>(); }

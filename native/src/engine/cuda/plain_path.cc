@@ -8,6 +8,7 @@
 #include "engine/cuda/status.h"
 #include "kernels/cuda/decode_rows.h"
 #include "kernels/cuda/row_decoders.h"
+#include "kernels/cuda/tiered_rows.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -64,7 +65,11 @@ class PlainPath {
   }
 
   void pages(int64_t begin, int64_t end, int64_t position) {
-    for (Side side : {Side::kKeys, Side::kValues}) decode(side, begin, end);
+    if (layer_.family() == PageFamily::kTiered) {
+      decode_tiers(begin, end);
+    } else {
+      for (Side side : {Side::kKeys, Side::kValues}) decode(side, begin, end);
+    }
     attend((end - begin) * kPageTokens, position);
   }
 
@@ -104,27 +109,18 @@ class PlainPath {
     }
   }
 
-  // Pages whose layout no decoder of rows knows pass through this machine.
-  void decode_here(Side side, int64_t begin, int64_t end) {
-    const size_t page_floats = static_cast<size_t>(kPageTokens) * request_.head_dim;
-    const auto pages = static_cast<size_t>(end - begin);
-    std::vector<float> rows(pages * page_floats * static_cast<size_t>(request_.kv_heads));
-    for (int head = 0; head < request_.kv_heads; ++head) {
-      for (size_t i = 0; i < pages; ++i) {
-        const PageView& page = *view_.pages[begin + static_cast<int64_t>(i)];
-        const auto& codec = plan_.attention.codecs[static_cast<int>(side)];
-        codec.decode(page.format(side), layer_.part(page, side, head, stream_),
-                     rows.data() + (static_cast<size_t>(head) * pages + i) * page_floats);
-      }
-    }
-    check(cudaMemcpyAsync(rows_[static_cast<int>(side)], rows.data(), rows.size() * sizeof(float),
-                          cudaMemcpyHostToDevice, stream_),
-          "uploading rows");
+  // Both sides of pages of PageFamily::kTiered.
+  void decode_tiers(int64_t begin, int64_t end) {
+    const DeviceScratch list = page_list(begin, end);
+    const PageFormat(&formats)[2] = plan_.attention.formats;
+    check(launch_tiered_rows(
+              {formats[0], formats[1], request_.kv_heads, list.as<const uint8_t*>(), end - begin, {rows_[0], rows_[1]}},
+              stream_),
+          "decoding pages");
   }
 
   void decode(Side side, int64_t begin, int64_t end) {
     const int index = static_cast<int>(side);
-    if (layer_.family() == PageFamily::kTiered) return decode_here(side, begin, end);
     const PageShape& shape = *view_.pages[begin]->shape;
     const PageFormat& format = shape.formats[index];
     const int64_t count = end - begin;

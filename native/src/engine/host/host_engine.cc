@@ -7,6 +7,7 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "engine/host/query_means.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -165,6 +166,23 @@ class HostEngine : public Engine {
     plan.attention.rows->to_half(rows, ElementType::kFloat32, elements, half_row(plan, storage, side, kv_head, first));
   }
   void copy(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
+
+  void clear_queries(const LayerPlan& plan, uint8_t* sums) override {
+    kvasir::clear_queries(plan.attention, QuerySums::at(plan.attention, sums));
+  }
+  using Engine::add_queries;
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const float* queries) override {
+    const size_t size = static_cast<size_t>(tokens) * plan.attention.query_heads * plan.attention.head_dim;
+    for (int i = 0; i < count; ++i) {
+      kvasir::add_queries(plan.attention, queries + i * size, tokens, QuerySums::at(plan.attention, sums[i]));
+    }
+  }
+  void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) override {
+    kvasir::read_query_means(plan.attention, QuerySums::at(plan.attention, window.sums), window.count, out);
+  }
+  void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
+    kvasir::end_query_window(plan.attention, QuerySums::at(plan.attention, window.sums), window.count);
+  }
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
     if (rows.on_device) {

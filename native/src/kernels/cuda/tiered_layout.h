@@ -45,7 +45,7 @@ struct TieredPlace {
   uint16_t n16;  // channels of the 16-bit tier
 };
 static_assert(sizeof(TieredPlace) == 8, "read as one vector");
-constexpr int tiered_table_bytes(int kv_heads) {
+KVASIR_HOST_DEVICE constexpr int tiered_table_bytes(int kv_heads) {
   return (static_cast<int>(sizeof(TieredPlace)) * kv_heads + 127) / 128 * 128;
 }
 
@@ -79,6 +79,11 @@ struct TieredBlock {
   KVASIR_HOST_DEVICE constexpr int elements_offset() const { return channels_offset() + (n16 + 15) / 16 * 16; }
   KVASIR_HOST_DEVICE constexpr int bytes() const { return (elements_offset() + 256 * n16 + 127) / 128 * 128; }
 };
+
+// Of a block that begins at `offset`.
+KVASIR_HOST_DEVICE constexpr TieredPlace tiered_place(uint64_t offset, const TieredBlock& block) {
+  return {static_cast<uint32_t>(offset), static_cast<uint16_t>(block.key_chunks), static_cast<uint16_t>(block.n16)};
+}
 
 // Whether attention has a kernel for these formats: head dims of layout.h; tiered keys; uniform values of 2 or 4 bits
 // by token, in groups that are whole multiples of 32 channels.
