@@ -1,8 +1,8 @@
 // Times decode attention on tiered keys with uniform values: microseconds, GB/s of the device's own layout, and the
-// error of one query head against double.
+// error of one query head against double. Then what sealing and decoding the pages of 32K tokens take.
 //
 //   tiered_bench [--kv-heads 8] [--group 4] [--contexts 8192,32768,131072] [--batches 1,16] [--value-bits 2,4]
-//                [--n16 3] [--n4 20] [--json FILE]
+//                [--n16 3] [--n4 20] [--key-group 32] [--value-group 32] [--json FILE]
 //
 // Head dim 128. n16 channels of a page have 16 bits and n4 have 4: by default 2.64 bits a key element, what a budget of
 // 2.7 gives. Pages are random, 8 of them, over and over; launches go round enough copies of the batch that none finds
@@ -21,6 +21,8 @@
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/tiered_decode.h"
+#include "kernels/cuda/tiered_encode.h"
+#include "kernels/cuda/tiered_rows.h"
 #include "launch_timing.h"
 
 namespace {
@@ -31,7 +33,7 @@ constexpr int kDim = 128;
 constexpr int kDistinct = 8;
 
 struct Options {
-  int kv_heads = 8, group = 4, n16 = 3, n4 = 20;
+  int kv_heads = 8, group = 4, n16 = 3, n4 = 20, key_group = 32, value_group = 32;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, value_bits = {2, 4};
   const char* json = nullptr;
 };
@@ -46,6 +48,8 @@ Options parse(int argc, char** argv) {
                 {"--json", &options.json},
                 {"--n16", &options.n16},
                 {"--n4", &options.n4},
+                {"--key-group", &options.key_group},
+                {"--value-group", &options.value_group},
                 {"--value-bits", &options.value_bits}});
   return options;
 }
@@ -61,13 +65,16 @@ class Batch {
  public:
   Batch(const Options& options, int value_bits, int context, int count)
       : options_(options), count_(count), pages_(context / kTokensPerPage) {
-    CUDA(plan_tiered({kDim, options.kv_heads, options.group, value_bits, count}, &plan_));
     keys_.head_dim = values_.head_dim = kDim;
-    keys_.group = values_.group = 32;
+    keys_.group = options.key_group;
+    values_.group = options.value_group;
     values_.side = kvasir::Side::kValues;
     values_.bits = value_bits;
     values_.axis = kvasir::Axis::kToken;
     values_.page_bytes = kvasir::uniform::layout_of(values_).bytes;
+    const TieredFormat format = tiered_format(keys_, values_);
+    CUDA(plan_tiered({kDim, options.kv_heads, options.group, value_bits, count, format.key_group, format.value_group},
+                     &plan_));
     std::vector<std::vector<uint8_t>> pages;
     for (int i = 0; i < kDistinct; ++i) pages.push_back(make_page(i));
     const size_t page_bytes = pages[0].size();
@@ -179,8 +186,7 @@ class Batch {
         }
       }
       const TieredBlock block = tiered_block(keys_, values_, keys.data());
-      const TieredPlace place = {static_cast<uint32_t>(page.size()), static_cast<uint16_t>(block.key_chunks),
-                                 static_cast<uint16_t>(block.n16)};
+      const TieredPlace place = {static_cast<uint32_t>(page.size()), counts[0], counts[1]};
       std::memcpy(page.data() + sizeof place * h, &place, sizeof place);
       page.resize(page.size() + static_cast<size_t>(block.bytes()));
       pack_tiered(keys_, values_, keys.data(), values.data(), page.data() + place.offset);
@@ -209,13 +215,14 @@ class Batch {
           const int in_plane = narrow < 0 ? column : narrow;
           const int parameter = narrow < 0 ? column : layout.wide.columns + narrow, levels = (1 << plane.bits) - 1;
           const int code = keys[offset + plane.byte_of(in_plane, t)] >> plane.bit_of(t) & levels;
-          key = half_at(keys, layout.lo_offset(t / 32) + 2 * parameter) +
-                half_at(keys, layout.range_offset(t / 32) + 2 * parameter) * code / levels;
+          const int group = t / keys_.group;
+          key = half_at(keys, layout.lo_offset(group) + 2 * parameter) +
+                half_at(keys, layout.range_offset(group) + 2 * parameter) * code / levels;
         }
       }
       for (int c = 0; c < kDim; ++c) {
-        const float range = half_at(values, plain.range_offset(c / 32) + 2 * t);
-        value_rows[t * kDim + c] = half_at(values, plain.lo_offset(c / 32) + 2 * t) +
+        const float range = half_at(values, plain.range_offset(c / values_.group) + 2 * t);
+        value_rows[t * kDim + c] = half_at(values, plain.lo_offset(c / values_.group) + 2 * t) +
                                    range * plain.get(values.data(), t, c) / ((1 << values_.bits) - 1);
       }
     }
@@ -235,6 +242,58 @@ class Batch {
   std::vector<TieredRequest> requests_;
   bench::DeviceMemory memory_;
 };
+
+// Every channel has another range, so that thresholds and budgets find what to choose.
+void time_pages(const Options& options, int value_bits) {
+  constexpr int64_t kTokens = 32768, kPages = kTokens / kTokensPerPage;
+  bench::DeviceMemory memory;
+  const size_t side = static_cast<size_t>(options.kv_heads) * kTokens * kDim;
+  std::vector<uint16_t> rows;
+  for (size_t i = 0; i < side; ++i) {
+    rows.push_back(half_bits(bench::unit(bench::hashed(i)) * static_cast<float>(1 + i % kDim % 9)));
+  }
+  TieredSealRequest request = {};
+  request.shape = {options.kv_heads, kDim};
+  request.keys.head_dim = request.values.head_dim = kDim;
+  request.keys.group = options.key_group;
+  request.keys.numbers[kvasir::tiered::kMode] = kvasir::tiered::kBudget;
+  request.keys.numbers[kvasir::tiered::kKeyBits] = 2.7f;
+  request.values.group = options.value_group;
+  request.values.bits = value_bits;
+  request.values.side = kvasir::Side::kValues;
+  request.values.axis = kvasir::Axis::kToken;
+  request.staging = {{memory.copy(rows), memory.copy(rows)}, kTokens};
+  request.page_count = kPages;
+  const TierChoices choices =
+      tier_choices(request.shape, kPages, memory.take<uint8_t>(tier_choice_bytes(request.shape, kPages)));
+  CUDA(choose_tiers(request, choices, nullptr));
+  std::vector<TierCounts> counts(static_cast<size_t>(kPages) * options.kv_heads);
+  CUDA(cudaMemcpy(counts.data(), choices.counts, counts.size() * sizeof counts[0], cudaMemcpyDeviceToHost));
+  std::vector<uint8_t*> pages;
+  size_t written = 0;
+  for (int64_t p = 0; p < kPages; ++p) {
+    size_t bytes = static_cast<size_t>(tiered_table_bytes(options.kv_heads));
+    for (int h = 0; h < options.kv_heads; ++h) {
+      const TierCounts tiers = counts[static_cast<size_t>(p) * options.kv_heads + h];
+      bytes +=
+          static_cast<size_t>(tiered_block(tiered_format(request.keys, request.values), tiers.n16, tiers.n4).bytes());
+    }
+    pages.push_back(memory.take<uint8_t>(bytes));
+    written += bytes;
+  }
+  const bench::Timing choosing =
+      bench::time_launches([&](int, cudaStream_t stream) { CUDA(choose_tiers(request, choices, stream)); });
+  const bench::Timing sealing = bench::time_launches(
+      [&](int, cudaStream_t stream) { CUDA(seal_tiered_pages(request, choices, pages.data(), stream)); });
+  const TieredRows decoding = {request.keys,     request.values,
+                               options.kv_heads, memory.copy(pages),
+                               kPages,           {memory.take<float>(side), memory.take<float>(side)}};
+  const bench::Timing reading =
+      bench::time_launches([&](int, cudaStream_t stream) { CUDA(launch_tiered_rows(decoding, stream)); });
+  std::printf(
+      "32768 tokens, values of %d bits: tiers %.1f us, sealing %.1f us (%.0f GB/s read + written), rows %.1f us\n",
+      value_bits, choosing.us, sealing.us, static_cast<double>(4 * side + written) / sealing.us / 1000.0, reading.us);
+}
 
 }  // namespace
 
@@ -262,5 +321,6 @@ int main(int argc, char** argv) {
       }
     }
   }
+  for (const int bits : options.value_bits) time_pages(options, bits);
   return 0;
 }

@@ -71,7 +71,7 @@ TieredSealRequest CudaAppend::tiered_request() const {
 TierChoices CudaAppend::choices() const { return tier_choices(layer_.row_shape(), pages_, choices_.as<void>()); }
 
 bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
-  if (layer_.family() != PageFamily::kTiered) return false;
+  if (layer_.kind(Side::kKeys) != SideKind::kTiered) return false;
   const RowShape shape = layer_.row_shape();
   const size_t parts = static_cast<size_t>(pages_) * shape.kv_heads;
   choices_ = DeviceScratch(arena_, tier_choice_bytes(shape, pages_));
@@ -88,15 +88,17 @@ bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
         "reading tiers");
   check(cudaStreamSynchronize(stream_), "reading tiers");
   const PageShape& stored = plan_.shapes[0];
+  const bool arranged = layer_.family() == PageFamily::kTiered;  // as tiered_layout.h has them
   for (int64_t page = 0; page < pages_; ++page) {
-    int64_t bytes = tiered_table_bytes(shape.kv_heads);
+    int64_t varying = arranged ? tiered_table_bytes(shape.kv_heads) - static_cast<int64_t>(stored.bytes()) : 0;
     for (int head = 0; head < shape.kv_heads; ++head) {
       const TierCounts tiers = counts[static_cast<size_t>(page) * shape.kv_heads + head];
-      heads.sizes[static_cast<size_t>(page * stored.parts() + head)] =
-          static_cast<uint32_t>(tiered::layout_of(request.keys, tiers.n16, tiers.n4).bytes);
-      bytes += tiered_block(request.keys, request.values, tiers).bytes();
+      const size_t bytes = tiered::layout_of(request.keys, tiers.n16, tiers.n4).bytes;
+      heads.sizes[static_cast<size_t>(page * stored.parts() + head)] = static_cast<uint32_t>(bytes);
+      varying +=
+          arranged ? tiered_block(layer_.tiered_format(), tiers.n16, tiers.n4).bytes() : static_cast<int64_t>(bytes);
     }
-    heads.varying[static_cast<size_t>(page)] = bytes - static_cast<int64_t>(stored.bytes());
+    heads.varying[static_cast<size_t>(page)] = varying;
   }
   return true;
 }
@@ -158,7 +160,9 @@ void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads,
   if (layer_.labels()) return encode_patterns(pages, tables, static_cast<const CudaLayerState&>(*state));
   const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
   const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
-  if (!keys || !values) encode_here(pages, heads, tables);
+  const bool tiers = layer_.kind(Side::kKeys) == SideKind::kTiered;
+  if ((!keys && !tiers) || !values) encode_here(pages, heads, tables);
+  if (tiers) encode_tiered_parts(pages);
   if (keys || values) encode_on_device(pages, keys, values);
 }
 
@@ -166,6 +170,21 @@ void CudaAppend::encode_tiers(const std::vector<NewPage>& pages) {
   std::vector<uint8_t*> addresses;
   for (const NewPage& page : pages) addresses.push_back(page.data);
   check(seal_tiered_pages(tiered_request(), choices(), addresses.data(), stream_), "sealing pages");
+}
+
+void CudaAppend::encode_tiered_parts(const std::vector<NewPage>& pages) {
+  const PageShape& shape = plan_.shapes[0];
+  std::vector<uint8_t*> addresses;
+  std::vector<uint32_t> offsets;
+  for (const NewPage& page : pages) {
+    addresses.push_back(page.data);
+    offsets.insert(offsets.end(), page.view->offsets, page.view->offsets + shape.parts() + 1);
+  }
+  const DeviceScratch there(arena_, offsets.size() * sizeof(uint32_t));
+  check(cudaMemcpyAsync(there.as<void>(), offsets.data(), there.bytes(), cudaMemcpyHostToDevice, stream_),
+        "uploading offsets");
+  const PageTable table = {there.as<uint32_t>(), shape.parts(), static_cast<int>(shape.table_bytes())};
+  check(seal_tiered_parts(tiered_request(), choices(), table, addresses.data(), stream_), "sealing pages");
 }
 
 void CudaAppend::encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2],
@@ -222,7 +241,8 @@ void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, 
 
 void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
   const int parts = plan_.shapes[0].parts();
-  const bool here[2] = {layer_.kind(Side::kKeys) != SideKind::kCodes, layer_.kind(Side::kValues) != SideKind::kCodes};
+  const SideKind kinds[2] = {layer_.kind(Side::kKeys), layer_.kind(Side::kValues)};
+  const bool here[2] = {kinds[0] != SideKind::kCodes && kinds[0] != SideKind::kTiered, kinds[1] != SideKind::kCodes};
   const auto bytes_of = [](const NewPage& page) {
     const PageShape& shape = *page.view->shape;
     return shape.varies() ? page.view->offsets[shape.parts()] : shape.bytes();

@@ -43,6 +43,7 @@ class CudaAppend : public Append {
   TieredSealRequest tiered_request() const;
   TierChoices choices() const;
   void encode_tiers(const std::vector<NewPage>& pages);
+  void encode_tiered_parts(const std::vector<NewPage>& pages);
   void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
   const DeviceLayer& layer_;
   DeviceArena& arena_;

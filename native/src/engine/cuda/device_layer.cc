@@ -143,7 +143,9 @@ DecodeShape DeviceLayer::decode_shape(int sequences) const {
 
 TieredShape DeviceLayer::tiered_shape(int sequences) const {
   const AttentionLayer& attention = plan_->attention;
-  return {attention.head_dim, attention.kv_heads, attention.group(), attention.formats[1].bits, sequences};
+  const TieredFormat format = tiered_format();
+  return {attention.head_dim, attention.kv_heads, attention.group(), format.value_bits,
+          sequences,          format.key_group,   format.value_group};
 }
 
 const uint8_t* DeviceLayer::part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
@@ -176,7 +178,7 @@ const uint8_t* DeviceLayer::fragment_part(const PageView& page, Side side, int k
 const uint8_t* DeviceLayer::tiered_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
   TieredPlace place;
   download(&place, page.data + sizeof place * static_cast<size_t>(kv_head), sizeof place, stream);
-  const TieredBlock layout = {plan_->attention.head_dim, page.format(Side::kValues).bits, place.key_chunks, place.n16};
+  const TieredBlock layout = tiered_block(tiered_format(), place);
   const size_t key_bytes = page.part_bytes(Side::kKeys, kv_head), value_bytes = page.part_bytes(Side::kValues, kv_head);
   auto* out = thread_scratch<DeviceLayer, uint8_t>(key_bytes + value_bytes + static_cast<size_t>(layout.bytes()));
   uint8_t* block = out + key_bytes + value_bytes;

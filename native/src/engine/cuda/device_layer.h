@@ -64,6 +64,9 @@ class DeviceLayer {
   const std::vector<PageKind>& page_kinds() const { return page_kinds_; }
   // For PageFamily::kTiered.
   TieredShape tiered_shape(int sequences) const;
+  TieredFormat tiered_format() const {
+    return cuda::tiered_format(plan_->attention.formats[0], plan_->attention.formats[1]);
+  }
   // For PageFamily::kCommVq.
   CommVqShape commvq_shape(int sequences, int64_t pages) const;
 

@@ -2,12 +2,12 @@
 
 namespace kvasir::cuda {
 
-cudaError_t prepare_tiered_4(int head_dim, int shared_bytes) {
-  return with_tiered_instance<4>(head_dim, [&](auto instance) { return instance.prepare(shared_bytes); });
+cudaError_t prepare_tiered_4(int head_dim, int key_group, int shared_bytes) {
+  return with_tiered_instance<4>(head_dim, key_group, [&](auto instance) { return instance.prepare(shared_bytes); });
 }
 
 cudaError_t launch_tiered_4(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream) {
-  return with_tiered_instance<4>(head_dim,
+  return with_tiered_instance<4>(head_dim, params.key_group,
                                  [&](auto instance) { return instance.launch(params, shared_bytes, stream); });
 }
 

@@ -25,7 +25,7 @@ struct Params {
 };
 
 struct Shared {
-  uint16_t low[kTokenGroups][kMaxHeadDim], high[kTokenGroups][kMaxHeadDim];  // float16
+  uint16_t low[kTokenSpans][kMaxHeadDim], high[kTokenSpans][kMaxHeadDim];  // float16
   float saliency[kMaxHeadDim];
   double sum;
   float least;
@@ -42,7 +42,7 @@ __device__ __forceinline__ float float_of(uint16_t half) { return __half2float(_
 // Extremes of each channel over each 32 tokens.
 __device__ __forceinline__ void find_extremes(const uint16_t* rows, int d, Shared& shared) {
   const int pairs = d / 2;
-  for (int i = threadIdx.x; i < kTokenGroups * pairs; i += kThreads) {
+  for (int i = threadIdx.x; i < kTokenSpans * pairs; i += kThreads) {
     const int pair = i % pairs, group = i / pairs;
     const auto* from = reinterpret_cast<const __half2*>(rows + static_cast<int64_t>(group) * 32 * d) + pair;
     __half2 low = from[0], high = low;
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   float saliency = -1.0f;
   if (present) {
     float low = float_of(shared.low[0][thread]), high = float_of(shared.high[0][thread]);
-    for (int g = 1; g < kTokenGroups; ++g) {
+    for (int g = 1; g < kTokenSpans; ++g) {
       low = fminf(low, float_of(shared.low[g][thread]));
       high = fmaxf(high, float_of(shared.high[g][thread]));
     }
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   params.choices.channels[part * d + place] = static_cast<uint8_t>(thread);
 
   const int slots = format.group / 32;  // of 32 tokens that share parameters
-  uint32_t* const parameters = params.choices.parameters + part * kTokenGroups * d + thread;
-  for (int first = 0; first < kTokenGroups; first += slots) {
+  uint32_t* const parameters = params.choices.parameters + part * kTokenSpans * d + thread;
+  for (int first = 0; first < kTokenSpans; first += slots) {
     float low = float_of(shared.low[first][thread]), high = float_of(shared.high[first][thread]);
     for (int g = first + 1; g < first + slots; ++g) {
       low = fminf(low, float_of(shared.low[g][thread]));
@@ -188,7 +188,7 @@ size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 size_t tier_choice_bytes(const RowShape& shape, int64_t page_count) {
   const size_t parts = static_cast<size_t>(page_count) * shape.kv_heads, d = static_cast<size_t>(shape.head_dim);
-  return aligned(parts * sizeof(TierCounts)) + aligned(parts * kTokenGroups * d * sizeof(uint32_t)) + parts * d;
+  return aligned(parts * sizeof(TierCounts)) + aligned(parts * kTokenSpans * d * sizeof(uint32_t)) + parts * d;
 }
 
 TierChoices tier_choices(const RowShape& shape, int64_t page_count, void* scratch) {
@@ -198,7 +198,7 @@ TierChoices tier_choices(const RowShape& shape, int64_t page_count, void* scratc
   choices.counts = reinterpret_cast<TierCounts*>(memory);
   memory += aligned(parts * sizeof(TierCounts));
   choices.parameters = reinterpret_cast<uint32_t*>(memory);
-  choices.channels = memory + aligned(parts * kTokenGroups * d * sizeof(uint32_t));
+  choices.channels = memory + aligned(parts * kTokenSpans * d * sizeof(uint32_t));
   return choices;
 }
 

@@ -25,6 +25,8 @@ int splits_for(const TieredPlan& plan, int count) {
 cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   if (!head_dim_supported(shape.head_dim) || shape.kv_heads < 1 || shape.group < 1) return cudaErrorInvalidValue;
   if (shape.value_bits != 2 && shape.value_bits != 4) return cudaErrorInvalidValue;
+  if (shape.key_group != 32 && shape.key_group != 128) return cudaErrorInvalidValue;
+  if (shape.value_group < 32 || shape.value_group % 32 != 0) return cudaErrorInvalidValue;
   if (shape.sequences < 1 || shape.sequences > kMaxSequences) return cudaErrorInvalidValue;
   int device = 0, processors = 0;
   cudaError_t error = cudaGetDevice(&device);
@@ -35,7 +37,8 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   made.row_blocks = (shape.group + 3) / 4;
   made.blocks = processors;
   made.shared_bytes = tiered_shared_bytes(shape.head_dim, shape.value_bits);
-  error = (shape.value_bits == 2 ? prepare_tiered_2 : prepare_tiered_4)(shape.head_dim, made.shared_bytes);
+  error =
+      (shape.value_bits == 2 ? prepare_tiered_2 : prepare_tiered_4)(shape.head_dim, shape.key_group, made.shared_bytes);
   if (error != cudaSuccess) return error;
   int parts = 0;
   for (int count = 1; count <= shape.sequences; ++count) parts = std::max(parts, count * splits_for(made, count));
@@ -64,6 +67,12 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   params.group = plan.shape.group;
   params.row_blocks = plan.row_blocks;
   params.splits = splits_for(plan, request.count);
+  const TieredFormat format = plan.shape.format();
+  params.key_group = format.key_group;
+  params.value_bytes = format.value_bytes();
+  for (int v = 0; v < format.value_chunks(); ++v) {
+    params.value_groups |= uint32_t{32 * v % format.value_group == 0} << v;
+  }
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   return (plan.shape.value_bits == 2 ? launch_tiered_2 : launch_tiered_4)(plan.shape.head_dim, params,

@@ -1,7 +1,7 @@
 // Decode attention over tiered keys and uniform values on the device: the launch API.
 //
 //   TieredPlan plan;
-//   plan_tiered({128, 8, 4, 2, 16}, &plan);   // head dim, kv heads, query heads a kv head, value bits, sequences
+//   plan_tiered({128, 8, 4, 2, 16}, &plan);    // head dim, kv heads, query heads a kv head, value bits, sequences
 //   cudaMalloc(&workspace, plan.workspace_bytes);
 //   clear_workspace(plan, workspace, stream);  // once; launches leave it as they found it
 //   launch_tiered(plan, request, stream);      // any number of times, one at a time per workspace
@@ -23,9 +23,12 @@ namespace kvasir::cuda {
 struct TieredShape {
   int head_dim;  // head_dim_supported
   int kv_heads;
-  int group;       // query heads of a kv head; more than 4 read the pages again
-  int value_bits;  // 2 or 4
-  int sequences;   // most that a launch will have, 1..4096
+  int group;                             // query heads of a kv head; more than 4 read the pages again
+  int value_bits;                        // 2 or 4
+  int sequences;                         // most that a launch will have, 1..4096
+  int key_group = 32, value_group = 32;  // of TieredFormat
+
+  TieredFormat format() const { return {head_dim, value_bits, key_group, value_group}; }
 };
 
 struct TieredPlan {

@@ -28,23 +28,36 @@ __device__ __forceinline__ void wait_copies() {
 // What a warp knows of one of its pages.
 struct TieredPage {
   const uint8_t* block;
-  int key_chunks;
   int n16;
+  int n4;
 };
 
 // Copies the chunks of a warp's pages, in order, a few chunks ahead of where they are used.
-template <int D, int kBits>
+template <int D, int kBits, int kKeyGroup>
 class TieredFetcher {
  public:
   static constexpr int kSlotBytes = tiered_slot_bytes(kBits);
   static constexpr int kSlots = tiered_slots(kBits);
-  static constexpr int kValueChunkBytes = TieredBlock{D, kBits, 0, 0}.value_chunk_bytes();
+  static constexpr TieredFormat kFormat = {D, kBits, kKeyGroup, 32};  // but for the groups of values
+  static constexpr int kWideBytes = kFormat.wide_chunk_bytes(), kNarrowBytes = kFormat.narrow_chunk_bytes();
+  static constexpr int kValueCodeBytes = kFormat.value_code_bytes();
 
-  __device__ TieredFetcher(const uint64_t* pages, int first, int end, int kv_head, int lane, uint8_t* slots,
-                           TieredPage* queue)
-      : pages_(pages), page_(first), end_(end), kv_head_(kv_head), lane_(lane), slots_(slots), queue_(queue) {
+  __device__ TieredFetcher(const TieredParams& params, const uint64_t* pages, int first, int end, int kv_head, int lane,
+                           uint8_t* slots, TieredPage* queue)
+      : params_(params),
+        pages_(pages),
+        page_(first),
+        end_(end),
+        kv_head_(kv_head),
+        lane_(lane),
+        slots_(slots),
+        queue_(queue) {
     if (page_ < end_) open(resolve(page_));
     for (int i = 0; i + 1 < kSlots; ++i) issue();
+  }
+
+  __device__ __forceinline__ KeyChunks chunks_of(const TieredPage& page) const {
+    return key_chunks(D - page.n16 - page.n4, page.n4, kWideBytes, kNarrowBytes);
   }
 
   // The warp's page number `index` of those that it has. Opened before.
@@ -67,28 +80,32 @@ class TieredFetcher {
   __device__ __forceinline__ TieredPage resolve(int page) const {
     const auto* base = reinterpret_cast<const uint8_t*>(__ldg(pages_ + page));
     const uint2 place = __ldg(reinterpret_cast<const uint2*>(base) + kv_head_);
-    return {base + place.x, static_cast<int>(place.y & 0xffff), static_cast<int>(place.y >> 16)};
+    return {base + place.x, static_cast<int>(place.y & 0xffff), static_cast<int>(place.y >> 16)};  // n16, n4
   }
   __device__ __forceinline__ void open(const TieredPage& page) {
     if (lane_ == 0) queue_[opened_ % 4] = page;
     ++opened_;
     source_ = page.block;
-    keys_left_ = page.key_chunks;
-    values_left_ = D / 32;
+    const KeyChunks chunks = chunks_of(page);
+    narrow_ = chunks.narrow;
+    at_ = -chunks.wide - chunks.narrow;
     if (page_ + kTieredWarps < end_) next_ = resolve(page_ + kTieredWarps);  // not waited for here
   }
   __device__ __forceinline__ void issue() {
     if (page_ < end_) {
-      const int bytes = keys_left_ > 0 ? kKeyChunkBytes : kValueChunkBytes;
+      int bytes = kValueCodeBytes;
+      if (at_ < 0) {
+        bytes = at_ < -narrow_ ? kWideBytes : kNarrowBytes;
+      } else if ((params_.value_groups >> at_ & 1) != 0) {
+        bytes += kValueParameterBytes;
+      }
       const uint32_t to = shared_address(slots_ + write_ * kSlotBytes);
 #pragma unroll
       for (int i = 0; i < kSlotBytes; i += 512) {
         if (i + lane_ * 16 < bytes) copy16(to + i + lane_ * 16, source_ + i + lane_ * 16);
       }
       source_ += bytes;
-      if (keys_left_ > 0) {
-        --keys_left_;
-      } else if (--values_left_ == 0) {
+      if (++at_ == D / 32) {
         page_ += kTieredWarps;
         if (page_ < end_) open(next_);
       }
@@ -97,36 +114,53 @@ class TieredFetcher {
     write_ = (write_ + 1) % kSlots;
   }
 
+  const TieredParams& params_;
   const uint64_t* const pages_;
   int page_;
   const int end_, kv_head_, lane_;
   uint8_t* const slots_;
   TieredPage* const queue_;
   const uint8_t* source_ = nullptr;
-  int keys_left_ = 0, values_left_ = 0, opened_ = 0, write_ = 0, read_ = 0;
+  int at_ = 0;      // the next chunk: of values from 0 on, of keys before
+  int narrow_ = 0;  // narrow ones among those of keys
+  int opened_ = 0, write_ = 0, read_ = 0;
   TieredPage next_ = {};
 };
 
 // A lane (g = lane / 4, h = lane % 4) holds head h: of the scores those of tokens g, g + 8, ..., of the output channels
 // g, g + 8, .... Scores are base-2 logarithms.
-template <int D, int kBits>
+template <int D, int kBits, int kKeyGroup>
 class TieredWarp {
  public:
-  __device__ TieredWarp(const float* queries, float scale, int lane)
-      : queries_(queries + lane % 4), scale_(scale), g_(lane / 4), h_(lane % 4) {}
+  using Fetcher = TieredFetcher<D, kBits, kKeyGroup>;
 
-  __device__ __forceinline__ void page(TieredFetcher<D, kBits>& fetcher, const TieredPage& page, int hidden) {
+  __device__ TieredWarp(const TieredParams& params, const float* queries, float scale, int lane)
+      : params_(params), queries_(queries + lane % 4), scale_(scale), g_(lane / 4), h_(lane % 4) {}
+
+  __device__ __forceinline__ void page(TieredFetcher<D, kBits, kKeyGroup>& fetcher, const TieredPage& page,
+                                       int hidden) {
     float scores[16];
-    key_scores(fetcher, page, scores);
-    add_wide_tier(page, scores);
+    const KeyChunks chunks = fetcher.chunks_of(page);
+    key_scores(fetcher, chunks, scores);
+    const uint8_t* const values =
+        page.block + chunks.wide * Fetcher::kWideBytes + chunks.narrow * Fetcher::kNarrowBytes;
+    add_wide_tier(values + params_.value_bytes, page.n16, scores);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       scores[i] *= scale_;
       if (8 * i + g_ < hidden) scores[i] = kTieredHidden;
     }
     const float2 joining = softmax(scores);
+    ValueFactors factors;
 #pragma unroll
-    for (int v = 0; v < D / 32; ++v) value_chunk(fetcher.acquire(), v, scores, joining);
+    for (int v = 0; v < D / 32; ++v) {
+      const uint8_t* chunk = fetcher.acquire();
+      if ((params_.value_groups >> v & 1) != 0) {
+        factors = value_factors(chunk, scores);
+        chunk += kValueParameterBytes;
+      }
+      value_chunk(chunk, v, factors, joining);
+    }
   }
 
   // A row tile, of which tokens begin .. end - 1 are visible.
@@ -175,80 +209,137 @@ class TieredWarp {
 
  private:
   // Without the 16-bit tier, for queries of 1 at most.
-  __device__ __forceinline__ void key_scores(TieredFetcher<D, kBits>& fetcher, const TieredPage& page,
+  __device__ __forceinline__ void key_scores(TieredFetcher<D, kBits, kKeyGroup>& fetcher, const KeyChunks& chunks,
                                              float (&scores)[16]) {
-    int sums[kTokenGroups][2][4];
-    float zero[kTokenGroups], scale[kTokenGroups];
+    KeySums sums;
 #pragma unroll
-    for (int t = 0; t < kTokenGroups; ++t) {
-      zero[t] = scale[t] = 0.0f;
+    for (int t = 0; t < kTokenSpans; ++t) {
+      sums.zero[t] = sums.scale[t] = 0.0f;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[t][0][i] = sums[t][1][i] = 0;
+      for (int i = 0; i < 4; ++i) sums.products[t][0][i] = sums.products[t][1][i] = 0;
     }
 #pragma unroll 1
-    for (int k = 0; k < page.key_chunks; ++k) {
-      const uint8_t* const chunk = fetcher.acquire();
-      const float4 peaks = *reinterpret_cast<const float4*>(chunk);
-      const uint2 columns = *reinterpret_cast<const uint2*>(chunk + kPeakBytes + 8 * g_);
-      float queries[4], steps[4];
+    for (int k = 0; k < chunks.wide; ++k) {
+      add_chunk(fetcher.acquire(), WideColumns(*this), Fetcher::kWideBytes - kKeyCodeBytes, sums);
+    }
+#pragma unroll 1
+    for (int k = 0; k < chunks.narrow; ++k) {
+      add_chunk(fetcher.acquire(), NarrowColumns(*this), Fetcher::kNarrowBytes - kKeyCodeBytes, sums);
+    }
+#pragma unroll
+    for (int t = 0; t < kTokenSpans; ++t) {
+      const float lo = sum_over_rows(sums.zero[t]);
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const int(&c)[4] = sums.products[t][tile];
+        scores[4 * t + 2 * tile] = fmaf(__int2float_rn(c[0] * 256 + c[1]), sums.scale[t], lo);
+        scores[4 * t + 2 * tile + 1] = fmaf(__int2float_rn(c[2] * 256 + c[3]), 0.25f * sums.scale[t], lo);
+      }
+    }
+  }
+
+  // By 32 tokens.
+  struct KeySums {
+    int products[kTokenSpans][2][4];
+    float zero[kTokenSpans], scale[kTokenSpans];
+  };
+
+  // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and of those the steps of their codes.
+  // `load` brings {range, lo} of a group; fold makes a B fragment of columns j and j + 1.
+  struct NarrowColumns {
+    const TieredWarp& warp;
+    float queries[4], steps[4];
+    uint4 parameters;
+
+    __device__ explicit NarrowColumns(const TieredWarp& of) : warp(of) {}
+    __device__ __forceinline__ void open(const uint8_t* chunk) {
+      const uint2 columns = *reinterpret_cast<const uint2*>(chunk + kPeakBytes + 8 * warp.g_);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint32_t column = (j < 2 ? columns.x : columns.y) >> 16 * (j % 2);
         const uint32_t kind = column >> 8 & 3;
-        queries[j] = queries_[4 * (column & 255)];
+        queries[j] = warp.queries_[4 * (column & 255)];
         steps[j] = queries[j] * (kind == kTwoBits    ? 1.0f / 3.0f
                                  : kind == kLowBits  ? 1.0f / 15.0f
                                  : kind == kHighBits ? 4.0f / 15.0f
                                                      : 0.0f);
       }
+    }
+    __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
+      parameters =
+          *reinterpret_cast<const uint4*>(chunk + kNarrowParametersOffset + group * kNarrowGroupBytes + 16 * warp.g_);
+    }
+    __device__ __forceinline__ void fold(float inverse, float& zero, uint32_t (&b)[2]) const {
 #pragma unroll
-      for (int t = 0; t < kTokenGroups; ++t) {
-        const float peak = t == 0 ? peaks.x : t == 1 ? peaks.y : t == 2 ? peaks.z : peaks.w;
-        // No product is above a third of the peak.
-        const float inverse = peak > 1e-30f ? __fdividef(3.0f * kQuantum<true>, peak) : 0.0f;
-        scale[t] = peak * (1.0f / (3.0f * kQuantum<true>));
-        const uint4 parameters =
-            *reinterpret_cast<const uint4*>(chunk + kParametersOffset + t * kGroupParameterBytes + 16 * g_);
-        uint32_t b[2];
-#pragma unroll
-        for (int j = 0; j < 4; j += 2) {
-          const float2 first = halves_to_floats(j == 0 ? parameters.x : parameters.z);  // range, lo
-          const float2 second = halves_to_floats(j == 0 ? parameters.y : parameters.w);
-          zero[t] = fmaf(queries[j], first.y, fmaf(queries[j + 1], second.y, zero[t]));
-          constexpr float kBias = kRoundingBias + 128.0f;
-          const uint32_t even = __float_as_uint(fmaf(steps[j] * first.x, inverse, kBias));
-          const uint32_t odd = __float_as_uint(fmaf(steps[j + 1] * second.x, inverse, kBias));
-          b[j / 2] = transpose(__byte_perm(even, odd, 0x4051) ^ 0x80800000u);
-        }
-        const uint2 codes =
-            *reinterpret_cast<const uint2*>(chunk + kCodesOffset + t * kGroupCodeBytes + 8 * (4 * g_ + h_));
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-          const uint32_t word = tile == 0 ? codes.x : codes.y;
-          const uint32_t a[4] = {word & 0x03030303u, word & 0x0c0c0c0cu, word >> 4 & 0x03030303u,
-                                 word >> 4 & 0x0c0c0c0cu};
-          mma_bytes<true>(sums[t][tile], a, b[0], b[1]);
-        }
+      for (int j = 0; j < 4; j += 2) {
+        const float2 first = halves_to_floats(j == 0 ? parameters.x : parameters.z);  // range, lo
+        const float2 second = halves_to_floats(j == 0 ? parameters.y : parameters.w);
+        zero = fmaf(queries[j], first.y, fmaf(queries[j + 1], second.y, zero));
+        b[j / 2] = fold_pair(steps[j] * first.x, steps[j + 1] * second.x, inverse);
       }
     }
+  };
+  struct WideColumns {
+    const TieredWarp& warp;
+    float queries[2];
+    uint2 parameters;
+
+    __device__ explicit WideColumns(const TieredWarp& of) : warp(of) {}
+    __device__ __forceinline__ void open(const uint8_t* chunk) {
+      const uint32_t channels = *reinterpret_cast<const uint16_t*>(chunk + kPeakBytes + 2 * warp.g_);
+      queries[0] = warp.queries_[4 * (channels & 255)];
+      queries[1] = warp.queries_[4 * (channels >> 8)];
+    }
+    __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
+      parameters =
+          *reinterpret_cast<const uint2*>(chunk + kWideParametersOffset + group * kWideGroupBytes + 8 * warp.g_);
+    }
+    __device__ __forceinline__ void fold(float inverse, float& zero, uint32_t (&b)[2]) const {
+      const float2 first = halves_to_floats(parameters.x), second = halves_to_floats(parameters.y);
+      zero = fmaf(queries[0], first.y, fmaf(queries[1], second.y, zero));
+      const float even = queries[0] * (1.0f / 15.0f) * first.x, odd = queries[1] * (1.0f / 15.0f) * second.x;
+      b[0] = fold_pair(even, odd, inverse);
+      b[1] = fold_pair(even, odd, 4.0f * inverse);
+    }
+  };
+
+  static __device__ __forceinline__ uint32_t fold_pair(float first, float second, float inverse) {
+    constexpr float kBias = kRoundingBias + 128.0f;
+    const uint32_t even = __float_as_uint(fmaf(first, inverse, kBias));
+    const uint32_t odd = __float_as_uint(fmaf(second, inverse, kBias));
+    return transpose(__byte_perm(even, odd, 0x4051) ^ 0x80800000u);
+  }
+
+  // A key chunk whose codes begin at `codes`.
+  template <class Columns>
+  __device__ __forceinline__ void add_chunk(const uint8_t* chunk, Columns columns, int codes, KeySums& sums) {
+    const float4 peaks = *reinterpret_cast<const float4*>(chunk);
+    columns.open(chunk);
 #pragma unroll
-    for (int t = 0; t < kTokenGroups; ++t) {
-      const float lo = sum_over_rows(zero[t]);
+    for (int t = 0; t < kTokenSpans; ++t) {
+      const float peak = t == 0 ? peaks.x : t == 1 ? peaks.y : t == 2 ? peaks.z : peaks.w;
+      // No product is above a third of the peak.
+      const float inverse = peak > 1e-30f ? __fdividef(3.0f * kQuantum<true>, peak) : 0.0f;
+      sums.scale[t] = peak * (1.0f / (3.0f * kQuantum<true>));
+      columns.load(chunk, 32 * t / kKeyGroup);
+      uint32_t b[2];
+      columns.fold(inverse, sums.zero[t], b);
+      const uint2 words = *reinterpret_cast<const uint2*>(chunk + codes + t * kSpanCodeBytes + 8 * (4 * g_ + h_));
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
-        const int(&c)[4] = sums[t][tile];
-        scores[4 * t + 2 * tile] = fmaf(__int2float_rn(c[0] * 256 + c[1]), scale[t], lo);
-        scores[4 * t + 2 * tile + 1] = fmaf(__int2float_rn(c[2] * 256 + c[3]), 0.25f * scale[t], lo);
+        const uint32_t word = tile == 0 ? words.x : words.y;
+        const uint32_t a[4] = {word & 0x03030303u, word & 0x0c0c0c0cu, word >> 4 & 0x03030303u,
+                               word >> 4 & 0x0c0c0c0cu};
+        mma_bytes<true>(sums.products[t][tile], a, b[0], b[1]);
       }
     }
   }
 
-  __device__ __forceinline__ void add_wide_tier(const TieredPage& page, float (&scores)[16]) const {
-    const TieredBlock layout = {D, kBits, page.key_chunks, page.n16};
-    const uint8_t* const channels = page.block + layout.channels_offset();
-    const auto* elements = reinterpret_cast<const uint4*>(page.block + layout.elements_offset()) + 2 * g_;
+  // channels: of the 16-bit tier; their elements follow.
+  __device__ __forceinline__ void add_wide_tier(const uint8_t* channels, int n16, float (&scores)[16]) const {
+    const auto* elements = reinterpret_cast<const uint4*>(channels + (n16 + 15) / 16 * 16) + 2 * g_;
 #pragma unroll 2
-    for (int i = 0; i < page.n16; ++i) {
+    for (int i = 0; i < n16; ++i) {
       const float query = queries_[4 * __ldg(channels + i)];
       const uint4 words[2] = {__ldg(elements + 16 * i), __ldg(elements + 16 * i + 1)};
 #pragma unroll
@@ -284,12 +375,19 @@ class TieredWarp {
     return joining;
   }
 
-  __device__ __forceinline__ void value_chunk(const uint8_t* chunk, int v, const float (&weights)[16], float2 joining) {
+  // Weights with the ranges of a group folded into them.
+  struct ValueFactors {
+    uint32_t b[8];
+    float peak;
+    float zero;  // this lane's share
+  };
+
+  __device__ __forceinline__ ValueFactors value_factors(const uint8_t* group, const float (&weights)[16]) const {
     // The greatest product is looked for: weights and ranges differ by so much that a bound would cost bits.
     float products[16], zero = 0.0f, peak = 0.0f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const uint4 four = *reinterpret_cast<const uint4*>(chunk + kPeakBytes + 128 * i + 16 * g_);
+      const uint4 four = *reinterpret_cast<const uint4*>(group + 128 * i + 16 * g_);
       const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -301,15 +399,23 @@ class TieredWarp {
     }
     peak = max_over_rows(peak);
     const float inverse = peak > 1e-30f ? __fdividef(kQuantum<false>, peak) : 0.0f;
-    uint32_t b[8];
+    ValueFactors factors;
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
       const uint32_t even = __float_as_uint(fmaf(products[i], inverse, kRoundingBias));
       const uint32_t odd = __float_as_uint(fmaf(products[i + 1], inverse, kRoundingBias));
-      b[i / 2] = transpose(__byte_perm(even, odd, 0x4051));
+      factors.b[i / 2] = transpose(__byte_perm(even, odd, 0x4051));
     }
-    zero_[v] = fmaf(zero_[v], joining.x, zero * joining.y);
-    const auto* groups = reinterpret_cast<const uint4*>(chunk + kPeakBytes + 4 * kTokensPerPage) + (4 * g_ + h_);
+    factors.peak = peak;
+    factors.zero = zero;
+    return factors;
+  }
+
+  __device__ __forceinline__ void value_chunk(const uint8_t* codes, int v, const ValueFactors& factors,
+                                              float2 joining) {
+    zero_[v] = fmaf(zero_[v], joining.x, factors.zero * joining.y);
+    const uint32_t(&b)[8] = factors.b;
+    const auto* groups = reinterpret_cast<const uint4*>(codes) + (4 * g_ + h_);
     int even_sum[4] = {}, odd_sum[4] = {};
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
@@ -326,7 +432,7 @@ class TieredWarp {
       mma_bytes<false>(odd_sum, odd, b[2 * s], b[2 * s + 1]);
     }
     constexpr float kStep = 1.0f / ((1 << kBits) - 1);
-    const float scale = peak * (kStep / kQuantum<false>)*joining.y;
+    const float scale = factors.peak * (kStep / kQuantum<false>)*joining.y;
     const float odd_scale = scale * (1.0f / odd_tile_factor(kBits));
     float* const output = output_ + 4 * v;
     output[0] = fmaf(output[0], joining.x, __int2float_rn(even_sum[0] * 256 + even_sum[1]) * scale);
@@ -335,6 +441,7 @@ class TieredWarp {
     output[3] = fmaf(output[3], joining.x, __int2float_rn(odd_sum[2] * 256 + odd_sum[3]) * odd_scale);
   }
 
+  const TieredParams& params_;
   const float* const queries_;  // [D][4] in shared memory, at this lane's head
   const float scale_;
   const int g_, h_;
@@ -360,7 +467,7 @@ __device__ __forceinline__ float merged(const float* states, int64_t stride, int
   return total;
 }
 
-template <int D, int kBits>
+template <int D, int kBits, int kKeyGroup>
 __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kWarpBytes = tiered_slots(kBits) * tiered_slot_bytes(kBits);
@@ -380,7 +487,8 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
   uint8_t* const slots = shared + warp * kWarpBytes;
-  TieredFetcher<D, kBits> fetcher(sequence.pages, begin + warp, end, kv_head, lane, slots, queue + 4 * warp);
+  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots,
+                                             queue + 4 * warp);
   if (warp < 4) {  // head `warp`, scaled to 1 at most
     float values[D / 32], peak = 0.0f;
 #pragma unroll
@@ -399,7 +507,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   }
   __syncthreads();
 
-  TieredWarp<D, kBits> state(queries, scales[lane % 4], lane);
+  TieredWarp<D, kBits, kKeyGroup> state(params, queries, scales[lane % 4], lane);
 #pragma unroll 1
   for (int page = begin + warp, index = 0; page < end; page += kTieredWarps, ++index) {
     state.page(fetcher, fetcher.page(index), page == 0 ? sequence.hidden_tokens : 0);
@@ -446,31 +554,38 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   }
 }
 
-// verb(instance) for the head dim.
-template <int D, int kBits>
+// verb(instance) for the head dim and the groups of keys.
+template <int D, int kBits, int kKeyGroup>
 struct TieredInstance {
   static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(tiered_kernel<D, kBits>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    return cudaFuncSetAttribute(tiered_kernel<D, kBits, kKeyGroup>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                shared_bytes);
   }
   static cudaError_t launch(const TieredParams& params, int shared_bytes, cudaStream_t stream) {
     const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
-    tiered_kernel<D, kBits><<<grid, 32 * kTieredWarps, shared_bytes, stream>>>(params);
+    tiered_kernel<D, kBits, kKeyGroup><<<grid, 32 * kTieredWarps, shared_bytes, stream>>>(params);
     return cudaGetLastError();
   }
 };
 
-template <int kBits, class Verb>
+template <int kBits, int kKeyGroup, class Verb>
 cudaError_t with_tiered_instance(int head_dim, Verb verb) {
   switch (head_dim) {
     case 64:
-      return verb(TieredInstance<64, kBits>());
+      return verb(TieredInstance<64, kBits, kKeyGroup>());
     case 96:
-      return verb(TieredInstance<96, kBits>());
+      return verb(TieredInstance<96, kBits, kKeyGroup>());
     case 128:
-      return verb(TieredInstance<128, kBits>());
+      return verb(TieredInstance<128, kBits, kKeyGroup>());
     default:
-      return verb(TieredInstance<256, kBits>());
+      return verb(TieredInstance<256, kBits, kKeyGroup>());
   }
+}
+
+template <int kBits, class Verb>
+cudaError_t with_tiered_instance(int head_dim, int key_group, Verb verb) {
+  return key_group == 32 ? with_tiered_instance<kBits, 32>(head_dim, verb)
+                         : with_tiered_instance<kBits, 128>(head_dim, verb);
 }
 
 }  // namespace kvasir::cuda

@@ -20,15 +20,19 @@ struct TieredParams {
   int kv_heads;
   int group;
   int row_blocks;
-  int splits;  // parts of a sequence
+  int splits;             // parts of a sequence
+  int key_group;          // of TieredFormat
+  int value_bytes;        // of all value groups
+  uint32_t value_groups;  // bit v: a group begins with value chunk v
   NumberType type;
   float scale;  // of scores, times log2(e)
 };
 
 // Bytes of a slot, and shared memory of a block: slots, queries, scales of queries, a place for each warp's pages.
 KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int value_bits) {
-  const int value_bytes = TieredBlock{32, value_bits, 0, 0}.value_chunk_bytes();
-  return value_bytes > kKeyChunkBytes ? value_bytes : kKeyChunkBytes;
+  const TieredFormat largest = {32, value_bits, 32, 32};
+  const int value_bytes = largest.value_bytes(), key_bytes = largest.narrow_chunk_bytes();
+  return value_bytes > key_bytes ? value_bytes : key_bytes;
 }
 KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
   return kTieredWarps * tiered_slots(value_bits) * tiered_slot_bytes(value_bits) + 16 * head_dim + 16 +
@@ -36,8 +40,8 @@ KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bit
 }
 
 // The instances for values of 2 and of 4 bits.
-cudaError_t prepare_tiered_2(int head_dim, int shared_bytes);
-cudaError_t prepare_tiered_4(int head_dim, int shared_bytes);
+cudaError_t prepare_tiered_2(int head_dim, int key_group, int shared_bytes);
+cudaError_t prepare_tiered_4(int head_dim, int key_group, int shared_bytes);
 cudaError_t launch_tiered_2(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
 cudaError_t launch_tiered_4(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
 

@@ -14,14 +14,14 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kOctet = 8;  // elements of a 16-byte load
-constexpr int kMaxKeyChunks = 2 * kMaxHeadDim / kColumnsPerChunk;
+constexpr int kMaxKeyChunks = 2 * kMaxHeadDim / kColumnsPerChunk + 1;
 constexpr int kMaxValueGroups = kMaxHeadDim / 32;
 
 struct Params {
   const uint16_t* rows[2];  // of kv head 0, by side
   int64_t head_elements;    // from one kv head's rows to the next one's
-  int kv_heads, head_dim;
-  int value_bits, value_group;
+  int kv_heads;
+  TieredFormat format;
   TierChoices choices;  // of the first page of the launch
 };
 
@@ -30,24 +30,19 @@ struct Scale {
 };
 
 struct Shared {
-  Scale scales[kMaxValueGroups * kTokensPerPage];    // keys: [kTokenGroups][channel], values: [group][token]
-  uint32_t words[kMaxValueGroups * kTokensPerPage];  // the same, as stored: range, and above it lo
+  Scale scales[kMaxValueGroups * kTokensPerPage];  // keys: [kTokenSpans][channel], values: [group][token]
+  uint32_t words[kTokenSpans * kMaxHeadDim];       // of keys, as stored: range, and above it lo
   uint16_t columns[kMaxKeyChunks * kColumnsPerChunk];
   uint8_t channels[kMaxHeadDim];
-  uint32_t peaks[kMaxValueGroups];  // float16 ranges, by token group or value group
+  uint32_t peaks[kTokenSpans];  // float16 ranges
 };
-static_assert(kTokenGroups * kMaxHeadDim <= kMaxValueGroups * kTokensPerPage, "scales of keys have room");
+static_assert(kTokenSpans * kMaxHeadDim <= kMaxValueGroups * kTokensPerPage, "scales of keys have room");
 
 // Rows are padded so that threads of different rows meet different banks.
 __device__ __forceinline__ int row_stride(int d) { return d + kOctet; }
 
 __device__ __forceinline__ float element(const uint16_t* rows, int stride, int token, int channel) {
   return __half2float(__ushort_as_half(rows[token * stride + channel]));
-}
-
-__device__ __forceinline__ TieredBlock block_of(const Params& params, TierCounts counts) {
-  const int columns = params.head_dim - counts.n16 + counts.n4;
-  return {params.head_dim, params.value_bits, (columns + kColumnsPerChunk - 1) / kColumnsPerChunk, counts.n16};
 }
 
 __device__ __forceinline__ void load_rows(const uint16_t* from, int d, uint16_t* rows) {
@@ -60,32 +55,22 @@ __device__ __forceinline__ void load_rows(const uint16_t* from, int d, uint16_t*
 }
 
 // Everything of the block but the value chunks.
-__device__ __forceinline__ void seal_keys(const Params& params, int64_t part, TierCounts counts, const uint16_t* rows,
-                                          uint8_t* block, Shared& shared) {
-  const int d = params.head_dim, n16 = counts.n16, n4 = counts.n4, n2 = d - n16 - n4;
+__device__ __forceinline__ void seal_keys(const Params& params, int64_t part, const TieredBlock& layout,
+                                          const uint16_t* rows, uint8_t* block, Shared& shared) {
+  const int d = layout.format.head_dim, n16 = layout.n16, n4 = layout.n4;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const TieredBlock layout = block_of(params, counts);
-  if (thread < kTokenGroups) shared.peaks[thread] = 0;
+  if (thread < kTokenSpans) shared.peaks[thread] = 0;
   if (thread < d) shared.channels[thread] = params.choices.channels[part * d + thread];
   __syncthreads();
-  for (int x = thread; x < layout.key_chunks * kColumnsPerChunk; x += kThreads) {
-    int place = 0, kind = kPadding;  // as column_of of tiered_layout.cc
-    if (x < n4) {
-      place = n16 + x;
-      kind = kLowBits;
-    } else if (x < 2 * n4) {
-      place = n16 + x - n4;
-      kind = kHighBits;
-    } else if (x < 2 * n4 + n2) {
-      place = n16 + x - n4;
-      kind = kTwoBits;
-    }
-    shared.columns[x] = static_cast<uint16_t>(shared.channels[place] + 256 * kind);
+  for (int i = thread; i < layout.key_chunks() * kColumnsPerChunk; i += kThreads) {
+    const TieredColumn column = layout.column(i / kColumnsPerChunk, i % kColumnsPerChunk);
+    const int channel = column.kind == kPadding ? 0 : shared.channels[column.place];
+    shared.columns[i] = static_cast<uint16_t>(channel + 256 * column.kind);
   }
-  for (int i = thread; i < kTokenGroups * (d - n16); i += kThreads) {
+  for (int i = thread; i < kTokenSpans * (d - n16); i += kThreads) {
     const int group = i / (d - n16), place = n16 + i % (d - n16);
     const int at = group * d + shared.channels[place];
-    const uint32_t word = params.choices.parameters[part * kTokenGroups * d + at];
+    const uint32_t word = params.choices.parameters[part * kTokenSpans * d + at];
     const uniform::Parameters stored = {static_cast<uint16_t>(word >> 16), static_cast<uint16_t>(word)};
     const Quantiser quantiser = quantiser_of(stored, place < n16 + n4 ? 4 : 2);
     shared.words[at] = word;
@@ -94,20 +79,26 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, Ti
   }
   __syncthreads();
 
-  for (int k = warp; k < layout.key_chunks; k += kWarps) {
-    uint8_t* const chunk = block + layout.key_offset(k);
+  for (int k = warp; k < layout.key_chunks(); k += kWarps) {
     const uint16_t* const columns = shared.columns + k * kColumnsPerChunk;
-    if (lane < kTokenGroups) {
-      reinterpret_cast<float*>(chunk)[lane] = __half2float(__ushort_as_half(static_cast<uint16_t>(shared.peaks[lane])));
+    if (lane < kTokenSpans) {
+      reinterpret_cast<float*>(block + layout.key_offset(k))[lane] =
+          __half2float(__ushort_as_half(static_cast<uint16_t>(shared.peaks[lane])));
     }
     const int own = columns[lane] & 255, own_kind = columns[lane] >> 8;
-    *reinterpret_cast<uint16_t*>(chunk + column_byte(lane)) = columns[lane];
-    for (int g = 0; g < kTokenGroups; ++g) {
-      const uint32_t word =
-          own_kind == kPadding ? 0 : shared.words[g * d + own] & (own_kind == kHighBits ? 0xffffu : ~0u);
-      *reinterpret_cast<uint32_t*>(chunk + column_parameter_byte(lane, g)) = word;
+    if (!layout.is_wide(k)) {
+      *reinterpret_cast<uint16_t*>(block + layout.column_byte(k, lane)) = columns[lane];
+    } else if (lane < kWideChannels) {
+      block[layout.column_byte(k, lane)] = static_cast<uint8_t>(own);
     }
-    // The lane's columns of column_code_place, and tokens lane / 4 and every eighth from there on.
+    for (int g = 0; g < layout.format.key_groups(); ++g) {
+      if (layout.is_wide(k) && lane >= kWideChannels) break;
+      const uint32_t word = shared.words[g * layout.format.key_group / 32 * d + own];
+      *reinterpret_cast<uint32_t*>(block + layout.parameter_byte(k, lane, g)) = own_kind == kPadding    ? 0
+                                                                                : own_kind == kHighBits ? word & 0xffffu
+                                                                                                        : word;
+    }
+    // The lane's columns of code_place, and tokens lane / 4 and every eighth from there on.
     int channel[8], kind[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -116,7 +107,7 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, Ti
       kind[i] = column >> 8;
     }
 #pragma unroll 1
-    for (int g = 0; g < kTokenGroups; ++g) {
+    for (int g = 0; g < kTokenSpans; ++g) {
       uint32_t codes[2] = {};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -130,7 +121,8 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, Ti
           codes[j / 2] |= code << (8 * (2 * (i % 2) + i / 2 % 2) + 4 * (i / 4) + 2 * (j % 2));
         }
       }
-      *reinterpret_cast<uint2*>(chunk + kCodesOffset + g * kGroupCodeBytes + 8 * lane) = make_uint2(codes[0], codes[1]);
+      *reinterpret_cast<uint2*>(block + layout.codes_offset(k) + g * kSpanCodeBytes + 8 * lane) =
+          make_uint2(codes[0], codes[1]);
     }
   }
 
@@ -152,15 +144,15 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, Ti
 }
 
 template <int kBits>
-__device__ __forceinline__ void pack_values(const Params& params, const uint16_t* rows, uint8_t* block,
-                                            const TieredBlock& layout, const Shared& shared) {
+__device__ __forceinline__ void pack_values(const TieredBlock& layout, const uint16_t* rows, uint8_t* block,
+                                            const Shared& shared) {
   constexpr int kUnits = 4 / kBits;    // of 32 tokens in a group of 512 bytes
   constexpr int kGroups = 4 / kUnits;  // of a chunk
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int stride = row_stride(params.head_dim);
-  for (int item = warp; item < layout.value_chunks() * kGroups; item += kWarps) {
+  const int stride = row_stride(layout.format.head_dim);
+  for (int item = warp; item < layout.format.value_chunks() * kGroups; item += kWarps) {
     const int v = item / kGroups, group = item % kGroups;
-    const Scale* const scales = shared.scales + 32 * v / params.value_group * kTokensPerPage;
+    const Scale* const scales = shared.scales + layout.value_group_of(v) * kTokensPerPage;
     uint32_t words[4] = {};
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
@@ -179,23 +171,18 @@ __device__ __forceinline__ void pack_values(const Params& params, const uint16_t
         }
       }
     }
-    auto* const groups = reinterpret_cast<uint4*>(block + layout.value_offset(v) + kPeakBytes +
-                                                  layout.value_chunk().parameter_bytes() + group * kGroupBytes);
+    auto* const groups = reinterpret_cast<uint4*>(block + layout.value_codes_offset(v) + group * kGroupBytes);
     groups[lane] = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
 
-// The value chunks.
-__device__ __forceinline__ void seal_values(const Params& params, TierCounts counts, const uint16_t* rows,
-                                            uint8_t* block, Shared& shared) {
-  const int d = params.head_dim, thread = static_cast<int>(threadIdx.x);
-  const TieredBlock layout = block_of(params, counts);
-  const int groups = (d + params.value_group - 1) / params.value_group;
-  if (thread < groups) shared.peaks[thread] = 0;
-  __syncthreads();
-  for (int i = thread; i < groups * kTokensPerPage; i += kThreads) {
-    const int token = i % kTokensPerPage, begin = i / kTokensPerPage * params.value_group;
-    const int end = min(begin + params.value_group, d);
+// The value groups.
+__device__ __forceinline__ void seal_values(const TieredBlock& layout, const uint16_t* rows, uint8_t* block,
+                                            Shared& shared) {
+  const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < layout.format.value_groups() * kTokensPerPage; i += kThreads) {
+    const int token = i % kTokensPerPage, group = i / kTokensPerPage, begin = group * layout.format.value_group;
+    const int end = min(begin + layout.format.value_group, d);
     const auto* from = reinterpret_cast<const uint4*>(rows + token * row_stride(d));
     __half2 low = *reinterpret_cast<const __half2*>(from + begin / kOctet), high = low;
     for (int octet = begin / kOctet; octet < end / kOctet; ++octet) {
@@ -210,25 +197,17 @@ __device__ __forceinline__ void seal_values(const Params& params, TierCounts cou
     }
     const uniform::Parameters stored = uniform::parameters_of(fminf(__low2float(low), __high2float(low)),
                                                               fmaxf(__low2float(high), __high2float(high)));
-    const Quantiser quantiser = quantiser_of(stored, params.value_bits);
-    shared.words[i] = stored.range | uint32_t{stored.lo} << 16;
+    const Quantiser quantiser = quantiser_of(stored, layout.format.value_bits);
     shared.scales[i] = {quantiser.lo, quantiser.inverse};
-    atomicMax(&shared.peaks[i / kTokensPerPage], uint32_t{stored.range});
+    *reinterpret_cast<uint32_t*>(block + layout.value_parameters_offset(group) +
+                                 layout.format.value_chunk().parameter_byte(token)) = stored.range | uint32_t{stored.lo}
+                                                                                                         << 16;
   }
   __syncthreads();
-  for (int i = thread; i < layout.value_chunks() * kTokensPerPage; i += kThreads) {
-    const int v = i / kTokensPerPage, token = i % kTokensPerPage, group = 32 * v / params.value_group;
-    uint8_t* const chunk = block + layout.value_offset(v);
-    *reinterpret_cast<uint32_t*>(chunk + kPeakBytes + layout.value_chunk().parameter_byte(token)) =
-        shared.words[group * kTokensPerPage + token];
-    if (token >= kPeakBytes / 4) continue;
-    const float peak = __half2float(__ushort_as_half(static_cast<uint16_t>(shared.peaks[group])));
-    reinterpret_cast<float*>(chunk)[token] = token == 0 ? peak : 0.0f;
-  }
-  if (params.value_bits == 2) {
-    pack_values<2>(params, rows, block, layout, shared);
+  if (layout.format.value_bits == 2) {
+    pack_values<2>(layout, rows, block, shared);
   } else {
-    pack_values<4>(params, rows, block, layout, shared);
+    pack_values<4>(layout, rows, block, shared);
   }
 }
 
@@ -237,7 +216,7 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ uint4 dynamic[];
   __shared__ Shared shared;
   auto* const rows = reinterpret_cast<uint16_t*>(dynamic);
-  const int d = params.head_dim, head = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z);
+  const int d = params.format.head_dim, head = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z);
   uint8_t* const page = pages.pages[blockIdx.x];
   const TierCounts* const counts = params.choices.counts + static_cast<int64_t>(blockIdx.x) * params.kv_heads;
   load_rows(params.rows[side] + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kTokensPerPage * d, d,
@@ -245,9 +224,12 @@ __global__ void __launch_bounds__(kThreads)
 
   const int table_bytes = tiered_table_bytes(params.kv_heads);
   uint32_t offset = static_cast<uint32_t>(table_bytes);
-  for (int h = 0; h < head; ++h) offset += static_cast<uint32_t>(block_of(params, counts[h]).bytes());
+  for (int h = 0; h < head; ++h) {
+    offset += static_cast<uint32_t>(tiered_block(params.format, counts[h].n16, counts[h].n4).bytes());
+  }
+  const TieredBlock block = tiered_block(params.format, counts[head].n16, counts[head].n4);
   if (side == 0 && threadIdx.x == 0) {
-    reinterpret_cast<TieredPlace*>(page)[head] = tiered_place(offset, block_of(params, counts[head]));
+    reinterpret_cast<TieredPlace*>(page)[head] = {offset, counts[head].n16, counts[head].n4};
   }
   if (side == 0 && head == 0) {
     const int used = static_cast<int>(sizeof(TieredPlace)) * params.kv_heads;
@@ -258,18 +240,13 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (side == 0) {
     const int64_t part = static_cast<int64_t>(blockIdx.x) * params.kv_heads + head;
-    seal_keys(params, part, counts[head], rows, page + offset, shared);
+    seal_keys(params, part, block, rows, page + offset, shared);
   } else {
-    seal_values(params, counts[head], rows, page + offset, shared);
+    seal_values(block, rows, page + offset, shared);
   }
 }
 
 }  // namespace
-
-TieredBlock tiered_block(const PageFormat& keys, const PageFormat& values, TierCounts counts) {
-  const int columns = keys.head_dim - counts.n16 + counts.n4;
-  return {keys.head_dim, values.bits, (columns + kColumnsPerChunk - 1) / kColumnsPerChunk, counts.n16};
-}
 
 cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoices& choices, uint8_t* const* pages,
                               cudaStream_t stream) {
@@ -284,11 +261,9 @@ cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoice
     for (int side = 0; side < 2; ++side) params.rows[side] = request.staging.sides[side] + first * page_elements;
     params.head_elements = request.staging.rows * d;
     params.kv_heads = request.shape.kv_heads;
-    params.head_dim = d;
-    params.value_bits = request.values.bits;
-    params.value_group = request.values.group;
+    params.format = tiered_format(request.keys, request.values);
     params.choices.counts = choices.counts + first * page_parts;
-    params.choices.parameters = choices.parameters + first * page_parts * kTokenGroups * d;
+    params.choices.parameters = choices.parameters + first * page_parts * kTokenSpans * d;
     params.choices.channels = choices.channels + first * page_parts * d;
     seal<<<dim3(count, request.shape.kv_heads, 2), kThreads, shared_bytes, stream>>>(list, params);
     return cudaGetLastError();
