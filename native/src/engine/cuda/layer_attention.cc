@@ -7,6 +7,7 @@
 #include "engine/cuda/status.h"
 #include "engine/cuda/stream.h"
 #include "kernels/cuda/commvq_types.h"
+#include "kernels/cuda/scale_queries.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -21,7 +22,7 @@ int power_of_two(int64_t count) {
 template <class Launch>
 Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, const DeviceScratch& workspace) {
   Launch launch = {};
-  launch.count = request.count;
+  launch.count = request.count * request.tokens;
   launch.queries = memory.queries;
   launch.outputs = memory.outputs;
   launch.type = memory.type;
@@ -31,6 +32,24 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
 }
 
 const CudaLayerState& state_of(const SequenceView& view) { return static_cast<const CudaLayerState&>(*view.state); }
+
+// Query tokens that are taken one by one; with more of them, decoding pages to memory once is less work.
+constexpr int kMostSteps = 16;
+constexpr int kMostSequences = 4096;  // of a fused kernel
+// CommVQ's kernels keep the scores of all pages: 16 KB each for 32 query heads.
+constexpr int64_t kMostCommVqPages = 4096;
+
+// What each query token sees, sequence by sequence.
+std::vector<DecodeSequence> steps_of(const AttentionRequest& request) {
+  std::vector<DecodeSequence> steps;
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    for (int newer = request.tokens - 1; newer >= 0; --newer) {
+      steps.push_back(state_of(view).seen_before(view, newer));
+    }
+  }
+  return steps;
+}
 
 }  // namespace
 
@@ -45,7 +64,7 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
     scale(request, given, scaled.as<void>(), stream_);
     memory.queries = scaled.as<void>();
   }
-  if (request.tokens > 1 || layer_.family() == PageFamily::kCanonical) {
+  if (layer_.family() == PageFamily::kCanonical || !takes_steps(request)) {
     attend_plain(request, memory);
     return {tiles, request.tokens > 1 ? 0 : tiles};
   }
@@ -56,12 +75,8 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
     case PageFamily::kTiered:
       attend_tiered(request, memory);
       break;
-    default: {
-      const int capacity = power_of_two(request.count);
-      auto found = fused_.find(capacity);
-      if (found == fused_.end()) found = fused_.emplace(capacity, make_fused(capacity)).first;
-      attend_fused(found->second, request, memory, stream_);
-    }
+    default:
+      attend_fused(request, memory);
   }
   return {tiles, 0};
 }
@@ -85,7 +100,9 @@ Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const Que
     scale(request, given, captured.queries.as<void>(), stream);
     memory.queries = captured.queries.as<void>();
   }
-  attend_fused(captured.fused, request, memory, stream);
+  std::vector<const DecodeSequence*> sequences;
+  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
+  attend_fused(captured.fused, request, sequences, memory, stream);
   captured_.push_back(std::move(captured));
   return {tiles, 0};
 }
@@ -109,6 +126,13 @@ void LayerAttention::scale(const AttentionRequest& request, const QueryMemory& m
         "scaling queries");
 }
 
+DeviceScratch LayerAttention::describe(const std::vector<DecodeSequence>& sequences) {
+  DeviceScratch described(arena_, sequences.size() * sizeof(DecodeSequence));
+  check(cudaMemcpyAsync(described.as<void>(), sequences.data(), described.bytes(), cudaMemcpyHostToDevice, stream_),
+        "describing sequences");
+  return described;
+}
+
 template <class Plan, class Make>
 LayerAttention::Launch<Plan> LayerAttention::make_launch(const Make& make) {
   Launch<Plan> launch;
@@ -118,18 +142,45 @@ LayerAttention::Launch<Plan> LayerAttention::make_launch(const Make& make) {
   return launch;
 }
 
+// Whether fused kernels can take the tokens one by one, and should.
+bool LayerAttention::takes_steps(const AttentionRequest& request) const {
+  if (request.tokens == 1) return true;
+  if (request.tokens > kMostSteps || request.count > kMostSequences / kMostSteps) return false;
+  int64_t pages = 0;
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    if (view.page_count > 0 && request.tokens > view.window) return false;
+    pages += view.page_count;
+  }
+  return layer_.family() != PageFamily::kCommVq || pages * request.tokens <= kMostCommVqPages;
+}
+
 LayerAttention::Launch<DecodePlan> LayerAttention::make_fused(int sequences) {
   return make_launch<DecodePlan>([&](DecodePlan* plan) { return plan_decode(layer_.decode_shape(sequences), plan); });
 }
 
-void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const AttentionRequest& request,
-                                  const QueryMemory& memory, cudaStream_t stream) {
+void LayerAttention::attend_fused(const AttentionRequest& request, const QueryMemory& memory) {
+  const int capacity = power_of_two(int64_t{request.count} * request.tokens);
+  auto found = fused_.find(capacity);
+  if (found == fused_.end()) found = fused_.emplace(capacity, make_fused(capacity)).first;
   std::vector<const DecodeSequence*> sequences;
-  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
+  DeviceScratch described;
+  if (request.tokens == 1) {
+    for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
+  } else {
+    described = describe(steps_of(request));
+    for (int i = 0; i < request.count * request.tokens; ++i) sequences.push_back(described.as<DecodeSequence>() + i);
+  }
+  attend_fused(found->second, request, sequences, memory, stream_);
+}
+
+void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const AttentionRequest& request,
+                                  const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
+                                  cudaStream_t stream) {
   auto launch = launch_of<DecodeRequest>(request, memory, fused.workspace);
   DeviceScratch list;
   launch.sequences = sequences.data();
-  if (request.count > kInlineSequences) {
+  if (sequences.size() > kInlineSequences) {
     list = DeviceScratch(arena_, sequences.size() * sizeof(sequences[0]));
     check(cudaMemcpyAsync(list.as<void>(), sequences.data(), list.bytes(), cudaMemcpyHostToDevice, stream),
           "uploading a list of sequences");
@@ -142,13 +193,13 @@ void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Attenti
 }
 
 void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryMemory& memory) {
+  const std::vector<DecodeSequence> steps = steps_of(request);
   int64_t pages = 0;
   size_t shift_count = 0;
-  for (int i = 0; i < request.count; ++i) {
-    pages += state_of(request.sequences[i]).latest().page_count;
-    shift_count += static_cast<size_t>(request.sequences[i].shift_count);
-  }
-  const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
+  for (const DecodeSequence& step : steps) pages += step.page_count;
+  for (int i = 0; i < request.count; ++i) shift_count += static_cast<size_t>(request.sequences[i].shift_count);
+  const std::pair<int, int> capacity = {power_of_two(static_cast<int64_t>(steps.size())),
+                                        power_of_two(std::max<int64_t>(pages, 64))};
   auto found = commvq_.find(capacity);
   if (found == commvq_.end()) {
     const auto make = [&](CommVqPlan* plan) {
@@ -157,7 +208,7 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
     found = commvq_.emplace(capacity, make_launch<CommVqPlan>(make)).first;
   }
 
-  const size_t sequence_bytes = sizeof(CommVqSequence) * static_cast<size_t>(request.count);
+  const size_t sequence_bytes = sizeof(CommVqSequence) * steps.size();
   const DeviceScratch described(arena_, sequence_bytes + sizeof(TokenShift) * shift_count);
   std::vector<uint8_t> bytes(described.bytes());
   auto* sequences = reinterpret_cast<CommVqSequence*>(bytes.data());
@@ -165,20 +216,22 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
   const auto* shifts_there = reinterpret_cast<const TokenShift*>(described.as<uint8_t>() + sequence_bytes);
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    const DecodeSequence& known = state_of(view).latest();
-    CommVqSequence& sequence = sequences[i];
-    // Its pages have one shape: references are addresses.
-    sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
-    sequence.page_count = known.page_count;
-    sequence.hidden_tokens = known.hidden_tokens;
-    sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
-    sequence.window_token = view.length - view.window;
-    sequence.shifts = view.shift_count > 0 ? shifts_there : nullptr;
-    sequence.shift_count = view.shift_count;
+    for (int t = 0; t < request.tokens; ++t) {
+      const DecodeSequence& known = steps[static_cast<size_t>(i * request.tokens + t)];
+      CommVqSequence& sequence = sequences[i * request.tokens + t];
+      // Its pages have one shape: references are addresses.
+      sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
+      sequence.page_count = known.page_count;
+      sequence.hidden_tokens = known.hidden_tokens;
+      sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
+      sequence.window_token = view.length - view.window;
+      sequence.shifts = view.shift_count > 0 ? shifts_there : nullptr;
+      sequence.shift_count = view.shift_count;
+      sequence.sinks = known.sinks;
+      sequence.window = known.window;
+    }
     for (int s = 0; s < view.shift_count; ++s) *shifts++ = {view.shifts[s].first, view.shifts[s].offset};
     shifts_there += view.shift_count;
-    sequence.sinks = known.sinks;
-    sequence.window = known.window;
   }
   check(cudaMemcpyAsync(described.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
         "describing sequences");
@@ -190,17 +243,13 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
 }
 
 void LayerAttention::attend_tiered(const AttentionRequest& request, const QueryMemory& memory) {
-  const int capacity = power_of_two(request.count);
+  const int capacity = power_of_two(int64_t{request.count} * request.tokens);
   auto found = tiered_.find(capacity);
   if (found == tiered_.end()) {
     const auto make = [&](TieredPlan* plan) { return plan_tiered(layer_.tiered_shape(capacity), plan); };
     found = tiered_.emplace(capacity, make_launch<TieredPlan>(make)).first;
   }
-  std::vector<DecodeSequence> sequences;
-  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).latest());
-  const DeviceScratch described(arena_, sequences.size() * sizeof(DecodeSequence));
-  check(cudaMemcpyAsync(described.as<void>(), sequences.data(), described.bytes(), cudaMemcpyHostToDevice, stream_),
-        "describing sequences");
+  const DeviceScratch described = describe(steps_of(request));
   auto launch = launch_of<TieredRequest>(request, memory, found->second.workspace);
   launch.sequences = described.as<DecodeSequence>();
   check(launch_tiered(found->second.plan, launch, stream_), "attention over tiers");
@@ -212,7 +261,7 @@ void LayerAttention::attend_plain(const AttentionRequest& request, const QueryMe
                      memory.number_bytes();
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    PlainRequest plain = {};
+    PromptRequest plain = {};
     plain.kv_heads = layer.kv_heads;
     plain.group = layer.group();
     plain.head_dim = layer.head_dim;

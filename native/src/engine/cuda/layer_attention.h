@@ -1,7 +1,10 @@
 // Attention of one layer on the device: which kernel a request takes, and the memory that its launches share.
 //
-//   one query token, pages that a fused kernel reads    decode.h, commvq_decode.h, tiered_decode.h
+//   few query tokens, pages that a fused kernel reads    decode.h, commvq_decode.h, tiered_decode.h
 //   all else                                             plain_path.h
+//
+// Fused kernels take a chunk of a sequence's tokens as sequences of their own, each of which sees what its token sees:
+// pages are read that often, but never decoded to memory.
 //
 // One call at a time: workspaces belong to one launch after the other.
 #pragma once
@@ -54,9 +57,13 @@ class LayerAttention {
   template <class Plan, class Make>
   Launch<Plan> make_launch(const Make& make);
 
+  DeviceScratch describe(const std::vector<DecodeSequence>& sequences);
+  bool takes_steps(const AttentionRequest& request) const;
   Launch<DecodePlan> make_fused(int sequences);
-  void attend_fused(const Launch<DecodePlan>& launch, const AttentionRequest& request, const QueryMemory& memory,
+  void attend_fused(const Launch<DecodePlan>& launch, const AttentionRequest& request,
+                    const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
                     cudaStream_t stream);
+  void attend_fused(const AttentionRequest& request, const QueryMemory& memory);
   void attend_commvq(const AttentionRequest& request, const QueryMemory& memory);
   void attend_tiered(const AttentionRequest& request, const QueryMemory& memory);
   void attend_plain(const AttentionRequest& request, const QueryMemory& memory);

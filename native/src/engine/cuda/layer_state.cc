@@ -36,9 +36,16 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
 
-  // What the newest token sees.
+  const DecodeSequence now = seen_before(view, 0);
+  if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
+  latest_ = now;
+  upload(description_.as<void>(), &latest_, sizeof latest_, stream_);
+}
+
+DecodeSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer) const {
   const AttentionLayer& attention = layer_.plan().attention;
-  const int64_t oldest = attention.sliding_window > 0 ? view.length - attention.sliding_window : 0;
+  const int64_t end = view.length - newer;
+  const int64_t oldest = attention.sliding_window > 0 ? end - attention.sliding_window : 0;
   const int64_t window_position = view.length - view.window;
   const int64_t page_position = window_position - view.page_count * kPageTokens;
   const int64_t hidden = std::clamp<int64_t>(oldest - page_position, 0, view.page_count * kPageTokens);
@@ -47,17 +54,17 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   now.page_count = static_cast<int32_t>(view.page_count - hidden / kPageTokens);
   now.hidden_tokens = now.page_count > 0 ? static_cast<int32_t>(hidden % kPageTokens) : 0;
   const int64_t stride = layer_.head_stride();
-  now.sinks = {view.storage, stride, static_cast<int32_t>(std::clamp<int64_t>(oldest, 0, view.sinks)), view.sinks};
+  now.sinks = {view.storage, stride, static_cast<int32_t>(std::clamp<int64_t>(oldest, 0, view.sinks)),
+               static_cast<int32_t>(std::min<int64_t>(end, view.sinks))};
   now.window = {view.storage + layer_.window_offset(), stride,
-                static_cast<int32_t>(std::clamp<int64_t>(oldest - window_position, 0, view.window)), view.window};
+                static_cast<int32_t>(std::clamp<int64_t>(oldest - window_position, 0, view.window)),
+                static_cast<int32_t>(std::max<int64_t>(view.window - newer, 0))};
   now.key_patterns = tables_[0].table;
   now.value_patterns = tables_[1].table;
   // Tables count pages from the first that is listed.
   now.key_patterns.first_page -= static_cast<int32_t>(hidden / kPageTokens);
   now.value_patterns.first_page -= static_cast<int32_t>(hidden / kPageTokens);
-  if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
-  latest_ = now;
-  upload(description_.as<void>(), &latest_, sizeof latest_, stream_);
+  return now;
 }
 
 void CudaLayerState::update_pages(const SequenceView& view) {

@@ -25,6 +25,9 @@ class CudaLayerState : public LayerState {
   uint64_t epoch() const { return epoch_; }
   const DecodeSequence* description() const { return description_.as<DecodeSequence>(); }
   const DecodeSequence& latest() const { return latest_; }
+  // What a token of `view`, which this is up to date with, sees where `newer` tokens come after it. Those must be rows
+  // of the window, or there is no page.
+  DecodeSequence seen_before(const SequenceView& view, int64_t newer) const;
   // Memory for so many vectors of a side table, of which the device gets those that `table` has.
   PatternVectors room_for(Side side, const SideTable& table, int64_t vectors);
   // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of

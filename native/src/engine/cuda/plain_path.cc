@@ -7,18 +7,21 @@
 #include "codecs/pattern/format.h"
 #include "engine/cuda/status.h"
 #include "kernels/cuda/decode_rows.h"
+#include "kernels/cuda/decoded_rows.h"
 #include "kernels/cuda/row_decoders.h"
 #include "kernels/cuda/tiered_rows.h"
 
 namespace kvasir::cuda {
 namespace {
 
-// Pages that are decoded together: few launches, and little memory.
-constexpr int64_t kPagesPerChunk = 32;
+// Float16 rows that attention takes in one launch: few launches, and memory that does not grow with the context.
+constexpr int64_t kRowsPerPart = 8192;
+// Pages that are decoded to float32 together, where they must be.
+constexpr int64_t kPagesPerStep = 32;
 
 class PlainPath {
  public:
-  PlainPath(const DeviceLayer& layer, const SequenceView& view, const PlainRequest& request, DeviceArena& arena,
+  PlainPath(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request, DeviceArena& arena,
             cudaStream_t stream)
       : layer_(layer),
         plan_(layer.plan()),
@@ -26,13 +29,24 @@ class PlainPath {
         request_(request),
         arena_(arena),
         stream_(stream),
-        states_(arena, plain_state_bytes(request)) {
+        states_(arena, prompt_state_bytes(request)) {
+    request_.precision = precision();
     request_.states = states_.as<float>();
-    const int64_t rows = std::max<int64_t>({kPagesPerChunk * kPageTokens, view.sinks, view.window});
-    const size_t side = static_cast<size_t>(rows) * request.kv_heads * request.head_dim;
-    memory_ = DeviceScratch(arena, 2 * side * sizeof(float));
-    rows_[0] = memory_.as<float>();
-    rows_[1] = rows_[0] + side;
+    capacity_ = std::min<int64_t>(kRowsPerPart, view.sinks + view.page_count * kPageTokens + view.window);
+    capacity_ = std::max<int64_t>({capacity_, kPageTokens, view.sinks, view.window});
+    const size_t side = static_cast<size_t>(capacity_) * row();
+    const int sides = request_.precision == PromptPrecision::kExact ? 3 : 2;
+    half_memory_ = DeviceScratch(arena, sides * side * sizeof(uint16_t));
+    halves_[0] = half_memory_.as<uint16_t>();
+    halves_[1] = halves_[0] + side;
+    low_keys_ = sides == 3 ? halves_[1] + side : nullptr;
+    const int64_t floats = std::max<int64_t>({kPagesPerStep * kPageTokens, view.sinks, view.window});
+    for (Side each : {Side::kKeys, Side::kValues}) {
+      if (!through_floats(each)) continue;
+      DeviceScratch& memory = float_memory_[static_cast<int>(each)];
+      memory = DeviceScratch(arena, static_cast<size_t>(floats) * row() * sizeof(float));
+      rows_[static_cast<int>(each)] = memory.as<float>();
+    }
   }
 
   void run() {
@@ -41,42 +55,99 @@ class PlainPath {
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
     const int64_t oldest = request_.sliding_window > 0 ? request_.first_query - request_.sliding_window + 1 : 0;
     int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, view_.page_count);
+    const int64_t most = std::min(kPagesPerStep, capacity_ / kPageTokens);
     while (page < view_.page_count) {
       int64_t end = page;
-      while (end < view_.page_count && end < page + kPagesPerChunk &&
-             view_.pages[end]->shape == view_.pages[page]->shape) {
-        ++end;
-      }
+      while (end < view_.page_count && end < page + most && view_.pages[end]->shape == view_.pages[page]->shape) ++end;
       pages(page, end, page_position + page * kPageTokens);
       page = end;
     }
     rows(view_.window_row, view_.window, view_.length - view_.window);
-    check(launch_plain_finish(request_, stream_), "attention");
+    attend();
+    check(launch_prompt_finish(request_, stream_), "attention");
   }
 
  private:
+  size_t row() const { return static_cast<size_t>(request_.kv_heads) * static_cast<size_t>(request_.head_dim); }
+
+  // Rows of the codec f16 are float16 numbers, unless they are turned: then float32 precision costs less elsewhere.
+  PromptPrecision precision() const {
+    const SideFormat* sides = layer_.sides(plan_.shapes[0]);
+    const bool halves = sides[0].codec == StoredCodec::kFloat16 && sides[1].codec == StoredCodec::kFloat16;
+    if (halves && !plan_.turns) return PromptPrecision::kHalves;
+    return plan_.attention.fast ? PromptPrecision::kFast : PromptPrecision::kExact;
+  }
+
+  // Whether something is to be done to decoded rows before they are rounded, or their decoder knows float32 alone.
+  bool through_floats(Side side) const {
+    return layer_.kind(side) != SideKind::kCodes || layer_.family() == PageFamily::kTiered ||
+           (side == Side::kKeys && plan_.turns);
+  }
+
+  // Room for rows behind those that wait; where they do not follow on these, or there is none, these go first.
+  int64_t place(int64_t count, int64_t position) {
+    if (waiting_ > 0 && (position != position_ + waiting_ || waiting_ + count > capacity_)) attend();
+    if (waiting_ == 0) position_ = position;
+    const int64_t at = waiting_;
+    waiting_ += count;
+    return at;
+  }
+
+  HalfRows half_rows(Side side, int64_t at) const {
+    const int64_t offset = at * request_.head_dim;
+    uint16_t* const low = side == Side::kKeys && low_keys_ ? low_keys_ + offset : nullptr;
+    return {halves_[static_cast<int>(side)] + offset, low, request_.head_dim, capacity_ * request_.head_dim};
+  }
+
   void rows(int row, int count, int64_t position) {
-    const int64_t head_stride = int64_t{count} * request_.head_dim;
-    const FloatRows out = {{rows_[0], rows_[1]}, request_.head_dim, head_stride};
-    check(read_rows(layer_.row_shape(), layer_.tiles(const_cast<uint8_t*>(view_.storage)), layer_.tile_row(row), count,
-                    out, stream_),
-          "reading rows");
-    attend(count, position);
+    if (count == 0) return;
+    const int64_t at = place(count, position);
+    const RowTiles tiles = layer_.tiles(const_cast<uint8_t*>(view_.storage));
+    const Staging staging = {{halves_[0], halves_[1]}, capacity_};
+    check(gather_rows(layer_.row_shape(), tiles, layer_.tile_row(row), count, staging, at, stream_), "reading rows");
+    if (plan_.turns) {
+      const FloatRows out = {{rows_[0], nullptr}, request_.head_dim, int64_t{count} * request_.head_dim};
+      check(read_rows(layer_.row_shape(), tiles, layer_.tile_row(row), count, out, stream_), "reading rows");
+      turn(count, position);
+      round(Side::kKeys, count, at);
+    } else if (low_keys_) {
+      const size_t line = static_cast<size_t>(request_.head_dim) * sizeof(uint16_t);
+      check(cudaMemset2DAsync(half_rows(Side::kKeys, at).low, static_cast<size_t>(capacity_) * line, 0,
+                              static_cast<size_t>(count) * line, static_cast<size_t>(request_.kv_heads), stream_),
+            "reading rows");
+    }
   }
 
   void pages(int64_t begin, int64_t end, int64_t position) {
+    const int64_t count = (end - begin) * kPageTokens, at = place(count, position);
     if (layer_.family() == PageFamily::kTiered) {
       decode_tiers(begin, end);
     } else {
-      for (Side side : {Side::kKeys, Side::kValues}) decode(side, begin, end);
+      for (Side side : {Side::kKeys, Side::kValues}) {
+        if (through_floats(side)) decode(side, begin, end);
+      }
     }
-    attend((end - begin) * kPageTokens, position);
+    if (plan_.turns) turn(count, position);
+    for (Side side : {Side::kKeys, Side::kValues}) {
+      if (through_floats(side)) {
+        round(side, count, at);
+      } else {
+        decode_halves(side, begin, end, at);
+      }
+    }
   }
 
-  void attend(int64_t tokens, int64_t position) {
-    if (tokens == 0 && !first_) return;
-    if (plan_.turns) turn(tokens, position);
-    check(launch_plain_chunk(request_, {rows_[0], rows_[1], tokens, tokens, position}, first_, stream_), "attention");
+  void round(Side side, int64_t count, int64_t at) {
+    check(round_rows(layer_.row_shape(), rows_[static_cast<int>(side)], count, half_rows(side, at), stream_),
+          "rounding rows");
+  }
+
+  // Of all rows that wait.
+  void attend() {
+    if (waiting_ == 0 && !first_) return;
+    const PromptRows part = {halves_[0], low_keys_, halves_[1], capacity_, waiting_, position_};
+    check(launch_prompt_part(request_, part, first_, stream_), "attention");
+    waiting_ = 0;
     first_ = false;
   }
 
@@ -119,18 +190,35 @@ class PlainPath {
           "decoding pages");
   }
 
+  // Where the side begins in each page: only pages of varying parts need to be asked.
+  std::vector<const uint8_t*> addresses_of(Side side, int64_t begin, int64_t end) const {
+    std::vector<const uint8_t*> addresses;
+    for (int64_t i = begin; i < end; ++i) {
+      const PageView& page = *view_.pages[i];
+      addresses.push_back(page.data + (page.shape->varies() ? page.part_offset(side, 0) : 0));
+    }
+    return addresses;
+  }
+
+  void decode_halves(Side side, int64_t begin, int64_t end, int64_t at) {
+    const std::vector<const uint8_t*> addresses = addresses_of(side, begin, end);
+    const int index = static_cast<int>(side);
+    DecodeHalfRowsRequest request = {};
+    request.shape = layer_.row_shape();
+    request.sides[index] = layer_.sides(*view_.pages[begin]->shape)[index];
+    request.pages = addresses.data();
+    request.page_count = end - begin;
+    request.out[index] = half_rows(side, at);
+    check(decode_half_rows(request, stream_), "decoding pages");
+  }
+
   void decode(Side side, int64_t begin, int64_t end) {
     const int index = static_cast<int>(side);
     const PageShape& shape = *view_.pages[begin]->shape;
     const PageFormat& format = shape.formats[index];
     const int64_t count = end - begin;
-    // Where the side begins in each page: only pages of varying parts need to be asked.
-    SideFormat stored = layer_.sides(shape)[index];
-    std::vector<const uint8_t*> addresses;
-    for (int64_t i = begin; i < end; ++i) {
-      const PageView& page = *view_.pages[i];
-      addresses.push_back(page.data + (shape.varies() ? page.part_offset(side, 0) : 0));
-    }
+    const SideFormat stored = layer_.sides(shape)[index];
+    const std::vector<const uint8_t*> addresses = addresses_of(side, begin, end);
     switch (layer_.kind(side)) {
       case SideKind::kCodes:
       case SideKind::kPattern: {
@@ -207,18 +295,23 @@ class PlainPath {
   const DeviceLayer& layer_;
   const LayerPlan& plan_;
   const SequenceView& view_;
-  PlainRequest request_;
+  PromptRequest request_;
   DeviceArena& arena_;
   const cudaStream_t stream_;
   const DeviceScratch states_;
-  DeviceScratch memory_;
-  float* rows_[2];  // [kv_heads][tokens][head_dim]
+  DeviceScratch half_memory_, float_memory_[2];
+  int64_t capacity_;      // rows of a kv head
+  uint16_t* halves_[2];   // by side: [kv_heads][capacity_][head_dim]
+  uint16_t* low_keys_;    // the same, or null
+  float* rows_[2] = {};   // by side, where it goes through them: [kv_heads][tokens][head_dim]
+  int64_t waiting_ = 0;   // rows that attention has yet to take
+  int64_t position_ = 0;  // of the first of them
   bool first_ = true;
 };
 
 }  // namespace
 
-void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PlainRequest request, DeviceArena& arena,
+void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PromptRequest request, DeviceArena& arena,
                     cudaStream_t stream) {
   PlainPath(layer, view, request, arena, stream).run();
 }

@@ -3,12 +3,13 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/cuda/layer_state.h"
-#include "kernels/cuda/plain_attention.h"
+#include "kernels/cuda/prompt_attention.h"
 
 namespace kvasir::cuda {
 
-// One sequence. `request` has everything but states, which this takes from the arena like the rows it decodes.
-void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PlainRequest request, DeviceArena& arena,
+// One sequence. `request` has everything but its precision and states; those this takes from the arena like the rows it
+// decodes, some thousand at a time.
+void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PromptRequest request, DeviceArena& arena,
                     cudaStream_t stream);
 
 }  // namespace kvasir::cuda

@@ -2,6 +2,7 @@
 // neighbouring channels, so that rows leave in whole sectors; codes come from the first cache, where neighbours find
 // them too.
 #include "kernels/cuda/decode_rows.h"
+#include "kernels/cuda/half_rows.cuh"
 #include "kernels/cuda/page_elements.cuh"
 #include "kernels/cuda/page_list.cuh"
 
@@ -10,32 +11,60 @@ namespace {
 
 constexpr int kThreads = 256;
 
-struct Params {
-  ElementSide sides[2];
-  float* out[2];  // of the first page of the list; null: left out
+// Where a side goes: from the first page of the list on.
+struct FloatSide {
+  float* rows;
   int64_t token_stride, head_stride;
+
+  __host__ __device__ bool wanted() const { return rows != nullptr; }
+  void skip(int64_t tokens) { rows += tokens * token_stride; }
+  // Four values at four x of one y: channels of one token, or one channel of four tokens. `at`: of the part.
+  __device__ __forceinline__ void store_quad(const ElementSide& side, const float (&values)[4], int x, int y,
+                                             int64_t at) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int there = x + quad_step(side, j);
+      rows[at + (side.keys ? y : there) * token_stride + (side.keys ? there : y)] = values[j];
+    }
+  }
 };
 
-// Four values at four x of one y: channels of one token, or one channel of four tokens.
-__device__ __forceinline__ void store_quad(const ElementSide& side, const float (&values)[4], int x, int y, float* out,
-                                           int64_t token_stride) {
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const int at = x + quad_step(side, j);
-    out[(side.keys ? y : at) * token_stride + (side.keys ? at : y)] = values[j];
+struct HalfSide : HalfRows {
+  __host__ __device__ bool wanted() const { return high != nullptr; }
+  void skip(int64_t tokens) {
+    high += tokens * token_stride;
+    if (low != nullptr) low += tokens * token_stride;
   }
-}
+  __device__ __forceinline__ void store_quad(const ElementSide& side, const float (&values)[4], int x, int y,
+                                             int64_t at) const {
+    if (side.keys) {  // of four channels two and two are neighbours
+      const int64_t row = at + y * token_stride + x;
+      store_halves(*this, row, values[0], values[side.fragments ? 2 : 1]);
+      store_halves(*this, row + (side.fragments ? 8 : 2), values[side.fragments ? 1 : 2], values[3]);
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) store_half(*this, at + (x + quad_step(side, j)) * token_stride + y, values[j]);
+  }
+};
 
+template <class Output>
+struct Params {
+  ElementSide sides[2];
+  Output out[2];
+};
+
+template <class Output>
 __global__ void __launch_bounds__(kThreads)
-    decode_parts(const __grid_constant__ PageList<const uint8_t> pages, const __grid_constant__ Params params) {
+    decode_parts(const __grid_constant__ PageList<const uint8_t> pages, const __grid_constant__ Params<Output> params) {
   __shared__ Scale scales[kMostScales];
   const ElementSide& side = params.sides[blockIdx.z];
-  float* const to = params.out[blockIdx.z];
-  if (to == nullptr) return;
+  const Output& out = params.out[blockIdx.z];
+  if (!out.wanted()) return;
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
   const uint8_t* first_part = pages.pages[blockIdx.x] + side.offset + head * side.stride;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kTokensPerPage;
-  float* out = to + first * params.token_stride + head * params.head_stride;
+  const int64_t first_out = first * out.token_stride + head * out.head_stride;
 
   // Threads lie along quads of a token (keys) or along channels (values); what is left of them rests.
   const int inner = side.keys ? side.quads() : side.y_size, outer = side.keys ? side.y_size : side.quads();
@@ -53,34 +82,45 @@ __global__ void __launch_bounds__(kThreads)
       } else {
         decode_codes(side, part, scales, x, y, values);
       }
-      store_quad(side, values, x, y, out + p * kValueSpan, params.token_stride);
+      out.store_quad(side, values, x, y, first_out + p * kValueSpan);
     }
   }
+}
+
+template <class Output, class Request>
+cudaError_t launch(const Request& request, const Output (&out)[2], cudaStream_t stream) {
+  const int d = request.shape.head_dim;
+  if (request.page_count < 0 || d < 32 || d > kMaxHeadDim || d % 16 != 0) return cudaErrorInvalidValue;
+  Params<Output> params = {};
+  for (int i = 0; i < 2; ++i) {
+    params.sides[i] = element_side(request.sides[i]);
+    if (params.sides[i].codec == StoredCodec::kNone) continue;
+    if (params.sides[i].head_dim != d || params.sides[i].scales > kMostScales) return cudaErrorInvalidValue;
+    params.out[i] = out[i];
+  }
+  return for_page_lists(request.pages, request.page_count,
+                        [&](const PageList<const uint8_t>& list, int count, int64_t first) {
+                          Params<Output> here = params;
+                          for (Output& each : here.out) {
+                            if (each.wanted()) each.skip(first * kTokensPerPage);
+                          }
+                          decode_parts<<<dim3(count, request.shape.kv_heads, 2), kThreads, 0, stream>>>(list, here);
+                          return cudaGetLastError();
+                        });
 }
 
 }  // namespace
 
 cudaError_t decode_rows(const DecodeRowsRequest& request, cudaStream_t stream) {
-  const int d = request.shape.head_dim;
-  if (request.page_count < 0 || d < 32 || d > kMaxHeadDim || d % 16 != 0) return cudaErrorInvalidValue;
-  Params params = {};
-  for (int i = 0; i < 2; ++i) {
-    params.sides[i] = element_side(request.sides[i]);
-    if (params.sides[i].codec == StoredCodec::kNone) continue;
-    if (params.sides[i].head_dim != d || params.sides[i].scales > kMostScales) return cudaErrorInvalidValue;
-    params.out[i] = request.out.sides[i];
-  }
-  params.token_stride = request.out.token_stride;
-  params.head_stride = request.out.head_stride;
-  const auto launch = [&](const PageList<const uint8_t>& list, int count, int64_t first) {
-    Params here = params;
-    for (float*& out : here.out) {
-      if (out != nullptr) out += first * kTokensPerPage * params.token_stride;
-    }
-    decode_parts<<<dim3(count, request.shape.kv_heads, 2), kThreads, 0, stream>>>(list, here);
-    return cudaGetLastError();
-  };
-  return for_page_lists(request.pages, request.page_count, launch);
+  FloatSide out[2];
+  for (int i = 0; i < 2; ++i) out[i] = {request.out.sides[i], request.out.token_stride, request.out.head_stride};
+  return launch(request, out, stream);
+}
+
+cudaError_t decode_half_rows(const DecodeHalfRowsRequest& request, cudaStream_t stream) {
+  HalfSide out[2];
+  for (int i = 0; i < 2; ++i) out[i] = {request.out[i]};
+  return launch(request, out, stream);
 }
 
 }  // namespace kvasir::cuda

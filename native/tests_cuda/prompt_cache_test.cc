@@ -1,0 +1,118 @@
+// Chunks of query tokens through the public interface, on pages of every family: few of them, which fused kernels take
+// one by one, and many, for which pages are decoded. Against the definition over the rows that the cache reads back.
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kvasir/kvasir.h"
+#include "reference/attention.h"
+#include "support/tolerance.h"
+
+namespace {
+
+using kvasir::Cache;
+using kvasir::CacheConfig;
+using kvasir::Side;
+
+struct Deleter {
+  void operator()(Cache* cache) const { Cache::destroy(cache); }
+  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
+};
+using CachePointer = std::unique_ptr<Cache, Deleter>;
+
+constexpr int kKvHeads = 2, kGroup = 4;
+
+struct Setting {
+  const char* keys;
+  int key_bits;
+  const char* values;
+  int value_bits;
+  int head_dim;
+  int sliding_window = 0;
+  kvasir::Precision precision = kvasir::Precision::kExact;
+
+  double limit() const {
+    const bool halves = std::string(keys) == "f16" && std::string(values) == "f16";
+    return support::nmse_limit(precision, halves);
+  }
+};
+
+std::vector<float> random_numbers(unsigned seed, size_t count) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(count);
+  for (float& x : numbers) x = normal(random);
+  return numbers;
+}
+
+void check_chunks(const Setting& s) {
+  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  config->set_heads(0, kKvHeads * kGroup, kKvHeads, s.head_dim);
+  config->set_codec(0, Side::kKeys, s.keys, s.key_bits);
+  config->set_codec(0, Side::kValues, s.values, s.value_bits);
+  if (s.sliding_window > 0) config->set_sliding_window(0, s.sliding_window);
+  config->set_precision(s.precision);
+  config->set_window(32);
+  config->set_sinks(5);
+  config->set_backend("cuda");
+  const CachePointer cache(Cache::create(*config));
+  const int row = kKvHeads * s.head_dim, query = kGroup * row;
+  std::vector<int64_t> ids;
+  for (const int64_t length : {40, 133, 700}) {
+    ids.push_back(cache->new_sequence());
+    const auto keys = random_numbers(static_cast<unsigned>(length), static_cast<size_t>(length * row));
+    const auto values = random_numbers(static_cast<unsigned>(length + 1), keys.size());
+    cache->append(ids.back(), 0, keys.data(), values.data(), length);
+  }
+  for (const int tokens : {2, 7, 16, 17, 40}) {
+    const size_t size = static_cast<size_t>(tokens) * query;
+    const auto queries = random_numbers(99, ids.size() * size);
+    std::vector<float> outputs(queries.size(), -99.0f);
+    cache->attend(0, ids.data(), static_cast<int>(ids.size()), tokens, queries.data(), outputs.data());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const int64_t length = cache->length(ids[i], 0);
+      int64_t first = 0;
+      if (s.sliding_window > 0) first = std::max<int64_t>(0, length - tokens + 1 - s.sliding_window);
+      std::vector<float> rows[2];
+      for (Side side : {Side::kKeys, Side::kValues}) {
+        auto& to = rows[static_cast<int>(side)];
+        to.resize(static_cast<size_t>((length - first) * row));
+        cache->read(ids[i], 0, side, first, length - first, to.data());
+      }
+      const auto expected =
+          reference::attention({kKvHeads * kGroup, kKvHeads, s.head_dim, s.sliding_window}, rows[0].data(),
+                               rows[1].data(), first, length, queries.data() + i * size, tokens);
+      const double error = reference::nmse(outputs.data() + i * size, expected);
+      CHECK(error <= s.limit(), s.keys << " " << s.key_bits << ", " << s.values << " " << s.value_bits
+                                       << ", d=" << s.head_dim << ", sliding " << s.sliding_window << ", " << tokens
+                                       << " tokens, sequence " << i << ": NMSE " << error);
+    }
+  }
+}
+
+DEVICE_CASE("prompt through a cache: pages of every family") {
+  for (const int d : {48, 64, 128, 256}) {
+    check_chunks({"f16", 16, "f16", 16, d});
+    for (const int bits : {1, 2, 4, 8}) check_chunks({"uniform", bits, "uniform", bits, d});
+    for (const int bits : {2, 16}) check_chunks({"progressive", bits, "progressive", bits, d});
+    check_chunks({"pattern", 2, "pattern", 2, d});
+    check_chunks({"tiered", 2, "uniform", 2, d});
+    check_chunks({"f16", 16, "uniform", 4, d});
+    check_chunks({"uniform", 2, "uniform", 2, d, 0, kvasir::Precision::kFast});
+  }
+}
+
+DEVICE_CASE("prompt through a cache: sliding windows") {
+  for (const int d : {48, 128}) {
+    for (const int window : {1, 20, 130, 500}) {
+      check_chunks({"f16", 16, "f16", 16, d, window});
+      check_chunks({"uniform", 2, "uniform", 2, d, window});
+    }
+  }
+}
+
+}  // namespace
