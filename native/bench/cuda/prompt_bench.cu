@@ -258,9 +258,10 @@ void measure_calls(const Options& options, int context) {
   const kvasir::ElementType type = wide ? kvasir::ElementType::kFloat32 : kvasir::ElementType::kBFloat16;
   const size_t row = static_cast<size_t>(options.kv_heads) * options.head_dim;
   const size_t most = static_cast<size_t>(*std::max_element(options.chunks.begin(), options.chunks.end()));
-  std::vector<float> rows(row * context);
+  // Some tokens more than pages hold, as it mostly is.
+  std::vector<float> rows(row * static_cast<size_t>(context + 64));
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = 2.0f * bench::unit(bench::hashed(i));
-  cache->append(id, 0, rows.data(), rows.data(), context);
+  cache->append(id, 0, rows.data(), rows.data(), context + 64);
   bench::DeviceMemory memory;
   float* queries = memory.take<float>(2 * most * row * options.group);
   float* outputs = queries + most * row * options.group;

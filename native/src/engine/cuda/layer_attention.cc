@@ -34,7 +34,7 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
 const CudaLayerState& state_of(const SequenceView& view) { return static_cast<const CudaLayerState&>(*view.state); }
 
 // Query tokens that are taken one by one; with more of them, decoding pages to memory once is less work.
-constexpr int kMostSteps = 16;
+constexpr int kMostSteps = 64;
 constexpr int kMostSequences = 4096;  // of a fused kernel
 // CommVQ's kernels keep the scores of all pages: 16 KB each for 32 query heads.
 constexpr int64_t kMostCommVqPages = 4096;

@@ -55,7 +55,8 @@ class PlainPath {
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
     const int64_t oldest = request_.sliding_window > 0 ? request_.first_query - request_.sliding_window + 1 : 0;
     int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, view_.page_count);
-    const int64_t most = std::min(kPagesPerStep, capacity_ / kPageTokens);
+    const bool floats = through_floats(Side::kKeys) || through_floats(Side::kValues);
+    const int64_t most = std::min(floats ? kPagesPerStep : kRowsPerPart, capacity_ / kPageTokens);
     while (page < view_.page_count) {
       int64_t end = page;
       while (end < view_.page_count && end < page + most && view_.pages[end]->shape == view_.pages[page]->shape) ++end;

@@ -18,11 +18,4 @@ __device__ __forceinline__ void store_halves(const HalfRows& rows, int64_t at, f
   *reinterpret_cast<uint32_t*>(rows.low + at) = floats_to_halves(__fsub_rn(even, taken.x), __fsub_rn(odd, taken.y));
 }
 
-__device__ __forceinline__ void store_half(const HalfRows& rows, int64_t at, float x) {
-  const uint32_t high = floats_to_halves(within_halves(x), 0.0f);
-  rows.high[at] = static_cast<uint16_t>(high);
-  if (rows.low == nullptr) return;
-  rows.low[at] = static_cast<uint16_t>(floats_to_halves(__fsub_rn(x, halves_to_floats(high).x), 0.0f));
-}
-
 }  // namespace kvasir::cuda

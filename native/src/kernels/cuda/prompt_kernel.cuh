@@ -9,13 +9,10 @@
 #include <cmath>
 
 #include "kernels/cuda/mma.cuh"
-#include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/prompt_instance.h"
 
 namespace kvasir::cuda {
 
-constexpr int kPromptWarps = 4;
-constexpr int kPromptThreads = 32 * kPromptWarps;
 constexpr int kQueryExponent = 14;   // of the greatest element of a query row
 constexpr int kWeightExponent = 14;  // of the greatest weight: small ones keep their bits
 constexpr int64_t kFar = 1 << 30;    // tokens: further than any part reaches
@@ -24,8 +21,14 @@ constexpr int64_t kFar = 1 << 30;    // tokens: further than any part reaches
 template <int D, int kQueryParts_, int kKeyParts_, int kWeightParts_>
 struct PromptTile {
   static constexpr int kQueryParts = kQueryParts_, kKeyParts = kKeyParts_, kWeightParts = kWeightParts_;
+#ifdef KVASIR_WIDE
+  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kWarpTiles = D > 128 ? 1 : 2;  // of 16 rows
-  static constexpr int kRows = 16 * kWarpTiles * kPromptWarps;
+#else
+  static constexpr int kWarps = D > 128 ? 4 : 8, kThreads = 32 * kWarps;
+  static constexpr int kWarpTiles = 1;  // of 16 rows
+#endif
+  static constexpr int kRows = 16 * kWarpTiles * kWarps;
   static constexpr int kTokens = D > 128 ? 32 : 64;
   static constexpr int kRowBytes = 2 * D;
   // Shared memory: queries, keys, values, then for each row a factor and the newest token that it sees.
@@ -38,6 +41,11 @@ struct PromptTile {
   // Of eight channels of a row. Octets change places from row to row, so that eight rows meet all banks.
   static __device__ __forceinline__ uint32_t byte_of(int row, int octet) {
     return row * kRowBytes + ((octet ^ (row % 8)) << 4);
+  }
+  // Where byte_of finds the octet 2 * pair further on, from where it finds octet 0 or 1: four places, and those 128
+  // bytes behind each other.
+  static __device__ __forceinline__ uint32_t further(uint32_t at, int pair) {
+    return (at ^ (pair % 4) << 5) + pair / 4 * 128;
   }
 };
 
@@ -75,6 +83,9 @@ __device__ __forceinline__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// __syncthreads() that warps may reach in different places.
+__device__ __forceinline__ void block_barrier() { asm volatile("barrier.sync 0;" ::: "memory"); }
+
 // Rows of a tile; those behind `count`, and channels behind d, are 0.
 template <class Tile>
 __device__ __forceinline__ void copy_rows(uint32_t to, const uint16_t* from, int count, int d) {
@@ -82,10 +93,10 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const uint16_t* from, int
   const int first = threadIdx.x / kOctets, octet = threadIdx.x % kOctets;
   from += first * d + 8 * octet;
 #pragma unroll
-  for (int i = 0; i < Tile::kTokens * kOctets / kPromptThreads; ++i) {
-    const int row = first + i * (kPromptThreads / kOctets);
+  for (int i = 0; i < Tile::kTokens * kOctets / Tile::kThreads; ++i) {
+    const int row = first + i * (Tile::kThreads / kOctets);
     copy_or_clear(to + Tile::byte_of(row, octet), from, row < count && 8 * octet < d);
-    from += kPromptThreads / kOctets * d;
+    from += Tile::kThreads / kOctets * d;
   }
 }
 
@@ -98,53 +109,67 @@ __device__ __forceinline__ uint32_t take_halves(float& even, float& odd) {
   return pair;
 }
 
+// Numbers `index`, which is even, and the next.
+__device__ __forceinline__ float2 load_pair(const void* numbers, NumberType type, int64_t index) {
+  if (type == NumberType::kFloat32) {
+    const float* pair = static_cast<const float*>(numbers) + index;
+    return make_float2(pair[0], pair[1]);
+  }
+  const uint32_t word = static_cast<const uint32_t*>(numbers)[index / 2];
+  if (type == NumberType::kFloat16) return halves_to_floats(word);
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
 // Queries of the block, each row multiplied by a power of two of its own; what turns products into scores goes to
 // `factors`.
 template <class Tile>
 __device__ __forceinline__ void load_queries(const PromptRequest& request, int kv_head, int first_row, int rows,
                                              uint8_t* shared, float* factors) {
   constexpr int kPairs = (Tile::kRowBytes / 4 + 31) / 32;  // of channels, a lane
+  constexpr int kTogether = 16 / kPairs;                   // rows whose loads are in flight
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = request.head_dim;
-  for (int r = warp; r < Tile::kRows; r += kPromptWarps) {
-    const int row = first_row + r;
-    const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
-                         kv_head * request.group + row % request.group;
-    float x[kPairs][2] = {};
-    float most = 0.0f;
+  for (int begin = warp * kTogether; begin < Tile::kRows; begin += Tile::kWarps * kTogether) {
+    float2 x[kTogether][kPairs];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int c = 2 * (32 * i + lane);
-      if (row >= rows || c >= d) continue;
+    for (int j = 0; j < kTogether; ++j) {
+      const int row = first_row + begin + j;
+      const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
+                           kv_head * request.group + row % request.group;
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        float number[1];
-        load_numbers<1, 1>(request.queries, request.type, head * d + c + j, number);
-        x[i][j] = number[0];
-        most = fmaxf(most, fabsf(number[0]));
+      for (int i = 0; i < kPairs; ++i) {
+        const int c = 2 * (32 * i + lane);
+        x[j][i] =
+            row < rows && c < d ? load_pair(request.queries, request.type, head * d + c) : make_float2(0.0f, 0.0f);
       }
     }
-    // Powers of two by their exponents; those of 0 and of what is not finite are as good as any.
-    const auto exponent = static_cast<int>(__float_as_uint(max_over_warp(most)) >> 23);
-    const int biased = min(max(exponent, kQueryExponent + 1), 254);
-    const float up = __uint_as_float(static_cast<uint32_t>(127 + kQueryExponent + 127 - biased) << 23);
-    const float down = __uint_as_float(static_cast<uint32_t>(biased - kQueryExponent) << 23);
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int c = 2 * (32 * i + lane);
-      if (2 * c >= Tile::kRowBytes) continue;
-      float even = x[i][0] * up, odd = x[i][1] * up;
+    for (int j = 0; j < kTogether; ++j) {
+      float most = 0.0f;
 #pragma unroll
-      for (int part = 0; part < Tile::kQueryParts; ++part) {
-        *reinterpret_cast<uint32_t*>(shared + part * Tile::kQueryBytes + Tile::byte_of(r, c / 8) + 2 * (c % 8)) =
-            take_halves(even, odd);
+      for (int i = 0; i < kPairs; ++i) most = fmaxf(most, fmaxf(fabsf(x[j][i].x), fabsf(x[j][i].y)));
+      // Powers of two by their exponents; those of 0 and of what is not finite are as good as any.
+      const auto exponent = static_cast<int>(__float_as_uint(max_over_warp(most)) >> 23);
+      const int biased = min(max(exponent, kQueryExponent + 1), 254);
+      const float up = __uint_as_float(static_cast<uint32_t>(127 + kQueryExponent + 127 - biased) << 23);
+      const float down = __uint_as_float(static_cast<uint32_t>(biased - kQueryExponent) << 23);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        const int c = 2 * (32 * i + lane);
+        if (2 * c >= Tile::kRowBytes) continue;
+        float even = x[j][i].x * up, odd = x[j][i].y * up;
+#pragma unroll
+        for (int part = 0; part < Tile::kQueryParts; ++part) {
+          const uint32_t at = part * Tile::kQueryBytes + Tile::byte_of(begin + j, c / 8) + 2 * (c % 8);
+          *reinterpret_cast<uint32_t*>(shared + at) = take_halves(even, odd);
+        }
       }
+      if (lane == 0) factors[begin + j] = fmaxf(request.scale * 1.44269504088896341f * down, 1.1754944e-38f);
     }
-    if (lane == 0) factors[r] = fmaxf(request.scale * 1.44269504088896341f * down, 1.1754944e-38f);
   }
 }
 
 template <int D, class Tile>
-__global__ void __launch_bounds__(kPromptThreads, 2)
+__global__ void __launch_bounds__(Tile::kThreads, 2)
     prompt_kernel(const __grid_constant__ PromptRequest request, const __grid_constant__ PromptRows part,
                   const int rows, const bool first) {
   constexpr int kTiles = Tile::kWarpTiles, kTokens = Tile::kTokens;
@@ -159,7 +184,7 @@ __global__ void __launch_bounds__(kPromptThreads, 2)
   auto* const newest = reinterpret_cast<int*>(shared + Tile::kNewestAt);
   const int64_t first_newest = request.first_query - part.position;
   const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
-  for (int r = threadIdx.x; r < Tile::kRows; r += kPromptThreads) {
+  for (int r = threadIdx.x; r < Tile::kRows; r += Tile::kThreads) {
     const int64_t token = first_newest + (first_row + r) / request.group;
     newest[r] = first_row + r < rows ? static_cast<int>(min(max(token, -kFar), kFar)) : -static_cast<int>(kFar);
   }
@@ -216,124 +241,142 @@ __global__ void __launch_bounds__(kPromptThreads, 2)
   const uint32_t key_at = base + Tile::kKeysAt + Tile::byte_of(lane % 8 + lane / 16 * 8, lane / 8 % 2);
   const uint32_t value_at = base + Tile::kValuesAt + Tile::byte_of(lane % 16, lane / 16);
 
+  const auto copy_values = [&](int tile) {
+    const int64_t offset = head + int64_t{tile} * kTokens * d;
+    copy_rows<Tile>(base + Tile::kValuesAt, part.values + offset, count - tile * kTokens, d);
+  };
+  // The copies of a tile, as all warps do them: when keys are there, those of values begin; when scores are, those of
+  // the next keys.
+  const auto await_keys = [&](int tile) {
+    wait_for_copies<0>();
+    block_barrier();
+    copy_values(tile);
+    end_of_copies();
+  };
+  const auto leave_keys = [&](int tile) {
+    block_barrier();
+    if (tile + 1 < end) copy_keys(tile + 1);
+    end_of_copies();
+  };
+  const auto await_values = [&] {
+    wait_for_copies<1>();
+    block_barrier();
+  };
+
   if (begin < end) copy_keys(begin);
   end_of_copies();
+  if (idle) {
+    for (int tile = begin; tile < end; ++tile) {
+      await_keys(tile);
+      leave_keys(tile);
+      await_values();
+    }
+    return;
+  }
   for (int tile = begin; tile < end; ++tile) {
-    wait_for_copies<0>();
-    __syncthreads();
-    copy_rows<Tile>(base + Tile::kValuesAt, part.values + head + int64_t{tile} * kTokens * d, count - tile * kTokens,
-                    d);
-    end_of_copies();
-
+    await_keys(tile);
     const int token = tile * kTokens;
-    const bool seen = token <= newest_newest && token + kTokens > oldest_newest - reach + 1;  // by a row of the warp
     float score[kTiles][kTokens / 8][4];
-    if (seen) {
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
+    for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-        for (int n = 0; n < kTokens / 8; ++n) {
+      for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) score[m][n][i] = 0.0f;
+        for (int i = 0; i < 4; ++i) score[m][n][i] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < D / 16; ++k) {
+      uint4 query[Tile::kQueryParts][kTiles];
+#pragma unroll
+      for (int q = 0; q < Tile::kQueryParts; ++q) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          query[q][m] = load_matrices(Tile::further(query_at, k) + q * Tile::kQueryBytes + m * 16 * Tile::kRowBytes);
         }
       }
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        uint4 query[Tile::kQueryParts][kTiles];
+      for (int n = 0; n < kTokens / 8; n += 2) {
 #pragma unroll
-        for (int q = 0; q < Tile::kQueryParts; ++q) {
+        for (int p = 0; p < Tile::kKeyParts; ++p) {
+          const uint4 key = load_matrices(Tile::further(key_at, k) + p * Tile::kTokenBytes + n * 8 * Tile::kRowBytes);
+          // Small times small is left out.
 #pragma unroll
-          for (int m = 0; m < kTiles; ++m) {
-            query[q][m] = load_matrices((query_at ^ k << 5) + q * Tile::kQueryBytes + m * 16 * Tile::kRowBytes);
-          }
-        }
+          for (int q = 0; q < (p == 0 ? Tile::kQueryParts : 1); ++q) {
 #pragma unroll
-        for (int n = 0; n < kTokens / 8; n += 2) {
-#pragma unroll
-          for (int p = 0; p < Tile::kKeyParts; ++p) {
-            const uint4 key = load_matrices((key_at ^ k << 5) + p * Tile::kTokenBytes + n * 8 * Tile::kRowBytes);
-            // Small times small is left out.
-#pragma unroll
-            for (int q = 0; q < (p == 0 ? Tile::kQueryParts : 1); ++q) {
-#pragma unroll
-              for (int m = 0; m < kTiles; ++m) {
-                mma_halves(score[m][n], query[q][m], key.x, key.y);
-                mma_halves(score[m][n + 1], query[q][m], key.z, key.w);
-              }
+            for (int m = 0; m < kTiles; ++m) {
+              mma_halves(score[m][n], query[q][m], key.x, key.y);
+              mma_halves(score[m][n + 1], query[q][m], key.z, key.w);
             }
           }
         }
       }
     }
-    __syncthreads();
-    if (tile + 1 < end) copy_keys(tile + 1);
-    end_of_copies();
+
+    leave_keys(tile);
 
     float keep[kTiles][2];
     uint4 weight[Tile::kWeightParts][kTiles][kTokens / 16];
-    if (seen) {
-      const bool cut = token + kTokens > min(oldest_newest + 1, count) || token <= newest_newest - reach;
+    const bool cut = token + kTokens > min(oldest_newest + 1, count) || token <= newest_newest - reach;
 #pragma unroll
-      for (int m = 0; m < kTiles; ++m) {
+    for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          if (cut) {
-            const int row_newest = newest[row_of(m, h)], row_last = min(row_newest, count - 1);
-#pragma unroll
-            for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                const int at = token + 8 * n + 2 * (lane % 4) + i;
-                if (at > row_last || at <= row_newest - reach) score[m][n][2 * h + i] = -INFINITY;
-              }
-            }
-          }
-          const float factor = factors[row_of(m, h)];
-          float most = -INFINITY;
-#pragma unroll
-          for (int n = 0; n < kTokens / 8; ++n) most = fmaxf(most, fmaxf(score[m][n][2 * h], score[m][n][2 * h + 1]));
-          most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-          most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-          const float now = fmaxf(peak[m][h], most * factor);
-          const float reference = now == -INFINITY ? 0.0f : now;
-          keep[m][h] = exp2_approx(peak[m][h] - reference);
-          peak[m][h] = now;
-          const float offset = kWeightExponent - reference;
-          float all = 0.0f;
+      for (int h = 0; h < 2; ++h) {
+        if (cut) {
+          const int row_newest = newest[row_of(m, h)], row_last = min(row_newest, count - 1);
 #pragma unroll
           for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              float& x = score[m][n][2 * h + i];
-              x = exp2_approx(fmaf(x, factor, offset));
-              all += x;
+              const int at = token + 8 * n + 2 * (lane % 4) + i;
+              if (at > row_last || at <= row_newest - reach) score[m][n][2 * h + i] = -INFINITY;
             }
           }
-          sum[m][h] = fmaf(sum[m][h], keep[m][h], all);
         }
-        // What a lane has of two columns of C is what it needs of A.
+        const float factor = factors[row_of(m, h)];
+        float most = -INFINITY;
 #pragma unroll
-        for (int k = 0; k < kTokens / 16; ++k) {
+        for (int n = 0; n < kTokens / 8; ++n) most = fmaxf(most, fmaxf(score[m][n][2 * h], score[m][n][2 * h + 1]));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+        const float now = fmaxf(peak[m][h], most * factor);
+        const float reference = now == -INFINITY ? 0.0f : now;
+        keep[m][h] = exp2_approx(peak[m][h] - reference);
+        peak[m][h] = now;
+        const float offset = kWeightExponent - reference;
+        float all = 0.0f;
 #pragma unroll
-          for (int w = 0; w < Tile::kWeightParts; ++w) {
-            float(&a)[4] = score[m][2 * k], (&b)[4] = score[m][2 * k + 1];
-            weight[w][m][k].x = take_halves(a[0], a[1]);
-            weight[w][m][k].y = take_halves(a[2], a[3]);
-            weight[w][m][k].z = take_halves(b[0], b[1]);
-            weight[w][m][k].w = take_halves(b[2], b[3]);
+        for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            float& x = score[m][n][2 * h + i];
+            x = exp2_approx(fmaf(x, factor, offset));
+            all += x;
           }
+        }
+        sum[m][h] = fmaf(sum[m][h], keep[m][h], all);
+      }
+      // What a lane has of two columns of C is what it needs of A.
+#pragma unroll
+      for (int k = 0; k < kTokens / 16; ++k) {
+#pragma unroll
+        for (int w = 0; w < Tile::kWeightParts; ++w) {
+          float(&a)[4] = score[m][2 * k], (&b)[4] = score[m][2 * k + 1];
+          weight[w][m][k].x = take_halves(a[0], a[1]);
+          weight[w][m][k].y = take_halves(a[2], a[3]);
+          weight[w][m][k].z = take_halves(b[0], b[1]);
+          weight[w][m][k].w = take_halves(b[2], b[3]);
         }
       }
     }
-    wait_for_copies<1>();
-    __syncthreads();
-    if (!seen) continue;
+
+    await_values();
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       float added[kTiles][2][4] = {};
 #pragma unroll
       for (int k = 0; k < kTokens / 16; ++k) {
-        const uint4 value = load_transposed_matrices((value_at ^ n << 4) + k * 16 * Tile::kRowBytes);
+        const uint4 value = load_transposed_matrices(Tile::further(value_at, n / 2) + k * 16 * Tile::kRowBytes);
 #pragma unroll
         for (int w = 0; w < Tile::kWeightParts; ++w) {
 #pragma unroll
@@ -385,7 +428,7 @@ struct PromptInstanceOf {
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes);
     if (error != cudaSuccess) return error;
     const dim3 grid(division.blocks, request.kv_heads, division.splits);
-    kernel<<<grid, kPromptThreads, Tile::kBytes, stream>>>(request, rows, division.rows, first);
+    kernel<<<grid, Tile::kThreads, Tile::kBytes, stream>>>(request, rows, division.rows, first);
     return cudaGetLastError();
   }
 
