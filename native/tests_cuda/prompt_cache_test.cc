@@ -111,6 +111,33 @@ DEVICE_CASE("prompt through a cache: the largest heads") {
   check_chunks({"tiered", 2, "uniform", 2, 256});
 }
 
+// With 64 query heads, 1024 tokens go together. Some of them are compared, each with what a cache of its length gives.
+DEVICE_CASE("prompt through a cache: more query rows than go together") {
+  constexpr int kHeads = 64, kDim = 64, kRow = kKvHeads * kDim, kTokens = 1100, kLength = 1300;
+  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  config->set_heads(0, kHeads, kKvHeads, kDim);
+  for (Side side : {Side::kKeys, Side::kValues}) config->set_codec(0, side, "uniform", 4);
+  config->set_backend("cuda");
+  const CachePointer cache(Cache::create(*config));
+  const int64_t id = cache->new_sequence();
+  const auto keys = random_numbers(1, kLength * kRow), values = random_numbers(2, keys.size());
+  cache->append(id, 0, keys.data(), values.data(), kLength);
+  const auto queries = random_numbers(3, kTokens * kHeads * kDim);
+  std::vector<float> outputs(queries.size(), -99.0f), rows[2];
+  cache->attend(0, &id, 1, kTokens, queries.data(), outputs.data());
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    rows[static_cast<int>(side)].resize(keys.size());
+    cache->read(id, 0, side, 0, kLength, rows[static_cast<int>(side)].data());
+  }
+  for (const int token : {0, 55, 56, 1023, 1024, 1095, 1096, 1099}) {
+    const size_t at = static_cast<size_t>(token) * kHeads * kDim;
+    const auto expected = reference::attention({kHeads, kKvHeads, kDim}, rows[0].data(), rows[1].data(), 0,
+                                               kLength - kTokens + token + 1, queries.data() + at, 1);
+    const double error = reference::nmse(outputs.data() + at, expected);
+    CHECK(error <= support::kExactNmse, "token " << token << ": NMSE " << error);
+  }
+}
+
 DEVICE_CASE("prompt through a cache: sliding windows") {
   for (const int d : {48, 128}) {
     for (const int window : {1, 20, 130, 300}) {

@@ -251,8 +251,8 @@ DEVICE_CASE("prompt: scores of hundreds, outliers, queries of any size") {
 
 DEVICE_CASE("prompt: a long context") {
   for (const PromptPrecision precision : kPrecisions) {
-    Setting s = {128, 1, 2, 3, 20000, precision};
-    s.part = 8192;
+    Setting s = {128, 1, 2, 3, 6000, precision};
+    s.part = 2048;
     check_prompt(s);
   }
 }

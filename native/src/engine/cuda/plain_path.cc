@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kRowsPerPart = 8192;
 // Pages that are decoded to float32 together, where they must be.
 constexpr int64_t kPagesPerStep = 32;
+// Query rows whose softmax states are kept at a time; for more of them pages are decoded again.
+constexpr int kStatesAtOnce = 1 << 16;
 
 class PlainPath {
  public:
@@ -51,19 +53,22 @@ class PlainPath {
 
   void run() {
     rows(0, view_.sinks, 0);
-    // Pages that even the oldest query does not see any more are left out.
+    // Pages that even the oldest query does not see any more, or not even the newest yet, are left out.
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
+    const int64_t newest = request_.first_query + request_.tokens - 1;
+    const int64_t page_end = std::clamp<int64_t>((newest - page_position) / kPageTokens + 1, 0, view_.page_count);
     const int64_t oldest = request_.sliding_window > 0 ? request_.first_query - request_.sliding_window + 1 : 0;
-    int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, view_.page_count);
+    int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, page_end);
     const bool floats = through_floats(Side::kKeys) || through_floats(Side::kValues);
     const int64_t most = std::min(floats ? kPagesPerStep : kRowsPerPart, capacity_ / kPageTokens);
-    while (page < view_.page_count) {
+    while (page < page_end) {
       int64_t end = page;
-      while (end < view_.page_count && end < page + most && view_.pages[end]->shape == view_.pages[page]->shape) ++end;
+      while (end < page_end && end < page + most && view_.pages[end]->shape == view_.pages[page]->shape) ++end;
       pages(page, end, page_position + page * kPageTokens);
       page = end;
     }
-    rows(view_.window_row, view_.window, view_.length - view_.window);
+    const int64_t window_position = view_.length - view_.window;
+    if (newest >= window_position) rows(view_.window_row, view_.window, window_position);
     attend();
     check(launch_prompt_finish(request_, stream_), "attention");
   }
@@ -71,7 +76,7 @@ class PlainPath {
  private:
   size_t row() const { return static_cast<size_t>(request_.kv_heads) * static_cast<size_t>(request_.head_dim); }
 
-  // Rows of the codec f16 are float16 numbers, unless they are turned: then float32 precision costs less elsewhere.
+  // Rows of the codec f16 are float16 numbers, unless they are turned.
   PromptPrecision precision() const {
     const SideFormat* sides = layer_.sides(plan_.shapes[0]);
     const bool halves = sides[0].codec == StoredCodec::kFloat16 && sides[1].codec == StoredCodec::kFloat16;
@@ -312,9 +317,19 @@ class PlainPath {
 
 }  // namespace
 
-void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PromptRequest request, DeviceArena& arena,
-                    cudaStream_t stream) {
-  PlainPath(layer, view, request, arena, stream).run();
+void attend_plainly(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request,
+                    DeviceArena& arena, cudaStream_t stream) {
+  const int heads = request.kv_heads * request.group, most = std::max(kStatesAtOnce / heads, 1);
+  const size_t number = request.type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+  const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * number;
+  for (int first = 0; first < request.tokens; first += most) {
+    PromptRequest some = request;
+    some.tokens = std::min(most, request.tokens - first);
+    some.first_query += first;
+    some.queries = static_cast<const uint8_t*>(request.queries) + static_cast<size_t>(first) * token;
+    some.outputs = static_cast<uint8_t*>(request.outputs) + static_cast<size_t>(first) * token;
+    PlainPath(layer, view, some, arena, stream).run();
+  }
 }
 
 }  // namespace kvasir::cuda

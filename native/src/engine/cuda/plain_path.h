@@ -9,7 +9,7 @@ namespace kvasir::cuda {
 
 // One sequence. `request` has everything but its precision and states; those this takes from the arena like the rows it
 // decodes, some thousand at a time.
-void attend_plainly(const DeviceLayer& layer, const SequenceView& view, PromptRequest request, DeviceArena& arena,
-                    cudaStream_t stream);
+void attend_plainly(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request,
+                    DeviceArena& arena, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

@@ -20,8 +20,8 @@ PromptDivision division_of(const PromptRequest& request) {
   const int block_rows = instance_of(request.head_dim).rows;
   PromptDivision division;
   division.rows = request.tokens * request.group;
-  division.blocks = (division.rows + block_rows - 1) / block_rows;
-  division.splits = std::clamp(kWantedBlocks / (division.blocks * request.kv_heads), 1, kMaxSplits);
+  const int blocks = (division.rows + block_rows - 1) / block_rows * request.kv_heads;
+  division.splits = std::clamp(kWantedBlocks / blocks, 1, kMaxSplits);
   return division;
 }
 

@@ -10,13 +10,12 @@ namespace kvasir::cuda {
 // How a launch divides its work.
 struct PromptDivision {
   int rows;    // query rows of a kv head
-  int blocks;  // of them
   int splits;  // of a part's tokens
 };
 
 // All head dims up to one.
 struct PromptInstance {
-  int rows;  // of a block
+  int rows;  // of a block, mostly
   cudaError_t (*launch)(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
                         bool first, cudaStream_t stream);
 };

@@ -18,16 +18,11 @@ constexpr int kWeightExponent = 14;  // of the greatest weight: small ones keep 
 constexpr int64_t kFar = 1 << 30;    // tokens: further than any part reaches
 
 // D: head dims up to it, a multiple of 64; what is missing is computed as zeros. Parts: operands that stand for one.
-template <int D, int kQueryParts_, int kKeyParts_, int kWeightParts_>
+template <int D, int kQueryParts_, int kKeyParts_, int kWeightParts_, int kWarps_>
 struct PromptTile {
   static constexpr int kQueryParts = kQueryParts_, kKeyParts = kKeyParts_, kWeightParts = kWeightParts_;
-#ifdef KVASIR_WIDE
-  static constexpr int kWarps = 4, kThreads = 32 * kWarps;
+  static constexpr int kWarps = kWarps_, kThreads = 32 * kWarps;
   static constexpr int kWarpTiles = D > 128 ? 1 : 2;  // of 16 rows
-#else
-  static constexpr int kWarps = D > 128 ? 4 : 8, kThreads = 32 * kWarps;
-  static constexpr int kWarpTiles = 1;  // of 16 rows
-#endif
   static constexpr int kRows = 16 * kWarpTiles * kWarps;
   static constexpr int kTokens = D > 128 ? 32 : 64;
   static constexpr int kRowBytes = 2 * D;
@@ -418,18 +413,39 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   }
 }
 
+constexpr int kLeastSharedBytes = 99 << 10;  // that a block may have on any device from compute capability 8.0 on
+
+inline bool shared_memory_has(int bytes) {
+  int device = 0, most = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess && bytes <= most;
+}
+
 template <int D>
 struct PromptInstanceOf {
-  template <int kQueryParts, int kKeyParts, int kWeightParts>
+  static constexpr int kWarps = 4;
+
+  template <class Tile>
   static cudaError_t launch_as(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
                                bool first, cudaStream_t stream) {
-    using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts>;
     const auto kernel = prompt_kernel<D, Tile>;
     const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes);
     if (error != cudaSuccess) return error;
-    const dim3 grid(division.blocks, request.kv_heads, division.splits);
+    const dim3 grid((division.rows + Tile::kRows - 1) / Tile::kRows, request.kv_heads, division.splits);
     kernel<<<grid, Tile::kThreads, Tile::kBytes, stream>>>(request, rows, division.rows, first);
     return cudaGetLastError();
+  }
+
+  template <int kQueryParts, int kKeyParts, int kWeightParts>
+  static cudaError_t launch_with(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
+                                 bool first, cudaStream_t stream) {
+    using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps>;
+    if constexpr (Tile::kBytes > kLeastSharedBytes) {
+      using Small = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps / 2>;
+      static_assert(Small::kBytes <= kLeastSharedBytes);
+      if (!shared_memory_has(Tile::kBytes)) return launch_as<Small>(request, rows, division, first, stream);
+    }
+    return launch_as<Tile>(request, rows, division, first, stream);
   }
 
   static cudaError_t launch(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
@@ -438,17 +454,17 @@ struct PromptInstanceOf {
     const bool wide = request.type == NumberType::kFloat32;
     switch (request.precision) {
       case PromptPrecision::kFast:
-        return launch_as<1, 1, 1>(request, rows, division, first, stream);
+        return launch_with<1, 1, 1>(request, rows, division, first, stream);
       case PromptPrecision::kExact:
-        return wide ? launch_as<2, 2, 1>(request, rows, division, first, stream)
-                    : launch_as<1, 2, 1>(request, rows, division, first, stream);
+        return wide ? launch_with<2, 2, 1>(request, rows, division, first, stream)
+                    : launch_with<1, 2, 1>(request, rows, division, first, stream);
       default:
-        return wide ? launch_as<2, 1, 2>(request, rows, division, first, stream)
-                    : launch_as<1, 1, 2>(request, rows, division, first, stream);
+        return wide ? launch_with<2, 1, 2>(request, rows, division, first, stream)
+                    : launch_with<1, 1, 2>(request, rows, division, first, stream);
     }
   }
 
-  static constexpr PromptInstance value = {PromptTile<D, 1, 1, 1>::kRows, launch};
+  static constexpr PromptInstance value = {PromptTile<D, 1, 1, 1, kWarps>::kRows, launch};
 };
 
 }  // namespace kvasir::cuda
