@@ -92,7 +92,6 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.codes = plan.shape.codes;
   params.pieces = plan.score_pieces;
   params.score_slices = score_slices(params.tables);
-  params.one = 1;
   params.code_slices = plan.code_slices;
   params.head_blocks = plan.head_blocks;
   params.splits = splits_for(plan, request.count);

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "kernels/cuda/commvq_decode.h"
+#include "kernels/cuda/commvq_planes.h"
 
 namespace kvasir::cuda {
 
 // Scores: a block's warps, as many as registers allow. Where rows have four chunks, two warps share a tile.
-KVASIR_HOST_DEVICE constexpr int score_warps(int element_bytes) { return element_bytes == 2 ? 16 : 12; }
+constexpr int kScoreWarps = 16;
 // Values: warps of a block, and rows of the codebook that each of them takes.
 constexpr int kValueWarps = 8;
 constexpr int kWarpCodeTiles = 2;
@@ -19,8 +20,9 @@ constexpr int kTilesPerPage = kTokensPerPage / kTileSize;
 
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
 constexpr int score_shared_bytes(const KeyTableLayout& layout) {
+  if (layout.fast()) return plane_shared_bytes(layout);
   return layout.slice_bytes() + 8 * layout.slice_pairs() +
-         score_warps(layout.element_bytes) * ((layout.slice_stages + 1) / 2) * 4 * kTileSize;
+         kScoreWarps * ((layout.slice_stages + 1) / 2) * 4 * kTileSize;
 }
 
 // Floats of a row state: for four query heads the output, maximum and sum.
@@ -51,7 +53,6 @@ struct CommVqParams {
   int codes;
   int pieces;
   int score_slices;
-  uint32_t one;  // 1
   int code_slices;
   int head_blocks;
   int splits;
@@ -73,6 +74,8 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request);
 // The three kernels of a launch, in this order.
 cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes);
 cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes);  // the same for fast tables
+cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
 cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream);
 cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream);
 

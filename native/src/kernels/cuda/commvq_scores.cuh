@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/commvq_common.cuh"
+#include "kernels/cuda/commvq_tiles.cuh"
 
 namespace kvasir::cuda {
 
@@ -34,17 +35,13 @@ __device__ __forceinline__ float high_field(uint32_t word) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7632));
 }
 
-// What one lane adds up for one token.
-template <int kBytes, int kChunks>
-struct KeySums;
-
-// 16-bit fields: a word is a pair.
+// What one lane adds up for one token. 16-bit fields: a word is a pair.
 template <int kChunks>
-struct KeySums<2, kChunks> {
+struct KeySums {
   static constexpr int kLanePairs = 4 * kChunks;
   uint32_t plain[kLanePairs], times_i[kLanePairs];
 
-  __device__ __forceinline__ void clear(uint32_t) {
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) plain[i] = times_i[i] = 0;
   }
@@ -58,100 +55,11 @@ struct KeySums<2, kChunks> {
   __device__ __forceinline__ void add_times_i(int chunk, const uint4& x, const uint4& y) { add(times_i, chunk, x, y); }
 
   // Pair i as a complex number.
-  __device__ __forceinline__ float2 pair(int i, int) const {
+  __device__ __forceinline__ float2 pair(int i) const {
     constexpr float kBoth = 16777216.0f + 2.0f * kExactBias;  // of two fields: 2^23 and the bias
     const float re = low_field(plain[i]) - high_field(times_i[i]);
     const float im = high_field(plain[i]) + (low_field(times_i[i]) - kBoth);
     return {re, im};
-  }
-};
-
-// Bytes: a word is two pairs, whose real and imaginary parts go to fields of their own.
-template <int kChunks>
-struct KeySums<1, kChunks> {
-  static constexpr int kLanePairs = 8 * kChunks;
-  uint32_t plain_re[kLanePairs / 2], plain_im[kLanePairs / 2], times_i_re[kLanePairs / 2], times_i_im[kLanePairs / 2];
-  uint32_t one;
-
-  __device__ __forceinline__ void clear(uint32_t opaque_one) {
-    one = opaque_one;
-#pragma unroll
-    for (int i = 0; i < kLanePairs / 2; ++i) plain_re[i] = plain_im[i] = times_i_re[i] = times_i_im[i] = 0;
-  }
-  __device__ __forceinline__ void add(uint32_t& re, uint32_t& im, uint32_t x, uint32_t y) const {
-    re = x_plus(y & 0x00ff00ffu, x_plus(x & 0x00ff00ffu, re));
-    im = x_plus(__byte_perm(y, 0, 0x4341), x_plus(__byte_perm(x, 0, 0x4341), im));
-  }
-  // A sum that goes to the pipeline of products, because that of additions and masks is the bottleneck: the compiler
-  // must not know that `one` is 1.
-  __device__ __forceinline__ uint32_t x_plus(uint32_t x, uint32_t sum) const { return x * one + sum; }
-  __device__ __forceinline__ void add_plain(int chunk, const uint4& x, const uint4& y) {
-    add(plain_re[4 * chunk], plain_im[4 * chunk], x.x, y.x);
-    add(plain_re[4 * chunk + 1], plain_im[4 * chunk + 1], x.y, y.y);
-    add(plain_re[4 * chunk + 2], plain_im[4 * chunk + 2], x.z, y.z);
-    add(plain_re[4 * chunk + 3], plain_im[4 * chunk + 3], x.w, y.w);
-  }
-  __device__ __forceinline__ void add_times_i(int chunk, const uint4& x, const uint4& y) {
-    add(times_i_re[4 * chunk], times_i_im[4 * chunk], x.x, y.x);
-    add(times_i_re[4 * chunk + 1], times_i_im[4 * chunk + 1], x.y, y.y);
-    add(times_i_re[4 * chunk + 2], times_i_im[4 * chunk + 2], x.z, y.z);
-    add(times_i_re[4 * chunk + 3], times_i_im[4 * chunk + 3], x.w, y.w);
-  }
-
-  __device__ __forceinline__ float2 pair(int i, int stages) const {
-    // At most 2 * 255 * 32 in a field; differences are lifted by 2^14.
-    const uint32_t re = plain_re[i / 2] + 0x40004000u - times_i_im[i / 2];
-    const uint32_t im = plain_im[i / 2] + times_i_re[i / 2];
-    const float bias = 8388608.0f + 2.0f * kFastBias * static_cast<float>(stages);
-    if (i % 2 == 0) return {low_field(re) - (8388608.0f + 16384.0f), low_field(im) - bias};
-    return {high_field(re) - (8388608.0f + 16384.0f), high_field(im) - bias};
-  }
-};
-
-// Where a warp stands in the line of all tiles: sequence by sequence, page by page.
-struct TileCursor {
-  const CommVqParams& params;
-  int sequence;
-  int page;
-  int tile;  // of the page
-  int page_count;
-  const uint8_t* data;  // the page
-
-  // A whole warp. Nowhere where `first` is negative.
-  __device__ TileCursor(const CommVqParams& p, int64_t first, int lane)
-      : params(p), sequence(0), page(0), tile(0), page_count(0), data(nullptr) {
-    if (first < 0) return;
-    int64_t rest = first / kTilesPerPage;
-    tile = static_cast<int>(first % kTilesPerPage);
-    for (int base = 0;; base += 32) {
-      const int count = base + lane < p.count ? p.sequences[base + lane].page_count : 0;
-      int before = count;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(0xffffffffu, before, step);
-        if (lane >= step) before += other;
-      }
-      const uint32_t beyond = __ballot_sync(0xffffffffu, before > rest);
-      if (beyond != 0) {
-        const int found = __ffs(beyond) - 1;
-        sequence = base + found;
-        page_count = __shfl_sync(0xffffffffu, count, found);
-        page = static_cast<int>(rest) - (__shfl_sync(0xffffffffu, before, found) - page_count);
-        break;
-      }
-      rest -= __shfl_sync(0xffffffffu, before, 31);
-    }
-    data = p.sequences[sequence].pages[page];
-  }
-
-  __device__ __forceinline__ void advance() {
-    if (++tile < kTilesPerPage) return;
-    tile = 0;
-    if (++page == page_count) {
-      page = 0;
-      do page_count = params.sequences[++sequence].page_count;
-      while (page_count == 0);
-    }
-    data = params.sequences[sequence].pages[page];
   }
 };
 
@@ -216,10 +124,10 @@ struct TileCodes {
 };
 
 // One warp: all tiles of a range, for kChunks of the kRowChunks chunks of a slice's rows and four query heads.
-template <int kBytes, int kRowChunks, int kChunks>
+template <int kRowChunks, int kChunks>
 class ScoreWarp {
  public:
-  using Sums = KeySums<kBytes, kChunks>;
+  using Sums = KeySums<kChunks>;
   static constexpr int kLanePairs = Sums::kLanePairs;
   static constexpr int kChunkPairs = kLanePairs / kChunks;  // of a lane
   static constexpr int kPairs = 4 * kLanePairs;
@@ -328,7 +236,7 @@ class ScoreWarp {
   // Key of a token of the tile as float16 pairs, in the order of pair_of, turned by token % 8.
   __device__ __forceinline__ void decode(int token, uint32_t (&key)[kLanePairs]) const {
     Sums sums;
-    sums.clear(params_.one);
+    sums.clear();
     constexpr uint32_t kStageBytes = kEntryStride * kRowBytes;
     const uint32_t swap = swapped_ ? kTableChunkBytes : 0;
     uint32_t even = table_ + swap, odd = table_ - swap;  // for chunks of even and of odd number
@@ -371,7 +279,7 @@ class ScoreWarp {
     uint32_t turned[kLanePairs];
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
-      const float2 z = sums.pair(i, stages_);
+      const float2 z = sums.pair(i);
       const float2 w = offsets_[i];
       turned[i] = floats_to_halves(z.x * w.x - z.y * w.y, z.x * w.y + z.y * w.x);
     }
@@ -484,13 +392,13 @@ class ScoreWarp {
 };
 
 // A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
-template <int kBytes, int kRowChunks>
-__global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
+template <int kRowChunks>
+__global__ void __launch_bounds__(32 * kScoreWarps, 1)
     score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kChunks = kRowChunks < 2 ? kRowChunks : 2;
-  constexpr int kColumns = kRowChunks / kChunks, kRanges = score_warps(kBytes) / kColumns;
-  using Warp = ScoreWarp<kBytes, kRowChunks, kChunks>;
+  constexpr int kColumns = kRowChunks / kChunks, kRanges = kScoreWarps / kColumns;
+  using Warp = ScoreWarp<kRowChunks, kChunks>;
   constexpr int kSlicePairs = Warp::kSlicePairs;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
@@ -533,14 +441,14 @@ __global__ void __launch_bounds__(32 * score_warps(kBytes), 1)
   }
 }
 
-template <int kBytes, int kRowChunks>
+template <int kRowChunks>
 struct ScoreInstance {
   static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(score_kernel<kBytes, kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+    return cudaFuncSetAttribute(score_kernel<kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 shared_bytes);
   }
   static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    score_kernel<kBytes, kRowChunks><<<blocks, 32 * score_warps(kBytes), shared_bytes, stream>>>(params);
+    score_kernel<kRowChunks><<<blocks, 32 * kScoreWarps, shared_bytes, stream>>>(params);
     return cudaGetLastError();
   }
 };

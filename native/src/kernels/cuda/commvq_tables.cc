@@ -7,16 +7,10 @@
 
 #include "base/half.h"
 #include "kernels/cuda/commvq_params.h"
+#include "kernels/cuda/commvq_planes.h"
 
 namespace kvasir::cuda {
 namespace {
-
-// One element of an entry's planar row.
-float element(const commvq::KeyModel& model, int kv_head, int stage, int entry, int channel) {
-  const uint16_t* table = model.chunk_tables(kv_head, channel / commvq::kChunk);
-  return half_to_float(
-      table[(static_cast<size_t>(stage) * model.entries + entry) * commvq::kChunk + channel % commvq::kChunk]);
-}
 
 // One pair of one slice: its entries by stage as whole numbers that are never negative.
 class PairColumn {
@@ -24,7 +18,6 @@ class PairColumn {
   PairColumn(const commvq::KeyModel& model, const KeyTableLayout& layout, int kv_head, int pair, int first_stage,
              int stages)
       : model_(model), layout_(layout), kv_head_(kv_head), pair_(pair), first_stage_(first_stage) {
-    const bool exact = layout.element_bytes == 2;
     std::vector<double> peaks(stages, 0.0);
     if (exists()) {
       for (int s = 0; s < stages; ++s) {
@@ -33,20 +26,16 @@ class PairColumn {
         }
       }
     }
-    double sum = 0.0, highest = 0.0;
-    for (const double peak : peaks) {
-      sum += peak;
-      highest = std::max(highest, peak);
-    }
+    double sum = 0.0;
+    for (const double peak : peaks) sum += peak;
     // Rounding up the bias of each stage takes at most one for each.
-    const double step = exact ? sum / (kExactBias - stages) : highest / (kFastBias - 1);
-    step_ = step > 0.0 ? step : 1.0;
+    step_ = sum > 0.0 ? sum / (kExactBias - stages) : 1.0;
     int rest = kExactBias;
     for (const double peak : peaks) {
-      biases_.push_back(exact ? static_cast<int>(std::ceil(peak / step_)) : kFastBias);
+      biases_.push_back(static_cast<int>(std::ceil(peak / step_)));
       rest -= biases_.back();
     }
-    if (exact) biases_[0] += rest;
+    biases_[0] += rest;
   }
 
   double step() const { return step_; }
@@ -58,7 +47,7 @@ class PairColumn {
 
  private:
   float value(int stage, int entry, int part) const {
-    return element(model_, kv_head_, first_stage_ + stage, entry, pair_ + part * (layout_.head_dim / 2));
+    return key_entry(model_, kv_head_, first_stage_ + stage, entry, pair_ + part * (layout_.head_dim / 2));
   }
 
   const commvq::KeyModel& model_;
@@ -69,6 +58,12 @@ class PairColumn {
 };
 
 }  // namespace
+
+float key_entry(const commvq::KeyModel& model, int kv_head, int stage, int entry, int channel) {
+  const uint16_t* table = model.chunk_tables(kv_head, channel / commvq::kChunk);
+  return half_to_float(
+      table[(static_cast<size_t>(stage) * model.entries + entry) * commvq::kChunk + channel % commvq::kChunk]);
+}
 
 cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precision, KeyTableLayout* layout) {
   int device = 0, most_shared = 0;
@@ -83,7 +78,13 @@ cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precisio
   made.stages = model.page.stages;
   made.entries = model.entries;
   made.index_bits = model.page.index_bits;
+  made.planes = made.stages;
   made.element_bytes = precision == KeyPrecision::kExact ? 2 : 1;
+  if (made.fast()) {
+    error = plan_plane_tables(model, most_shared, &made);
+    if (error == cudaSuccess) *layout = made;
+    return error;
+  }
   const int pairs = model.head_dim / 2;
   made.chunks = kMaxSlicePairs / made.chunk_pairs();
   while (made.chunks > 1 && made.slice_pairs() / 2 >= pairs) made.chunks /= 2;
@@ -96,9 +97,7 @@ cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precisio
   int stages = most;
   while (stages > 1 && !fits(stages)) --stages;
   if (!fits(stages)) return cudaErrorInvalidValue;
-  made.stage_slices = (made.stages + stages - 1) / stages;
-  made.slice_stages = (made.stages + made.stage_slices - 1) / made.stage_slices;
-  made.stage_slices = (made.stages + made.slice_stages - 1) / made.slice_stages;
+  made.cut(stages);
   made.pair_slices = (pairs + made.slice_pairs() - 1) / made.slice_pairs();
   *layout = made;
   return cudaSuccess;
@@ -106,6 +105,7 @@ cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precisio
 
 void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
                      double magnitude, uint8_t* bytes) {
+  if (layout.fast()) return pack_plane_tables(model, layout, frequencies, magnitude, bytes);
   std::memset(bytes, 0, layout.bytes());
   const int pairs = layout.slice_pairs();
   for (int head = 0; head < layout.kv_heads; ++head) {
@@ -128,7 +128,7 @@ void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout
                 const int number = column.number(s, e, part);
                 uint8_t* to = row + (2 * p + part) * layout.element_bytes;
                 to[0] = static_cast<uint8_t>(number & 255);
-                if (layout.element_bytes == 2) to[1] = static_cast<uint8_t>(number >> 8);
+                to[1] = static_cast<uint8_t>(number >> 8);
               }
             }
           }

@@ -1,11 +1,10 @@
 // Codebooks of CommVQ in device memory: how they lie, and how a host makes the bytes to upload, once a layer.
 //
 // Keys. Decoding adds up two rows of a table for each stage, so attention is bound by what shared memory delivers. The
-// tables of one kv head stay in a block's shared memory as whole numbers: fixed point with one step for each RoPE pair,
-// chosen so that sums fit fields of 16 bits, two or more of which a 32-bit addition adds at once.
+// tables of one kv head stay in a block's shared memory as whole numbers: fixed point with one step for each RoPE pair.
 //
-//   kExact   16 bits an entry: about 1e-7 of a key's power is lost
-//   kFast    8 bits an entry: about 5e-5 is lost; half the bytes, 1.5 times the speed
+//   kExact   16 bits an entry, chosen so that sums fit 16 bits: about 1e-7 of a key's power is lost
+//   kFast    8 bits an entry, 16 for stages that need them (commvq_planes.h): at most 2e-5 of a key's variance is lost
 //
 // Where a head's tables do not fit, they are cut into slices: of the pairs, and if that is not enough, of the stages.
 // Scores are sums over slices. A slice is
@@ -14,6 +13,8 @@
 //   float  step[pairs]           of the fixed point, times RoPE's magnitude
 //   float  magnitude             RoPE's own, for rows that have no tables
 //   rows   [stages][64]           of `chunks` times 64 bytes: pair after pair, real part and imaginary part
+//
+// for kExact; commvq_planes.h has the rest of a slice for kFast.
 //
 // Values. The codebook lies as commvq::ValueModel has it: float16 [kv_heads][codes][head_dim]; upload it as it is.
 #pragma once
@@ -35,24 +36,32 @@ constexpr int kEntryStride = 64;  // entries that a stage has room for
 constexpr int kMaxSliceStages = 32;
 constexpr int kMaxSlicePairs = 64;
 // What the sums of all stages of a slice are too large by, so that no field is ever negative.
-constexpr int kExactBias = 32767;  // kExact: all stages together
-constexpr int kFastBias = 128;     // kFast: each stage
+constexpr int kExactBias = 32767;
 
 struct KeyTableLayout {
   int kv_heads, head_dim, stages, entries;
   int index_bits;
+  int planes;         // tables, which is what slices have `slice_stages` of: one a stage, or two (kFast)
   int element_bytes;  // 2 or 1
   int chunks;         // of a row: 1, 2 or 4
   int pair_slices;
   int stage_slices;
   int slice_stages;  // of every slice but the last, which may have fewer
 
+  KVASIR_HOST_DEVICE constexpr bool fast() const { return element_bytes == 1; }
+
   KVASIR_HOST_DEVICE constexpr int chunk_pairs() const { return kTableChunkBytes / (2 * element_bytes); }
   KVASIR_HOST_DEVICE constexpr int slice_pairs() const { return chunks * chunk_pairs(); }
   KVASIR_HOST_DEVICE constexpr int row_bytes() const { return chunks * kTableChunkBytes; }
   KVASIR_HOST_DEVICE constexpr int slices() const { return pair_slices * stage_slices; }
   KVASIR_HOST_DEVICE constexpr int stages_of(int stage_slice) const {
-    return stage_slice + 1 < stage_slices ? slice_stages : stages - stage_slice * slice_stages;
+    return stage_slice + 1 < stage_slices ? slice_stages : planes - stage_slice * slice_stages;
+  }
+  // Slices as even as can be, of at most so many tables each.
+  constexpr void cut(int most) {
+    const int fewest = (planes + most - 1) / most;
+    slice_stages = (planes + fewest - 1) / fewest;
+    stage_slices = (planes + slice_stages - 1) / slice_stages;
   }
   KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 4 + 127) / 128 * 128; }
   KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * kEntryStride * row_bytes(); }
@@ -72,6 +81,9 @@ cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precisio
 // only fill a slice up turn by nothing and are 0.
 void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
                      double magnitude, uint8_t* bytes);
+
+// One element of an entry's planar row.
+float key_entry(const commvq::KeyModel& model, int kv_head, int stage, int entry, int channel);
 
 // Bytes of model.tables, for the decoders of rows (commvq_rows.h) and for values.
 inline size_t plain_table_bytes(const commvq::KeyModel& model) {

@@ -1,0 +1,87 @@
+// Fast key tables of CommVQ: planes of bytes, summed up on tensor cores.
+//
+// Entries become whole numbers of a step that each RoPE pair of a kv head has for itself. A plane is one stage's table
+// of 64 rows of signed bytes, and counts in 2^level steps, so that stages with small entries are as fine as they need to
+// be and those with large ones have room:
+//
+//   one plane     entry = step * 2^level * byte
+//   two planes    entry = step * (2^6 * high + low)
+//
+// What a look-up loses is step^2 / 12 in each component, 4^level times that in a plane of its own. Stages have two
+// planes where one would lose too much: the fewest of them for which keys lose kPlaneTolerance of their variance, on
+// average over pairs and no pair more than four times as much. Trained tables have two planes for two to six of their
+// stages, because their first stages have large entries; tables of random numbers of equal size have none.
+//
+// A slice is as commvq_tables.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
+//
+//   double  turns[64], float step[64], float magnitude, as everywhere
+//   uint8_t stage[32], level[32]     of each plane
+//   rows    [planes][64]             eight blocks of 8 pairs; plane p's block b stands in place b ^ 2 (p % 4)
+//
+// Eight lanes that read one block each, of two tokens and four planes, then meet in no bank of shared memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/commvq_tables.h"
+#include "kernels/cuda/layout.h"
+
+namespace kvasir::cuda {
+
+constexpr double kPlaneTolerance = 2e-5;
+constexpr int kPlaneRowBytes = 128;
+constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes;
+constexpr int kPlaneBlockPairs = 8;
+constexpr int kHighLevel = 6;   // of the first of two planes
+constexpr int kRoundPlanes = 4;  // planes that one step of the tensor cores takes
+constexpr int kPlaneScoreWarps = 8;
+
+// Where a plane's stage and level stand in a slice.
+constexpr int kPlaneStagesAt = 12 * kMaxSlicePairs + 4;
+constexpr int kPlaneLevelsAt = kPlaneStagesAt + kMaxSliceStages;
+
+KVASIR_HOST_DEVICE constexpr int plane_rounds(int planes) { return (planes + kRoundPlanes - 1) / kRoundPlanes; }
+
+// Shared memory of a warp: turns of 64 pairs as float16, and codes of 16 tokens for each plane.
+KVASIR_HOST_DEVICE constexpr int plane_warp_bytes(int planes) {
+  return 4 * kMaxSlicePairs + plane_rounds(planes) * kRoundPlanes * 32;
+}
+// That of a block: a slice, turns of 16 tokens' keys as float16, a row of zeros, and what each warp needs.
+constexpr int kKeyTurnBytes = 4 * kTileSize * kMaxSlicePairs;
+constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
+  return layout.slice_bytes() + kKeyTurnBytes + kPlaneRowBytes + kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
+}
+
+// How a model's tables are cut into planes.
+class PlanePlan {
+ public:
+  // Of one stage: its level, or kHighLevel and then 0 where it has two.
+  struct Plane {
+    int stage, level;
+    bool two;  // whether this is one of two
+  };
+
+  // Where the last four planes leave room, further stages get their second plane, as long as there are not more than
+  // `most` planes.
+  PlanePlan(const commvq::KeyModel& model, int most);
+
+  const std::vector<Plane>& planes() const { return planes_; }
+  double step(int kv_head, int pair) const { return steps_[static_cast<size_t>(kv_head) * pairs_ + pair]; }
+  // What keys lose of their variance, on average and in the worst pair.
+  double loss() const { return loss_; }
+  double worst_loss() const { return worst_loss_; }
+
+ private:
+  int pairs_;
+  std::vector<Plane> planes_;
+  std::vector<double> steps_;  // [kv_heads][pairs]
+  double loss_, worst_loss_;
+};
+
+// The two functions of commvq_tables.h, for KeyPrecision::kFast.
+cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, KeyTableLayout* layout);
+void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
+                       double magnitude, uint8_t* bytes);
+
+}  // namespace kvasir::cuda
