@@ -40,7 +40,7 @@ std::string Setting::describe() const {
   std::ostringstream text;
   text << "kv=" << kv_heads << " group=" << group << " d=" << head_dim << " stages=" << stages << " entries=" << entries
        << " codes=" << codes << " pairs=" << static_cast<int>(pairs) << " precision=" << static_cast<int>(precision)
-       << " type=" << static_cast<int>(type);
+       << " type=" << static_cast<int>(type) << " fall=" << fall << " uniform=" << uniform << " mean=" << mean;
   return text.str();
 }
 
@@ -50,6 +50,9 @@ KeyModel::KeyModel(const Setting& s, std::mt19937& random) {
   entries = s.entries;
   pairs = s.pairs;
   std::normal_distribution<double> normal;
+  std::uniform_real_distribution<double> uniform(-std::sqrt(3.0), std::sqrt(3.0));
+  double all = 0.0;  // power of all stages, in units of the first one's
+  for (int r = 0; r < s.stages; ++r) all += std::pow(s.fall, 2 * r);
   const int chunks = s.head_dim / 16;
   memory.resize(static_cast<size_t>(s.kv_heads) * chunks * s.stages * s.entries * 16);
   size_t at = 0;
@@ -59,8 +62,9 @@ KeyModel::KeyModel(const Setting& s, std::mt19937& random) {
         for (int e = 0; e < s.entries; ++e) {
           for (int c = 0; c < 16; ++c) {
             const int pair = (chunk * 16 + c) % (s.head_dim / 2);
-            const double size = (pair % 13 == 3 ? 4.0 : 0.7) * std::pow(0.95, r) / std::sqrt(2.0 * s.stages);
-            memory[at++] = half_of(normal(random) * size);
+            const double size = (pair % 13 == 3 ? 4.0 : 0.7) * std::pow(s.fall, r) / std::sqrt(2.0 * all);
+            const double x = s.uniform ? uniform(random) : normal(random);
+            memory[at++] = half_of((x + (r == 0 ? s.mean : 0.0)) * size);
           }
         }
       }

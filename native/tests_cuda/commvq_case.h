@@ -32,6 +32,9 @@ struct Setting {
   kvasir::cuda::NumberType type = kvasir::cuda::NumberType::kFloat32;
   double magnitude = 1.0;
   unsigned seed = 1;
+  double fall = 0.95;    // size of a stage's entries over that of the stage before
+  bool uniform = false;  // entries are uniform, not normal, numbers
+  double mean = 0.0;     // of the first stage's entries, in units of their spread
 
   std::string describe() const;
 };
