@@ -53,7 +53,8 @@ __device__ __forceinline__ uint32_t turned(__half2 z, __half2 i_z, __half2 w) {
 }
 __device__ __forceinline__ __half2 halves(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
 
-// Codes of one tile: lane p takes those of plane p.
+// Codes of two tiles, which begin at an even one: lane p takes those of plane p. Stages lie far apart, so that what counts
+// is how many loads there are, not how many bytes.
 class PlaneCodes {
  public:
   // `stage` and `level` of this lane's plane; a negative stage if it has none.
@@ -61,43 +62,67 @@ class PlaneCodes {
 
   __device__ __forceinline__ void fetch(const uint8_t* head_codes, int stage_bytes, int tile) {
     if (stage_ < 0) return;
-    const auto* from = reinterpret_cast<const uint32_t*>(head_codes + stage_ * stage_bytes) + tile * bits_;
+    const uint8_t* from = head_codes + stage_ * stage_bytes + tile / 2 * (8 * bits_);
+    if (bits_ == 6) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words_[i] = __ldg(from + i);
-    if (bits_ > 4) words_[4] = __ldg(from + 4);
-    if (bits_ > 5) words_[5] = __ldg(from + 5);
+      for (int i = 0; i < 3; ++i) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        words_[4 * i] = four.x;
+        words_[4 * i + 1] = four.y;
+        words_[4 * i + 2] = four.z;
+        words_[4 * i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 10; ++i) {
+        if (i < 2 * bits_) words_[i] = __ldg(reinterpret_cast<const uint32_t*>(from) + i);
+      }
+    }
   }
 
-  // To shared memory: [planes][8] words of tokens k and k + 8, each of which is a + 64 b + 4096 level.
-  __device__ __forceinline__ void expand(uint32_t* to) const {
+  // Those of one tile to shared memory: [planes][8] words of tokens k and k + 8, each of which is a + 64 b + 4096 level.
+  __device__ __forceinline__ void expand(int tile, uint32_t* to) const {
+    const bool odd = tile % 2 != 0;
     uint32_t first[3], second[3];  // tokens 0..7 and 8..15
+    uint32_t both[8] = {};
+    if (bits_ == 6) {
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-      first[i] = words_[i];
-      second[i] = bits_ == 6   ? words_[i + 3]
-                  : bits_ == 5 ? __funnelshift_r(words_[i + 2], words_[min(i + 3, 5)], 16)
-                               : words_[i + 2];
-    }
-    const uint32_t mask = (1u << bits_) - 1, levels = level_ << 12 | level_ << 28;
-    uint32_t both[8];
+      for (int i = 0; i < 3; ++i) {
+        first[i] = odd ? words_[i + 6] : words_[i];
+        second[i] = odd ? words_[i + 9] : words_[i + 3];
+      }
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const uint32_t pair = (first[0] & ((1u << 2 * bits_) - 1)) | first_bits(second[0]) << 16;
-      both[k] = ((pair & (mask | mask << 16)) | (pair >> bits_ & (mask | mask << 16)) << 6) | levels;
-      next(first);
-      next(second);
-    }
-    if (stage_ < 0) {
+      for (int k = 0; k < 8; ++k) {
+        const int word = 12 * k / 32, shift = 12 * k % 32;
+        const uint32_t x = __funnelshift_r(first[word], first[min(word + 1, 2)], shift);
+        const uint32_t y = __funnelshift_r(second[word], second[min(word + 1, 2)], shift);
+        both[k] = __byte_perm(x, y, 0x5410) & 0x0fff0fffu;
+      }
+    } else {
+      const uint32_t mask = (1u << bits_) - 1;
 #pragma unroll
-      for (int k = 0; k < 8; ++k) both[k] = 0;
+      for (int i = 0; i < 3; ++i) {
+        first[i] = bits_ == 5 ? (odd ? words_[i + 5] : words_[i]) : odd ? words_[i + 4] : words_[i];
+        const uint32_t low = odd ? words_[i + 7] : words_[i + 2], high = odd ? words_[i + 8] : words_[i + 3];
+        second[i] = bits_ == 5 ? __funnelshift_r(low, high, 16) : odd ? words_[i + 6] : words_[i + 2];
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t pair = __byte_perm(first[0], second[0], 0x5410);
+        both[k] = (pair & (mask | mask << 16)) | (pair >> bits_ & (mask | mask << 16)) << 6;
+        next(first);
+        next(second);
+      }
     }
+    const uint32_t levels = stage_ < 0 ? 0 : level_ << 12 | level_ << 28;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) both[k] = stage_ < 0 ? 0 : both[k] | levels;
     auto* const out = reinterpret_cast<uint4*>(to);
     out[0] = {both[0], both[1], both[2], both[3]};
     out[1] = {both[4], both[5], both[6], both[7]};
   }
 
  private:
-  __device__ __forceinline__ uint32_t first_bits(uint32_t word) const { return word & ((1u << 2 * bits_) - 1); }
   __device__ __forceinline__ void next(uint32_t (&words)[3]) const {
     words[0] = __funnelshift_r(words[0], words[1], 2 * bits_);
     words[1] = __funnelshift_r(words[1], words[2], 2 * bits_);
@@ -105,7 +130,7 @@ class PlaneCodes {
   }
 
   const int bits_, stage_, level_;
-  uint32_t words_[6] = {};
+  uint32_t words_[12] = {};
 };
 
 // One warp: scores of tiles, for one slice and four query heads. kBlocks: blocks of 8 pairs, an even number.
@@ -113,7 +138,8 @@ class PlaneCodes {
 //   PlaneScoreWarp<8> warp(...);       a slice in shared memory, see there
 //   warp.enter(sequence);              whose queries and positions the next tiles have
 //   warp.fetch(place);                 the first tile's codes
-//   warp.tile(place, next, sink);      any number of times; the next tile's codes are on their way then
+//   warp.tile(place, next, sink);      any number of times; the next tile's codes are on their way then. Where `next`
+//                                      has an odd number, it is that of the same page after `place`
 //
 // The sink gets the scores of 16 tokens and 4 heads, as base-2 logarithms: lanes that hold any call
 // sink(token, head, scores) for two tokens each, with the scores of `head` and `head` + 1 of the four.
@@ -176,28 +202,22 @@ class PlaneScoreWarp {
     sequence_ = params_.sequences + sequence;
     page_token_ = sequence_->page_token;
     shifted_ = sequence_->shift_count > 0;
-    const int head = row_block_ * 4 + g_ % 4;
-    const int64_t row =
-        ((int64_t{sequence} * params_.tables.kv_heads + kv_head_) * params_.group + head) * params_.tables.head_dim;
-    float2 query[kLanePairs];
+    // Queries are scaled to 1 at most, which turning does not change by more than the square root of 2. They are read
+    // twice rather than kept: this is done once a sequence, and registers are what the loop over tiles is short of.
     float peak = 0.0f;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kLanePairs; ++i) {
-      const int in_slice = pair_of(i / 2 ^ g_ / 4, h_, i % 2), pair = first_pair_ + in_slice;
-      query[i] = {0.0f, 0.0f};
-      if (pair < params_.tables.head_dim / 2 && head < params_.group) {
-        const float step = steps_[in_slice];
-        query[i] = {load_number(params_.queries, params_.type, row + first_channel(params_, pair)) * step,
-                    load_number(params_.queries, params_.type, row + second_channel(params_, pair)) * step};
-      }
-      peak = fmaxf(peak, fmaxf(fabsf(query[i].x), fabsf(query[i].y)));
+      const float2 q = query(sequence, i);
+      peak = fmaxf(peak, fmaxf(fabsf(q.x), fabsf(q.y)));
     }
-    // Queries are scaled to 1 at most, which turning does not change by more than the square root of 2.
     peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
     peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
     const float inverse = peak > 1e-30f ? 1.0f / peak : 0.0f;
 #pragma unroll
-    for (int i = 0; i < kLanePairs; ++i) query_[i] = floats_to_halves(query[i].x * inverse, query[i].y * inverse);
+    for (int i = 0; i < kLanePairs; ++i) {
+      const float2 q = query(sequence, i);
+      query_[i] = floats_to_halves(q.x * inverse, q.y * inverse);
+    }
     const float scale = peak * params_.scale * (1.0f / kKeyScale);
     // Those of the two heads whose scores this lane will hold: columns 2h and 2h + 1.
     scale_[0] = __shfl_sync(0xffffffffu, scale, h_ * 8);
@@ -212,8 +232,8 @@ class PlaneScoreWarp {
   template <class Sink>
   __device__ __forceinline__ void tile(const TilePlace& place, const TilePlace& next, Sink& sink) {
     __syncwarp();
-    if (lane_ < rounds_ * kRoundPlanes) next_codes_.expand(codes_ + 8 * lane_);
-    if (next.page != nullptr) fetch(next);
+    if (lane_ < rounds_ * kRoundPlanes) next_codes_.expand(place.tile, codes_ + 8 * lane_);
+    if (next.page != nullptr && next.tile % 2 == 0) fetch(next);
     const auto* norms = reinterpret_cast<const uint16_t*>(place.page) + place.tile * kTileSize + g_;
     const float first_norm = halves_to_floats(__ldg(norms)).x, second_norm = halves_to_floats(__ldg(norms + 8)).x;
     const int64_t number = page_token_ + int64_t{place.number} * kTokensPerPage + place.tile * kTileSize;
@@ -248,6 +268,18 @@ class PlaneScoreWarp {
   // A lane's two pairs of a block.
   __device__ __forceinline__ static int pair_of(int block, int h, int i) {
     return kPlaneBlockPairs * block + h / 2 * 4 + i * 2 + h % 2;
+  }
+
+  // Of this lane's column: head g % 4, blocks in the order of tokens of parity g / 4.
+  __device__ __forceinline__ float2 query(int sequence, int i) const {
+    const int head = row_block_ * 4 + g_ % 4, in_slice = pair_of(i / 2 ^ g_ / 4, h_, i % 2);
+    const int pair = first_pair_ + in_slice;
+    if (pair >= params_.tables.head_dim / 2 || head >= params_.group) return {0.0f, 0.0f};
+    const int64_t row =
+        ((int64_t{sequence} * params_.tables.kv_heads + kv_head_) * params_.group + head) * params_.tables.head_dim;
+    const float step = steps_[in_slice];
+    return {load_number(params_.queries, params_.type, row + first_channel(params_, pair)) * step,
+            load_number(params_.queries, params_.type, row + second_channel(params_, pair)) * step};
   }
 
   // The first shift after token `from` of the tile that begins in it, and the position that token 0 would then have;
@@ -287,10 +319,13 @@ class PlaneScoreWarp {
       for (int i = 0; i < kUnit * 8; ++i) sums[i / 8][i / 4 % 2][i % 4] = kMagic;
       const uint32_t* codes = codes_ + h_ * 8 + g_;
       uint32_t table = table_;
+      int left = rounds_;
 #pragma unroll 1
-      for (int r = 0; r < rounds_; ++r, codes += kRoundPlanes * 8, table += kRoundPlanes * kPlaneBytes) {
-        add_round(*codes, r + 1 == rounds_ ? last_table_ : table, unit, sums);
-      }
+      do {
+        add_round(*codes, --left == 0 ? last_table_ : table, unit, sums);
+        codes += kRoundPlanes * 8;
+        table += kRoundPlanes * kPlaneBytes;
+      } while (left > 0);
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
         const int block = unit + c;
