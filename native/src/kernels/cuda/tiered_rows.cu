@@ -23,6 +23,7 @@ struct Params {
 struct Shared {
   uint16_t low[kMaxHeadDim], high[kMaxHeadDim];
   uint16_t sixteen[kMaxHeadDim];
+  float2 scales[kMaxHeadDim / 32 * kTokensPerPage];  // of values: lo and step, by group and token
 };
 
 __device__ __forceinline__ float load_half(const uint8_t* from) {
@@ -48,34 +49,50 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
   }
   if (thread < layout.n16) shared.sixteen[block[layout.channels_offset() + thread]] = static_cast<uint16_t>(thread);
   __syncthreads();
-  for (int i = thread; i < kTokensPerPage * d; i += kThreads) {
-    const int token = i / d, channel = i % d, low = shared.low[channel], high = shared.high[channel];
-    if (low == kNone) {
-      rows[i] =
-          load_half(block + layout.elements_offset() + 256 * shared.sixteen[channel] + token % 8 * 32 + token / 8 * 2);
-      continue;
+  // A thread has one channel, and every so many tokens of it.
+  const int channel = thread % d, at_once = kThreads / d;
+  if (thread >= at_once * d) return;
+  const int low = shared.low[channel], high = shared.high[channel];
+  if (low == kNone) {
+    const uint8_t* const elements = block + layout.elements_offset() + 256 * shared.sixteen[channel];
+    for (int token = thread / d; token < kTokensPerPage; token += at_once) {
+      rows[token * d + channel] = load_half(elements + token % 8 * 32 + token / 8 * 2);
     }
+    return;
+  }
+  const int group = layout.format.key_group;  // a multiple of at_once
+  for (int first = 0; first < kTokensPerPage; first += group) {
     const uint8_t* const parameters =
-        block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, token / layout.format.key_group);
-    int code = code_at(block, layout, low, token), levels = 3;
-    if (high != kNone) {
-      code |= code_at(block, layout, high, token) << 2;
-      levels = 15;
+        block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, first / group);
+    const float lo = load_half(parameters + 2);
+    const float step = uniform::step_of(load_half(parameters), high == kNone ? 3 : 15);
+    for (int token = first + thread / d; token < first + group; token += at_once) {
+      int code = code_at(block, layout, low, token);
+      if (high != kNone) code |= code_at(block, layout, high, token) << 2;
+      rows[token * d + channel] = uniform::decode_element(code, lo, step);
     }
-    rows[i] = uniform::decode_element(code, load_half(parameters + 2), uniform::step_of(load_half(parameters), levels));
   }
 }
 
-__device__ __forceinline__ void decode_values(const uint8_t* block, const TieredBlock& layout, float* rows) {
-  const int d = layout.format.head_dim, levels = (1 << layout.format.value_bits) - 1;
+__device__ __forceinline__ void decode_values(const uint8_t* block, const TieredBlock& layout, Shared& shared,
+                                              float* rows) {
+  const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int levels = (1 << layout.format.value_bits) - 1;
   const PartLayout part = layout.format.value_chunk();
-  for (int i = threadIdx.x; i < kTokensPerPage * d; i += kThreads) {
-    const int token = i / d, channel = i % d, chunk = channel / 32;
+  for (int i = thread; i < layout.format.value_groups() * kTokensPerPage; i += kThreads) {
     const uint8_t* const parameters =
-        block + layout.value_parameters_offset(layout.value_group_of(chunk)) + part.parameter_byte(token);
+        block + layout.value_parameters_offset(i / kTokensPerPage) + part.parameter_byte(i % kTokensPerPage);
+    shared.scales[i] = {load_half(parameters + 2), uniform::step_of(load_half(parameters), levels)};
+  }
+  __syncthreads();
+  const int channel = thread % d, at_once = kThreads / d, chunk = channel / 32;
+  if (thread >= at_once * d) return;
+  const float2* const scales = shared.scales + layout.value_group_of(chunk) * kTokensPerPage;
+  const uint8_t* const codes = block + layout.value_codes_offset(chunk);
+  for (int token = thread / d; token < kTokensPerPage; token += at_once) {
     const Place place = part.code_place(0, token, channel % 32);
-    const int code = block[layout.value_codes_offset(chunk) + place.byte] >> place.bit & levels;
-    rows[i] = uniform::decode_element(code, load_half(parameters + 2), uniform::step_of(load_half(parameters), levels));
+    const int code = codes[place.byte] >> place.bit & levels;
+    rows[token * d + channel] = uniform::decode_element(code, scales[token].x, scales[token].y);
   }
 }
 
@@ -88,11 +105,11 @@ __global__ void __launch_bounds__(kThreads) tiered_rows(const __grid_constant__ 
     const TieredPlace place = reinterpret_cast<const TieredPlace*>(data)[head];
     const TieredBlock layout = tiered_block(params.format, place);
     float* const rows = params.sides[side] + (head * params.page_count + page) * kTokensPerPage * d;
+    __syncthreads();  // the page before is done with what is shared
     if (side == 0) {
-      __syncthreads();  // the page before is done with what is shared
       decode_keys(data + place.offset, layout, shared, rows);
     } else {
-      decode_values(data + place.offset, layout, rows);
+      decode_values(data + place.offset, layout, shared, rows);
     }
   }
 }

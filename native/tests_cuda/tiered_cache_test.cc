@@ -1,0 +1,172 @@
+// Caches with tiered keys on the device and on this machine, fed the same: pages are equal byte for byte, so queries
+// were seen alike, and attention, of one token and of prompts, agrees.
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kvasir/kvasir.h"
+#include "page_case.h"
+#include "reference/attention.h"
+
+namespace {
+
+using kvasir::Cache;
+using kvasir::CacheConfig;
+using kvasir::ElementType;
+using kvasir::Side;
+using page_case::Buffer;
+using page_case::bytes_of;
+
+constexpr int kQueryHeads = 6, kKvHeads = 2;
+
+struct Deleter {
+  void operator()(Cache* cache) const { Cache::destroy(cache); }
+  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
+};
+using CachePointer = std::unique_ptr<Cache, Deleter>;
+
+struct Setting {
+  int head_dim;
+  double key_bits, group;
+  const char* values;
+  int value_bits;
+  bool scaled;
+
+  std::string describe() const {
+    std::ostringstream text;
+    text << "d=" << head_dim << " key_bits=" << key_bits << " group=" << group << " values=" << values << "/"
+         << value_bits << (scaled ? " scaled" : "");
+    return text.str();
+  }
+};
+
+std::vector<float> random_numbers(std::mt19937& random, size_t count, int period) {
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers;
+  for (size_t i = 0; i < count; ++i) numbers.push_back(normal(random) * (i % period % 13 == 5 ? 6.0f : 1.0f));
+  return numbers;
+}
+
+CachePointer make_cache(const Setting& s, const char* backend, const std::vector<float>& factors) {
+  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  config->set_heads(0, kQueryHeads, kKvHeads, s.head_dim);
+  config->set_codec(0, Side::kKeys, "tiered", 2);
+  config->set_option(0, Side::kKeys, "mode", 2);
+  config->set_option(0, Side::kKeys, "key_bits", s.key_bits);
+  config->set_option(0, Side::kKeys, "group", s.group);
+  config->set_codec(0, Side::kValues, s.values, s.value_bits);
+  config->set_sinks(5);
+  config->set_window(20);
+  if (s.scaled) config->set_key_scaling(0, factors.data(), static_cast<int64_t>(factors.size()));
+  config->set_backend(backend);
+  return CachePointer(Cache::create(*config));
+}
+
+std::vector<uint8_t> page_of(Cache& cache, int64_t id, int64_t page, Side side, int head) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(cache.read_page(id, 0, page, side, head, nullptr, 0)));
+  cache.read_page(id, 0, page, side, head, bytes.data(), static_cast<int64_t>(bytes.size()));
+  return bytes;
+}
+
+// Both caches, in step.
+class Pair {
+ public:
+  explicit Pair(const Setting& s) : setting_(s), random_(static_cast<unsigned>(s.head_dim)) {
+    std::vector<float> factors;
+    for (int i = 0; i < kKvHeads * s.head_dim; ++i) factors.push_back(0.5f + static_cast<float>(i % 7) / 4.0f);
+    here_ = make_cache(s, "scalar", factors);
+    there_ = make_cache(s, "cuda", factors);
+    CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+  ~Pair() { cudaStreamDestroy(stream_); }
+
+  int64_t new_sequence() {
+    here_->new_sequence();
+    return there_->new_sequence();
+  }
+  int64_t fork(int64_t id) {
+    here_->fork(id);
+    return there_->fork(id);
+  }
+  void truncate(int64_t id, int64_t length) {
+    here_->truncate(id, length);
+    there_->truncate(id, length);
+  }
+
+  void append(int64_t id, int tokens) {
+    const size_t count = static_cast<size_t>(tokens) * kKvHeads * setting_.head_dim;
+    const auto keys = random_numbers(random_, count, setting_.head_dim);
+    const auto values = random_numbers(random_, count, setting_.head_dim);
+    const Buffer device_keys(bytes_of(keys)), device_values(bytes_of(values));
+    here_->append(id, 0, keys.data(), values.data(), tokens);
+    there_->append_device(id, 0, device_keys.data(), device_values.data(), ElementType::kFloat32, tokens, stream_);
+    CUDA(cudaStreamSynchronize(stream_));
+  }
+
+  void attend(const std::vector<int64_t>& ids, int tokens) {
+    const size_t count = ids.size() * tokens * kQueryHeads * static_cast<size_t>(setting_.head_dim);
+    const auto queries = random_numbers(random_, count, setting_.head_dim);
+    std::vector<float> expected(count), outputs(count);
+    const auto sequences = static_cast<int>(ids.size());
+    here_->attend(0, ids.data(), sequences, tokens, queries.data(), expected.data());
+    const Buffer device_queries(bytes_of(queries)), device_outputs(4 * count);
+    there_->attend_device(0, ids.data(), sequences, tokens, device_queries.data(), device_outputs.data(),
+                          ElementType::kFloat32, stream_);
+    // The queries belong to the caller again, in the order of the stream.
+    CUDA(cudaMemsetAsync(device_queries.data(), 0xff, 4 * count, stream_));
+    CUDA(cudaStreamSynchronize(stream_));
+    CUDA(cudaMemcpy(outputs.data(), device_outputs.data(), 4 * count, cudaMemcpyDeviceToHost));
+    const double error = reference::nmse(outputs.data(), std::vector<double>(expected.begin(), expected.end()));
+    CHECK(error <= 1e-6, setting_.describe() << " " << tokens << " tokens of " << ids.size() << ": " << error);
+  }
+
+  void compare(int64_t id, int64_t least) const {
+    const int64_t pages = there_->page_count(id, 0);
+    CHECK(pages == here_->page_count(id, 0) && pages >= least, setting_.describe() << ": " << pages);
+    for (int64_t page = 0; page < pages; ++page) {
+      for (const Side side : {Side::kKeys, Side::kValues}) {
+        for (int head = 0; head < kKvHeads; ++head) {
+          const std::string difference =
+              page_case::difference(page_of(*there_, id, page, side, head), page_of(*here_, id, page, side, head));
+          CHECK(difference.empty(), setting_.describe() << " page " << page << " side " << static_cast<int>(side)
+                                                        << " head " << head << ": " << difference);
+        }
+      }
+    }
+  }
+
+ private:
+  const Setting setting_;
+  std::mt19937 random_;
+  CachePointer here_, there_;
+  cudaStream_t stream_ = nullptr;
+};
+
+DEVICE_CASE("tiered caches: pages of the device are those of this machine") {
+  for (const Setting& s : {Setting{64, 2.7, 32, "uniform", 2, false}, Setting{128, 4.0, 128, "uniform", 4, true},
+                           Setting{96, 3.3, 64, "uniform", 2, true}, Setting{80, 2.7, 32, "uniform", 2, true},
+                           Setting{64, 3.0, 64, "f16", 16, false}, Setting{64, 2.7, 128, "progressive", 8, false}}) {
+    Pair pair(s);
+    const int64_t id = pair.new_sequence();
+    pair.append(id, 170);  // seals a page before any query was seen
+    pair.attend({id}, 1);
+    pair.attend({id}, 9);
+    const int64_t fork = pair.fork(id);
+    pair.attend({id, fork, id}, 1);
+    pair.append(id, 300);
+    pair.append(fork, 140);
+    pair.attend({fork, id}, 3);
+    pair.truncate(id, 200);
+    pair.attend({id}, 1);
+    pair.append(id, 130);
+    pair.append(id, 270);  // no queries since the last page
+    pair.compare(id, 4);
+    pair.compare(fork, 2);
+  }
+}
+
+}  // namespace
