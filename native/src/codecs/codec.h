@@ -58,9 +58,11 @@ struct Codec {
   uint32_t sides = 3;  // bit s set: stores side s
   // For codecs that choose by what queries look at: whether this format does. The cache then keeps mean magnitudes.
   bool (*wants_queries)(const PageFormat& format) = nullptr;
-  // For codecs whose channels differ in width: adds the number of those of n bits to channels[n].
+  // For codecs whose channels differ in width: adds the number of those of n bits to channels[n]. Looks at the first
+  // kWidthBytes of the page.
   void (*count_widths)(const PageFormat& format, const uint8_t* page, int64_t* channels) = nullptr;
 };
+constexpr int kWidthBytes = 4;
 
 // The registry, in the order of codecs.def.
 int codec_index(const std::string& name);  // throws kInvalidArgument with the names there are

@@ -68,6 +68,8 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 
 bool wants_queries(const PageFormat& format) { return format.numbers[tiered::kQueries] != 0.0f; }
 
+static_assert(tiered::kCountBytes <= kWidthBytes, "what count_widths may look at");
+
 void count_widths(const PageFormat& format, const uint8_t* part, int64_t* channels) {
   const tiered::Layout layout = tiered::layout_of(format, part);
   channels[16] += layout.n16;

@@ -210,6 +210,11 @@ class CudaEngine : public Engine {
     return layer_of(plan).part(page, side, kv_head, stream_);
   }
 
+  const uint8_t* part_widths(const LayerPlan& plan, const PageView& page, Side side, int kv_head) override {
+    const CurrentDevice current(kDevice);
+    return layer_of(plan).part_widths(page, side, kv_head, stream_);
+  }
+
   void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
     const CurrentDevice current(kDevice);
     const DeviceLayer& layer = layer_of(plan);

@@ -1,6 +1,7 @@
 #include "engine/cuda/device_layer.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -155,6 +156,18 @@ const uint8_t* DeviceLayer::part(const PageView& page, Side side, int kv_head, c
   auto* out = thread_scratch<DeviceLayer, uint8_t>(bytes);
   download(out, page.part(side, kv_head), bytes, stream);
   return out;
+}
+
+const uint8_t* DeviceLayer::part_widths(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {
+  if (kind(side) != SideKind::kTiered) return part(page, side, kv_head, stream);
+  auto* out = thread_scratch<DeviceLayer, uint8_t>(sizeof(TieredPlace));
+  if (family_ != PageFamily::kTiered) {
+    download(out, page.part(side, kv_head), kWidthBytes, stream);
+    return out;
+  }
+  // A part begins with n16 and n4, and so does a place, behind its offset.
+  download(out, page.data + sizeof(TieredPlace) * static_cast<size_t>(kv_head), sizeof(TieredPlace), stream);
+  return out + offsetof(TieredPlace, n16);
 }
 
 const uint8_t* DeviceLayer::fragment_part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const {

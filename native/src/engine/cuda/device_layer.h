@@ -72,6 +72,8 @@ class DeviceLayer {
 
   // A part in the layout of docs/format.md, fetched from the device. Valid until this thread asks again. Waits.
   const uint8_t* part(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
+  // Of a side of varying widths, the first kWidthBytes alone.
+  const uint8_t* part_widths(const PageView& page, Side side, int kv_head, cudaStream_t stream) const;
 
   QueryShape query_shape() const {
     return {plan_->attention.kv_heads, plan_->attention.group(), plan_->attention.head_dim};
