@@ -122,50 +122,50 @@ DEVICE_CASE("CommVQ: shapes that are refused") {
 
 // Tables hold what the model holds, to half a step, and never a field that sums could overflow.
 HOST_CASE("CommVQ: packed tables") {
-    const Setting s{2, 1, 48, 5, 32, 64};
-    std::mt19937 random(7);
-    const KeyModel model(s, random);
-    kvasir::cuda::KeyTableLayout layout = {2, 48, 5, 32, 5, 5, 2, 1, 2, 2, 3};
-    std::vector<double> frequencies(24, 0.5);
-    std::vector<uint8_t> packed(layout.bytes());
-    pack_key_tables(model, layout, frequencies.data(), 2.0, packed.data());
-    double worst = 0.0;
-    int highest = 0;
-    for (int h = 0; h < 2; ++h) {
-      for (int pair = 0; pair < 24; ++pair) {
-        const int pairs = layout.slice_pairs();
-        for (int ss = 0; ss < 2; ++ss) {
-          const uint8_t* slice = packed.data() + layout.slice_offset(h, pair / pairs, ss);
-          float step;
-          std::memcpy(&step, slice + 8 * pairs + 4 * (pair % pairs), 4);
-          for (int part = 0; part < 2; ++part) {
-            const auto number = [&](int stage, int e) {
-              const uint8_t* at = slice + layout.head_bytes() + (stage * 64 + e) * layout.row_bytes() +
-                                  (2 * (pair % pairs) + part) * 2;
-              return at[0] | at[1] << 8;
-            };
-            const int stages = ss == 0 ? 3 : 2;
-            int sum = 0;
-            for (int r = 0; r < stages; ++r) {
-              int largest = 0;
-              for (int e = 0; e < 32; ++e) {
-                largest = std::max(largest, number(r, e));
-                const int channel = pair + 24 * part;
-                const size_t row = ((static_cast<size_t>(h) * 3 + channel / 16) * 5 + 3 * ss + r) * 32;
-                const double first = reference::half_value(model.memory[(row)*16 + channel % 16]);
-                const double value = reference::half_value(model.memory[(row + e) * 16 + channel % 16]);
-                const double packed_difference = (number(r, e) - number(r, 0)) * (step / 2.0);
-                worst = std::max(worst, std::fabs(packed_difference - (value - first)) / (step / 2.0));
-              }
-              sum += largest;
+  const Setting s{2, 1, 48, 5, 32, 64};
+  std::mt19937 random(7);
+  const KeyModel model(s, random);
+  kvasir::cuda::KeyTableLayout layout = {2, 48, 5, 32, 5, 5, 2, 1, 2, 2, 3};
+  std::vector<double> frequencies(24, 0.5);
+  std::vector<uint8_t> packed(layout.bytes());
+  pack_key_tables(model, layout, frequencies.data(), 2.0, packed.data());
+  double worst = 0.0;
+  int highest = 0;
+  for (int h = 0; h < 2; ++h) {
+    for (int pair = 0; pair < 24; ++pair) {
+      const int pairs = layout.slice_pairs();
+      for (int ss = 0; ss < 2; ++ss) {
+        const uint8_t* slice = packed.data() + layout.slice_offset(h, pair / pairs, ss);
+        float step;
+        std::memcpy(&step, slice + 8 * pairs + 4 * (pair % pairs), 4);
+        for (int part = 0; part < 2; ++part) {
+          const auto number = [&](int stage, int e) {
+            const uint8_t* at =
+                slice + layout.head_bytes() + (stage * 64 + e) * layout.row_bytes() + (2 * (pair % pairs) + part) * 2;
+            return at[0] | at[1] << 8;
+          };
+          const int stages = ss == 0 ? 3 : 2;
+          int sum = 0;
+          for (int r = 0; r < stages; ++r) {
+            int largest = 0;
+            for (int e = 0; e < 32; ++e) {
+              largest = std::max(largest, number(r, e));
+              const int channel = pair + 24 * part;
+              const size_t row = ((static_cast<size_t>(h) * 3 + channel / 16) * 5 + 3 * ss + r) * 32;
+              const double first = reference::half_value(model.memory[(row)*16 + channel % 16]);
+              const double value = reference::half_value(model.memory[(row + e) * 16 + channel % 16]);
+              const double packed_difference = (number(r, e) - number(r, 0)) * (step / 2.0);
+              worst = std::max(worst, std::fabs(packed_difference - (value - first)) / (step / 2.0));
             }
-            highest = std::max(highest, sum);
+            sum += largest;
           }
+          highest = std::max(highest, sum);
         }
       }
     }
-    CHECK(worst <= 1.001, "differences of entries are off by " << worst << " steps");
-    CHECK(highest <= 65535, highest);
+  }
+  CHECK(worst <= 1.001, "differences of entries are off by " << worst << " steps");
+  CHECK(highest <= 65535, highest);
 }
 
 }  // namespace

@@ -5,7 +5,8 @@
 //
 // Stages of 64 entries; as many rows in the value codebook as the keys have bits, to the nearest whole bit. Pages and
 // tables are random; launches go round enough copies of the batch that none finds its pages in the L2 cache. The last
-// columns are the three kernels of a launch, each on its own. The check in double takes seconds; --check 0 leaves it out.
+// columns are the three kernels of a launch, each on its own. The check in double takes seconds; --check 0 leaves it
+// out.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 

@@ -26,16 +26,16 @@ namespace kvasir::cuda {
 // 16 tokens of a page.
 struct TilePlace {
   const uint8_t* page;  // null where there is no such tile
-  int number;  // of the page in its sequence
-  int tile;    // of the page
+  int number;           // of the page in its sequence
+  int tile;             // of the page
 };
 
 // c += A (16 x 32, signed bytes) * B (32 x 8, signed bytes). Like loads of blocks it stays where it is written: the
 // compiler would put each load right before its use, and wait for it there.
 __device__ __forceinline__ void mma_planes(int (&c)[4], const uint4& a, const uint32_t (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
+               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+               : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
 }
 
 __device__ __forceinline__ uint4 load_block(uint32_t address) {
@@ -53,8 +53,8 @@ __device__ __forceinline__ uint32_t turned(__half2 z, __half2 i_z, __half2 w) {
 }
 __device__ __forceinline__ __half2 halves(uint32_t bits) { return *reinterpret_cast<const __half2*>(&bits); }
 
-// Codes of two tiles, which begin at an even one: lane p takes those of plane p. Stages lie far apart, so that what counts
-// is how many loads there are, not how many bytes.
+// Codes of two tiles, which begin at an even one: lane p takes those of plane p. Stages lie far apart, so that what
+// counts is how many loads there are, not how many bytes.
 class PlaneCodes {
  public:
   // `stage` and `level` of this lane's plane; a negative stage if it has none.
@@ -80,7 +80,8 @@ class PlaneCodes {
     }
   }
 
-  // Those of one tile to shared memory: [planes][8] words of tokens k and k + 8, each of which is a + 64 b + 4096 level.
+  // Those of one tile to shared memory: [planes][8] words of tokens k and k + 8, each of which is a + 64 b + 4096
+  // level.
   __device__ __forceinline__ void expand(int tile, uint32_t* to) const {
     const bool odd = tile % 2 != 0;
     uint32_t first[3], second[3];  // tokens 0..7 and 8..15
@@ -334,8 +335,8 @@ class PlaneScoreWarp {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float re = from_magic(sums[c][i / 2][i % 2 * 2]), im = from_magic(sums[c][i / 2][i % 2 * 2 + 1]);
-          keys[i / 2][i % 2] = turned(halves(floats_to_halves(re, im)), halves(floats_to_halves(-im, re)),
-                                      halves(turns[i]));
+          keys[i / 2][i % 2] =
+              turned(halves(floats_to_halves(re, im)), halves(floats_to_halves(-im, re)), halves(turns[i]));
         }
         const uint2 back = query_turns_[(block ^ g_ / 4) * 4 + h_];
         uint32_t queries[2];

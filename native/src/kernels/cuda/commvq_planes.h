@@ -1,8 +1,8 @@
 // Fast key tables of CommVQ: planes of bytes, summed up on tensor cores.
 //
 // Entries become whole numbers of a step that each RoPE pair of a kv head has for itself. A plane is one stage's table
-// of 64 rows of signed bytes, and counts in 2^level steps, so that stages with small entries are as fine as they need to
-// be and those with large ones have room:
+// of 64 rows of signed bytes, and counts in 2^level steps, so that stages with small entries are as fine as they need
+// to be and those with large ones have room:
 //
 //   one plane     entry = step * 2^level * byte
 //   two planes    entry = step * (2^6 * high + low)
@@ -33,7 +33,7 @@ constexpr double kPlaneTolerance = 2e-5;
 constexpr int kPlaneRowBytes = 128;
 constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes;
 constexpr int kPlaneBlockPairs = 8;
-constexpr int kHighLevel = 6;   // of the first of two planes
+constexpr int kHighLevel = 6;    // of the first of two planes
 constexpr int kRoundPlanes = 4;  // planes that one step of the tensor cores takes
 constexpr int kPlaneScoreWarps = 8;
 
@@ -50,7 +50,8 @@ KVASIR_HOST_DEVICE constexpr int plane_warp_bytes(int planes) {
 // That of a block: a slice, turns of 16 tokens' keys as float16, a row of zeros, and what each warp needs.
 constexpr int kKeyTurnBytes = 4 * kTileSize * kMaxSlicePairs;
 constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
-  return layout.slice_bytes() + kKeyTurnBytes + kPlaneRowBytes + kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
+  return layout.slice_bytes() + kKeyTurnBytes + kPlaneRowBytes +
+         kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
 }
 
 // How a model's tables are cut into planes.

@@ -393,8 +393,7 @@ class ScoreWarp {
 
 // A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
 template <int kRowChunks>
-__global__ void __launch_bounds__(32 * kScoreWarps, 1)
-    score_kernel(const __grid_constant__ CommVqParams params) {
+__global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kChunks = kRowChunks < 2 ? kRowChunks : 2;
   constexpr int kColumns = kRowChunks / kChunks, kRanges = kScoreWarps / kColumns;
@@ -444,8 +443,7 @@ __global__ void __launch_bounds__(32 * kScoreWarps, 1)
 template <int kRowChunks>
 struct ScoreInstance {
   static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(score_kernel<kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shared_bytes);
+    return cudaFuncSetAttribute(score_kernel<kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
   static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
     score_kernel<kRowChunks><<<blocks, 32 * kScoreWarps, shared_bytes, stream>>>(params);
