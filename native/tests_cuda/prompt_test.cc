@@ -53,9 +53,9 @@ uint16_t bfloat_bits(float x) {
 // know of each other, so those of outputs are as large as those of what is summed.
 double limit_of(const Setting& s) {
   constexpr double kRounded = 0x1p-22 / 3;
-  double limit = s.precision == PromptPrecision::kHalves  ? support::kFloatNmse
+  double limit = s.precision == PromptPrecision::kFast    ? support::kFastNmse
                  : s.precision == PromptPrecision::kExact ? 2 * kRounded  // weights and values
-                                                          : support::kFastNmse;
+                                                          : support::kFloatNmse;
   if (s.type == NumberType::kFloat16) limit += kRounded;
   if (s.type == NumberType::kBFloat16) limit += 64 * kRounded;
   return limit;
@@ -77,7 +77,9 @@ Case make_case(const Setting& s, unsigned seed) {
         double x = normal(random);
         if (side == 0 && i % 13 == 4) x += s.key_offset;
         if (side == 0 && t == s.strong) x *= 4.0;
-        made.rows[side].push_back(s.precision == PromptPrecision::kHalves ? half_of(x) : static_cast<float>(x));
+        const bool half =
+            s.precision == PromptPrecision::kHalves || (side == 1 && s.precision == PromptPrecision::kTurnedHalves);
+        made.rows[side].push_back(half ? half_of(x) : static_cast<float>(x));
       }
     }
   }
@@ -154,9 +156,12 @@ std::vector<uint8_t> run(const Setting& s, const Case& made) {
       round_part(s, made.rows[side], begin, count, stride, high[side], low[side]);
     }
     const Buffer keys(bytes_of(high[0])), keys_low(bytes_of(low[0])), values(bytes_of(high[1]));
-    const bool exact = s.precision == PromptPrecision::kExact;
-    const PromptRows rows = {
-        keys.as<uint16_t>(), exact ? keys_low.as<uint16_t>() : nullptr, values.as<uint16_t>(), stride, count, begin};
+    const PromptRows rows = {keys.as<uint16_t>(),
+                             has_low_keys(s.precision) ? keys_low.as<uint16_t>() : nullptr,
+                             values.as<uint16_t>(),
+                             stride,
+                             count,
+                             begin};
     const cudaError_t error = launch_prompt_part(request, rows, first, nullptr);
     CHECK(error == cudaSuccess, describe(s) << ": " << cudaGetErrorString(error));
     CUDA(cudaDeviceSynchronize());
@@ -181,7 +186,8 @@ void check_prompt(const Setting& s) {
   CHECK(error <= limit_of(s), describe(s) << ": NMSE " << error);
 }
 
-const PromptPrecision kPrecisions[] = {PromptPrecision::kFast, PromptPrecision::kExact, PromptPrecision::kHalves};
+const PromptPrecision kPrecisions[] = {PromptPrecision::kFast, PromptPrecision::kExact, PromptPrecision::kHalves,
+                                       PromptPrecision::kTurnedHalves};
 
 DEVICE_CASE("prompt: every head dim and precision") {
   for (int d = 32; d <= 256; d += 16) {
@@ -193,7 +199,7 @@ DEVICE_CASE("prompt: chunks, groups and contexts that fill no tile") {
   for (const int group : {1, 3, 8}) {
     for (const int tokens : {1, 2, 31, 64, 131}) {
       for (const int64_t more : {0, 1, 65, 300}) {
-        check_prompt({64, 1, group, tokens, tokens + more, kPrecisions[(tokens + more) % 3]});
+        check_prompt({64, 1, group, tokens, tokens + more, kPrecisions[(tokens + more) % 4]});
       }
     }
   }

@@ -138,7 +138,7 @@ class Context {
       decoding.sides[1] = sides_[1];
       decoding.pages = list_.data() + page;
       decoding.page_count = std::min(kPagesPerPart, pages_ - page);
-      uint16_t* const low = precision_ == PromptPrecision::kExact ? rows_[2] : nullptr;
+      uint16_t* const low = has_low_keys(precision_) ? rows_[2] : nullptr;
       decoding.out[0] = {rows_[0], low, d, stride * d};
       decoding.out[1] = {rows_[1], nullptr, d, stride * d};
       CUDA(decode_half_rows(decoding, stream));

@@ -33,11 +33,10 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
 
 const CudaLayerState& state_of(const SequenceView& view) { return static_cast<const CudaLayerState&>(*view.state); }
 
-// Query tokens that are taken one by one; with more of them, decoding pages to memory once is less work.
+// Query tokens that are taken one by one; with more of them, decoding pages to memory once is less work
+// (docs/performance.md, "Prompts on CUDA").
 constexpr int kMostSteps = 64;
-constexpr int kMostSequences = 4096;  // of a fused kernel
-// CommVQ's kernels keep the scores of all pages: 16 KB each for 32 query heads.
-constexpr int64_t kMostCommVqPages = 4096;
+constexpr int64_t kMostSequences = 4096;  // of a fused kernel
 
 // What each query token sees, sequence by sequence.
 std::vector<DecodeSequence> steps_of(const AttentionRequest& request) {
@@ -142,17 +141,17 @@ LayerAttention::Launch<Plan> LayerAttention::make_launch(const Make& make) {
   return launch;
 }
 
-// Whether fused kernels can take the tokens one by one, and should.
+// Whether fused kernels can take the tokens one by one, and should. Not CommVQ's: their tables are of whole numbers,
+// and decoding gives the better scores.
 bool LayerAttention::takes_steps(const AttentionRequest& request) const {
   if (request.tokens == 1) return true;
-  if (request.tokens > kMostSteps || request.count > kMostSequences / kMostSteps) return false;
-  int64_t pages = 0;
+  if (request.tokens > kMostSteps || layer_.family() == PageFamily::kCommVq) return false;
+  if (int64_t{request.count} * request.tokens > kMostSequences) return false;
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
     if (view.page_count > 0 && request.tokens > view.window) return false;
-    pages += view.page_count;
   }
-  return layer_.family() != PageFamily::kCommVq || pages * request.tokens <= kMostCommVqPages;
+  return true;
 }
 
 LayerAttention::Launch<DecodePlan> LayerAttention::make_fused(int sequences) {
@@ -193,13 +192,13 @@ void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Attenti
 }
 
 void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryMemory& memory) {
-  const std::vector<DecodeSequence> steps = steps_of(request);
   int64_t pages = 0;
   size_t shift_count = 0;
-  for (const DecodeSequence& step : steps) pages += step.page_count;
-  for (int i = 0; i < request.count; ++i) shift_count += static_cast<size_t>(request.sequences[i].shift_count);
-  const std::pair<int, int> capacity = {power_of_two(static_cast<int64_t>(steps.size())),
-                                        power_of_two(std::max<int64_t>(pages, 64))};
+  for (int i = 0; i < request.count; ++i) {
+    pages += state_of(request.sequences[i]).latest().page_count;
+    shift_count += static_cast<size_t>(request.sequences[i].shift_count);
+  }
+  const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
   auto found = commvq_.find(capacity);
   if (found == commvq_.end()) {
     const auto make = [&](CommVqPlan* plan) {
@@ -208,7 +207,7 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
     found = commvq_.emplace(capacity, make_launch<CommVqPlan>(make)).first;
   }
 
-  const size_t sequence_bytes = sizeof(CommVqSequence) * steps.size();
+  const size_t sequence_bytes = sizeof(CommVqSequence) * static_cast<size_t>(request.count);
   const DeviceScratch described(arena_, sequence_bytes + sizeof(TokenShift) * shift_count);
   std::vector<uint8_t> bytes(described.bytes());
   auto* sequences = reinterpret_cast<CommVqSequence*>(bytes.data());
@@ -216,22 +215,20 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
   const auto* shifts_there = reinterpret_cast<const TokenShift*>(described.as<uint8_t>() + sequence_bytes);
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    for (int t = 0; t < request.tokens; ++t) {
-      const DecodeSequence& known = steps[static_cast<size_t>(i * request.tokens + t)];
-      CommVqSequence& sequence = sequences[i * request.tokens + t];
-      // Its pages have one shape: references are addresses.
-      sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
-      sequence.page_count = known.page_count;
-      sequence.hidden_tokens = known.hidden_tokens;
-      sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
-      sequence.window_token = view.length - view.window;
-      sequence.shifts = view.shift_count > 0 ? shifts_there : nullptr;
-      sequence.shift_count = view.shift_count;
-      sequence.sinks = known.sinks;
-      sequence.window = known.window;
-    }
+    const DecodeSequence& known = state_of(view).latest();
+    CommVqSequence& sequence = sequences[i];
+    // Its pages have one shape: references are addresses.
+    sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
+    sequence.page_count = known.page_count;
+    sequence.hidden_tokens = known.hidden_tokens;
+    sequence.page_token = view.length - view.window - int64_t{known.page_count} * kPageTokens;
+    sequence.window_token = view.length - view.window;
+    sequence.shifts = view.shift_count > 0 ? shifts_there : nullptr;
+    sequence.shift_count = view.shift_count;
     for (int s = 0; s < view.shift_count; ++s) *shifts++ = {view.shifts[s].first, view.shifts[s].offset};
     shifts_there += view.shift_count;
+    sequence.sinks = known.sinks;
+    sequence.window = known.window;
   }
   check(cudaMemcpyAsync(described.as<void>(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_),
         "describing sequences");

@@ -37,7 +37,7 @@ class PlainPath {
     capacity_ = std::min<int64_t>(kRowsPerPart, view.sinks + view.page_count * kPageTokens + view.window);
     capacity_ = std::max<int64_t>({capacity_, kPageTokens, view.sinks, view.window});
     const size_t side = static_cast<size_t>(capacity_) * row();
-    const int sides = request_.precision == PromptPrecision::kExact ? 3 : 2;
+    const int sides = has_low_keys(request_.precision) ? 3 : 2;
     half_memory_ = DeviceScratch(arena, sides * side * sizeof(uint16_t));
     halves_[0] = half_memory_.as<uint16_t>();
     halves_[1] = halves_[0] + side;
@@ -76,11 +76,11 @@ class PlainPath {
  private:
   size_t row() const { return static_cast<size_t>(request_.kv_heads) * static_cast<size_t>(request_.head_dim); }
 
-  // Rows of the codec f16 are float16 numbers, unless they are turned.
+  // Rows of the codec f16 are float16 numbers, but for keys that are turned.
   PromptPrecision precision() const {
     const SideFormat* sides = layer_.sides(plan_.shapes[0]);
     const bool halves = sides[0].codec == StoredCodec::kFloat16 && sides[1].codec == StoredCodec::kFloat16;
-    if (halves && !plan_.turns) return PromptPrecision::kHalves;
+    if (halves) return plan_.turns ? PromptPrecision::kTurnedHalves : PromptPrecision::kHalves;
     return plan_.attention.fast ? PromptPrecision::kFast : PromptPrecision::kExact;
   }
 

@@ -61,7 +61,7 @@ size_t prompt_state_bytes(const PromptRequest& request) {
 }
 
 cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& rows, bool first, cudaStream_t stream) {
-  const bool low = request.precision == PromptPrecision::kExact;
+  const bool low = has_low_keys(request.precision);
   if (!known(request) || (rows.tokens > 0 && low != (rows.keys_low != nullptr))) return cudaErrorInvalidValue;
   if (rows.tokens == 0 && !first) return cudaSuccess;
   return instance_of(request.head_dim).launch(request, rows, division_of(request), first, stream);

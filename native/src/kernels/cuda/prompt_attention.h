@@ -12,10 +12,11 @@
 // Products are float16 times float16, summed in float32. What float16 cannot hold of an operand is a second operand,
 // and one more product, where the precision asks for it:
 //
-//                queries             keys   weights   values   error (NMSE)
-//   kFast        1                   1      1         1        1e-7 for scores of about 1, and as the square of scores
-//   kExact       2, 1 of 16 bits     2      1         1        5e-8: scores are those of float32
-//   kHalves      2, 1 of 16 bits     1      2         1        that of float32, for rows that are float16 numbers
+//                   queries            keys   weights   values   error (NMSE)
+//   kFast           1                  1      1         1        1e-7 for scores of about 1, and as their square
+//   kExact          2, 1 of 16 bits    2      1         1        5e-8: scores are those of float32
+//   kHalves         2, 1 of 16 bits    1      2         1        float32's, for rows that are float16 numbers
+//   kTurnedHalves   2, 1 of 16 bits    2      2         1        float32's, for values that are float16 numbers
 //
 // Queries are first multiplied by a power of two that is their row's own, so that their size does not matter. Decoded
 // keys and values below 2^-14 are held to 2^-25.
@@ -30,7 +31,11 @@
 
 namespace kvasir::cuda {
 
-enum class PromptPrecision : int { kFast, kExact, kHalves };
+enum class PromptPrecision : int { kFast, kExact, kHalves, kTurnedHalves };
+
+constexpr bool has_low_keys(PromptPrecision precision) {
+  return precision == PromptPrecision::kExact || precision == PromptPrecision::kTurnedHalves;
+}
 
 struct PromptRequest {
   int kv_heads;
@@ -51,7 +56,7 @@ size_t prompt_state_bytes(const PromptRequest& request);
 
 struct PromptRows {
   const uint16_t* keys;      // [kv_heads][stride][head_dim], float16, 16-byte aligned like the others
-  const uint16_t* keys_low;  // the same: what `keys` lack. For kExact alone
+  const uint16_t* keys_low;  // the same: what `keys` lack, where has_low_keys; else null
   const uint16_t* values;    // the same as keys
   int64_t stride;            // rows of a head
   int64_t tokens;

@@ -458,9 +458,12 @@ struct PromptInstanceOf {
       case PromptPrecision::kExact:
         return wide ? launch_with<2, 2, 1>(request, rows, division, first, stream)
                     : launch_with<1, 2, 1>(request, rows, division, first, stream);
-      default:
+      case PromptPrecision::kHalves:
         return wide ? launch_with<2, 1, 2>(request, rows, division, first, stream)
                     : launch_with<1, 1, 2>(request, rows, division, first, stream);
+      default:
+        return wide ? launch_with<2, 2, 2>(request, rows, division, first, stream)
+                    : launch_with<1, 2, 2>(request, rows, division, first, stream);
     }
   }
 
