@@ -124,8 +124,8 @@ void DeviceLayer::upload_tables(DeviceArena& arena, cudaStream_t stream) {
     const auto& model = static_cast<const commvq::KeyModel&>(*plan.attention.formats[0].model);
     plain_tables_[0] = upload(arena, model.tables, plain_table_bytes(model), stream);
     if (family_ == PageFamily::kCommVq) {
-      // KeyPrecision::kFast misses what Precision::kFast promises: 4e-4 was seen for keys of long heads.
-      check(plan_key_tables(model, KeyPrecision::kExact, &key_layout_), "planning CommVQ's tables");
+      const KeyPrecision precision = plan.attention.fast ? KeyPrecision::kFast : KeyPrecision::kExact;
+      check(plan_key_tables(model, precision, &key_layout_), "planning CommVQ's tables");
       std::vector<uint8_t> bytes(key_layout_.bytes());
       pack_key_tables(model, key_layout_, plan.frequencies.data(), plan.magnitude, bytes.data());
       key_tables_ = upload(arena, bytes.data(), bytes.size(), stream);

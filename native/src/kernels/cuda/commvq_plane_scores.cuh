@@ -12,7 +12,7 @@
 // with block c, for even tokens, and the same heads with block c ^ 1.
 //
 // RoPE. With P the position of a tile's token 0, <q, R(P + t) k> = <R(-P) q, R(t) k>: keys turn by one of 16 angles a
-// pair, which a lane keeps in registers, and queries once a tile. All of it is float16, which costs 1e-7.
+// pair, a table of 4 KB, and queries once a tile. All of it is float16, which costs 1e-7.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -164,7 +164,8 @@ class PlaneScoreWarp {
         g_(lane / 4),
         h_(lane % 4),
         next_codes_(params.tables.index_bits, lane < planes ? slice[kPlaneStagesAt + lane] : -1,
-                    lane < planes ? slice[kPlaneLevelsAt + lane] : 0) {
+                    lane < planes ? slice[kPlaneLevelsAt + lane] : 0),
+        key_turns_(shared_address(key_turns + lane)) {
     const uint32_t place = 16 * (g_ % 2 ^ 2 * h_);
     table_ = shared_address(slice + params.tables.head_bytes()) + h_ * kPlaneBytes + place;
     const int last = (rounds_ - 1) * kRoundPlanes;
@@ -179,8 +180,6 @@ class PlaneScoreWarp {
       plain_[half] = g_ / 4 == half ? plain : 0;
       times_i_[half] = g_ / 4 == half ? times_i : 0;
     }
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) key_turns_[block] = key_turns[block * 32 + lane];
   }
 
   // What keys of a slice are turned by, [kBlocks][32 lanes] in shared memory: tokens g and g + 8, two pairs each. The
@@ -330,7 +329,8 @@ class PlaneScoreWarp {
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
         const int block = unit + c;
-        const uint32_t turns[4] = {key_turns_[block].x, key_turns_[block].y, key_turns_[block].z, key_turns_[block].w};
+        const uint4 four = load_block(key_turns_ + block * 512);
+        const uint32_t turns[4] = {four.x, four.y, four.z, four.w};
         uint32_t keys[2][2];  // by token, pair
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -389,9 +389,9 @@ class PlaneScoreWarp {
   uint32_t* const codes_;
   const int kv_head_, row_block_, first_pair_, rounds_, lane_, g_, h_;
   PlaneCodes next_codes_;
+  const uint32_t key_turns_;     // shared memory: this lane's of the first block
   uint32_t table_, last_table_;  // shared memory: this lane's plane of the first and of the last round
   uint32_t plain_[2], times_i_[2], times_i_mask_;
-  uint4 key_turns_[kBlocks];  // of tokens g and g + 8, two pairs each
   uint32_t query_[kLanePairs] = {};
   float scale_[2] = {};
   int64_t page_token_ = 0;

@@ -101,10 +101,10 @@ Choice judged(const Sizes& sizes, std::vector<int> levels) {
 
 // The best levels for so many stages of two planes. Levels follow the sizes of stages; where they begin is tried out.
 Choice best_choice(const Sizes& sizes, int twos) {
-  const double smallest = std::max(sizes.profile[sizes.by_size.back()], 1e-30);
+  const double largest = std::max(sizes.profile[sizes.by_size.front()], 1e-30);
   Choice best = {};
-  for (int quarter = -4 * kHighLevel; quarter <= 8; ++quarter) {
-    const double unit = smallest * std::exp2(0.25 * quarter);
+  for (int quarter = 0; quarter <= 4 * 3 * kHighLevel; ++quarter) {
+    const double unit = largest * std::exp2(-0.25 * quarter);
     std::vector<int> levels(sizes.stages, -1);
     for (int k = twos; k < sizes.stages; ++k) {
       const int s = sizes.by_size[k];
@@ -127,8 +127,7 @@ PlanePlan::PlanePlan(const commvq::KeyModel& model, int most) : pairs_(model.hea
     (best_choice(sizes, twos).quality() <= 1.0 ? enough : too_few) = twos;
   }
   const int full = plane_rounds(sizes.stages + enough) * kRoundPlanes - sizes.stages;
-  const int twos = std::max(enough, std::min({full, most - sizes.stages, sizes.stages}));
-  const Choice choice = best_choice(sizes, twos);
+  const Choice choice = best_choice(sizes, std::max(enough, std::min({full, most - sizes.stages, sizes.stages})));
   loss_ = choice.loss;
   worst_loss_ = choice.worst_loss;
   steps_ = steps_of(sizes, choice.levels);
@@ -177,7 +176,7 @@ cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, Ke
 void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
                        double magnitude, uint8_t* bytes) {
   std::memset(bytes, 0, layout.bytes());
-  const PlanePlan plan(model, layout.planes);
+  const PlanePlan plan(model, layout);
   const int pairs = model.head_dim / 2;
   for (int head = 0; head < layout.kv_heads; ++head) {
     for (int ps = 0; ps < layout.pair_slices; ++ps) {

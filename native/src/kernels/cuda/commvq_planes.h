@@ -9,8 +9,10 @@
 //
 // What a look-up loses is step^2 / 12 in each component, 4^level times that in a plane of its own. Stages have two
 // planes where one would lose too much: the fewest of them for which keys lose kPlaneTolerance of their variance, on
-// average over pairs and no pair more than four times as much. Trained tables have two planes for two to six of their
-// stages, because their first stages have large entries; tables of random numbers of equal size have none.
+// average over pairs and no pair more than four times as much. Scores are then off by that part of their variance, and
+// so are outputs, where scores are not flat; the variance of scores is a few units, so that outputs keep 1e-4. Trained
+// tables have two planes for one to five of their stages, because their first stages have large entries; tables of
+// uniform random numbers of equal size have none.
 //
 // A slice is as commvq_tables.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
@@ -29,13 +31,13 @@
 
 namespace kvasir::cuda {
 
-constexpr double kPlaneTolerance = 2e-5;
+constexpr double kPlaneTolerance = 4e-5;
 constexpr int kPlaneRowBytes = 128;
 constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes;
 constexpr int kPlaneBlockPairs = 8;
 constexpr int kHighLevel = 6;    // of the first of two planes
 constexpr int kRoundPlanes = 4;  // planes that one step of the tensor cores takes
-constexpr int kPlaneScoreWarps = 8;
+constexpr int kPlaneScoreWarps = 12;  // as many as have registers for 16 loads on their way
 
 // Where a plane's stage and level stand in a slice.
 constexpr int kPlaneStagesAt = 12 * kMaxSlicePairs + 4;
@@ -63,9 +65,11 @@ class PlanePlan {
     bool two;  // whether this is one of two
   };
 
-  // Where the last four planes leave room, further stages get their second plane, as long as there are not more than
-  // `most` planes.
+  // Where the last four planes leave room, further stages get their second plane. `most`: planes that fit into a slice.
   PlanePlan(const commvq::KeyModel& model, int most);
+  // The plan that a layout was made by.
+  PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout)
+      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0) {}
 
   const std::vector<Plane>& planes() const { return planes_; }
   double step(int kv_head, int pair) const { return steps_[static_cast<size_t>(kv_head) * pairs_ + pair]; }
