@@ -10,9 +10,9 @@
 // What a look-up loses is step^2 / 12 in each component, 4^level times that in a plane of its own. Stages have two
 // planes where one would lose too much: the fewest of them for which keys lose kPlaneTolerance of their variance, on
 // average over pairs and no pair more than four times as much. Scores are then off by that part of their variance, and
-// so are outputs, where scores are not flat; the variance of scores is a few units, so that outputs keep 1e-4. Trained
-// tables have two planes for one to five of their stages, because their first stages have large entries; tables of
-// uniform random numbers of equal size have none.
+// outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Trained tables have two planes
+// for three to nine of their stages, because their first stages have large entries; tables of uniform random numbers of
+// equal size need none.
 //
 // A slice is as commvq_tables.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
@@ -31,12 +31,12 @@
 
 namespace kvasir::cuda {
 
-constexpr double kPlaneTolerance = 4e-5;
+constexpr double kPlaneTolerance = 2.5e-5;
 constexpr int kPlaneRowBytes = 128;
 constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes;
 constexpr int kPlaneBlockPairs = 8;
-constexpr int kHighLevel = 6;    // of the first of two planes
-constexpr int kRoundPlanes = 4;  // planes that one step of the tensor cores takes
+constexpr int kHighLevel = 6;         // of the first of two planes
+constexpr int kRoundPlanes = 4;       // planes that one step of the tensor cores takes
 constexpr int kPlaneScoreWarps = 12;  // as many as have registers for 16 loads on their way
 
 // Where a plane's stage and level stand in a slice.
