@@ -74,6 +74,21 @@ DEVICE_CASE("CommVQ: a ragged batch in one launch") {
   }
 }
 
+// Their blocks have different amounts of shared memory and run the same kernel.
+DEVICE_CASE("CommVQ: plans of different sizes live side by side") {
+  for (const KeyPrecision precision : kBoth) {
+    Setting large{2, 4, 128, 11, 64, 256}, small{2, 4, 128, 3, 64, 256};
+    for (Setting* setting : {&large, &small}) {
+      setting->precision = precision;
+      setting->lengths = {{0, 3, 9}};
+    }
+    Batch first(large), second(small);
+    CHECK(first.plan().score_shared > second.plan().score_shared, large.describe());
+    CHECK(reference::nmse(first.attend().data(), first.expected()) <= bound_of(large), large.describe());
+    CHECK(reference::nmse(second.attend().data(), second.expected()) <= bound_of(small), small.describe());
+  }
+}
+
 DEVICE_CASE("CommVQ: positions, far ones and shifted ones") {
   Setting s{2, 4, 64, 6, 64, 64, RopePairs::kNeighbours};
   s.magnitude = 1.2;

@@ -40,6 +40,15 @@ __device__ __forceinline__ int second_channel(const CommVqParams& params, int pa
   return params.neighbours ? 2 * pair + 1 : pair + params.tables.head_dim / 2;
 }
 
+// Stays where it is written: the compiler would put each load right before its use, and wait for it there.
+__device__ __forceinline__ uint4 load_shared(uint32_t address) {
+  uint4 words;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address));
+  return words;
+}
+
 // Pages of all sequences before sequence `end`. A whole warp.
 __device__ __forceinline__ int64_t pages_before(const CommVqParams& params, int end, int lane) {
   int64_t sum = 0;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/commvq_params.h"
+#include "kernels/cuda/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -25,9 +26,10 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   if (tables.head_dim < 32 || tables.head_dim > 256 || tables.head_dim % 16 != 0) return cudaErrorInvalidValue;
   if (shape.group < 1 || tables.kv_heads < 1 || shape.codes < 16 || shape.codes % 16 != 0) return cudaErrorInvalidValue;
   if (shape.sequences < 1 || shape.sequences > kMaxSequences || shape.pages < 0) return cudaErrorInvalidValue;
-  int device = 0, processors = 0;
+  int device = 0, processors = 0, most_shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = most_shared_memory(&most_shared);
   if (error != cudaSuccess) return error;
 
   CommVqPlan made = {};
@@ -37,7 +39,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   made.score_pieces = std::max(1, processors / tasks);
   made.score_blocks = std::min(processors, tasks * made.score_pieces);
   made.score_shared = score_shared_bytes(tables);
-  error = prepare_scores(tables, made.score_shared);
+  error = prepare_scores(tables, most_shared);
   if (error != cudaSuccess) return error;
   const int query_heads = tables.kv_heads * shape.group;
   made.code_slices = (shape.codes + kBlockCodes - 1) / kBlockCodes;

@@ -16,7 +16,6 @@ struct ScoreArray {
   }
 };
 
-// A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
 template <int kBlocks>
 __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
     plane_score_kernel(const __grid_constant__ CommVqParams params) {
@@ -27,52 +26,28 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   uint8_t* const zeros = shared + tables.slice_bytes() + kKeyTurnBytes;
   uint8_t* const scratch = zeros + kPlaneRowBytes + warp * plane_warp_bytes(tables.slice_stages);
   if (threadIdx.x < kPlaneRowBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
-  const int slices = tables.kv_heads * tables.slices();
-  int loaded = -1;
-#pragma unroll 1
-  for (int task = blockIdx.x; task < slices * params.row_blocks * params.pieces; task += gridDim.x) {
-    const int piece = task % params.pieces, row_block = task / params.pieces % params.row_blocks;
-    const int slice = task / params.pieces / params.row_blocks;  // [kv head][pair slice][plane slice]
-    if (slice != loaded) {
-      __syncthreads();  // the tables before are not needed any more
-      const uint8_t* from = params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes();
-      for (int i = threadIdx.x * 16; i < tables.slice_bytes(); i += blockDim.x * 16) {
-        copy16(shared_address(shared + i), from + i);
-      }
-    }
-    // While they come, each warp finds its place.
-    const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
-    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
-    const int64_t first = begin + (end - begin) * warp / kPlaneScoreWarps;
-    const int64_t last = begin + (end - begin) * (warp + 1) / kPlaneScoreWarps;
-    TileCursor cursor(params, first == last ? -1 : first, lane);
-    if (slice != loaded) {
-      asm volatile("cp.async.wait_all;" ::: "memory");
-      __syncthreads();
-      PlaneScoreWarp<kBlocks>::make_key_turns(shared, key_turns);
-      __syncthreads();
-      loaded = slice;
-    }
-    if (first == last) continue;
-    const int kv_head = slice / tables.slices(), part = slice % tables.slices();
-    PlaneScoreWarp<kBlocks> scores(params, shared, key_turns, zeros, scratch, kv_head, row_block,
-                                   part / tables.stage_slices, tables.stages_of(part % tables.stage_slices), lane);
+  const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_key_turns(shared, key_turns); };
+  const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
+    PlaneScoreWarp<kBlocks> scores(params, shared, key_turns, zeros, scratch, task.kv_head, task.row_block,
+                                   task.part / tables.stage_slices, tables.stages_of(task.part % tables.stage_slices),
+                                   lane);
     const int64_t stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
-    ScoreArray sink = {params.scores + (part * params.tiles + first) * stride +
-                           static_cast<int64_t>(kv_head * params.group + row_block * 4) * kTileSize,
-                       params.group - row_block * 4};
+    ScoreArray sink = {params.scores + (task.part * params.tiles + task.first) * stride +
+                           static_cast<int64_t>(task.kv_head * params.group + task.row_block * 4) * kTileSize,
+                       params.group - task.row_block * 4};
     int known = -1;  // the sequence whose queries are in place
     scores.fetch({cursor.data, cursor.page, cursor.tile});
-    for (int64_t tile = first; tile < last; ++tile, sink.to += stride) {
+    for (int64_t tile = task.first; tile < task.last; ++tile, sink.to += stride) {
       if (cursor.sequence != known) {
         known = cursor.sequence;
         scores.enter(known);
       }
       const TilePlace place = {cursor.data, cursor.page, cursor.tile};
-      if (tile + 1 < last) cursor.advance();
-      scores.tile(place, {tile + 1 < last ? cursor.data : nullptr, cursor.page, cursor.tile}, sink);
+      if (tile + 1 < task.last) cursor.advance();
+      scores.tile(place, {tile + 1 < task.last ? cursor.data : nullptr, cursor.page, cursor.tile}, sink);
     }
-  }
+  };
+  for_each_task(params, shared, warp, kPlaneScoreWarps, lane, ready, compute);
 }
 
 template <int kBlocks>

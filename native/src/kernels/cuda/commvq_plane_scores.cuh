@@ -30,20 +30,11 @@ struct TilePlace {
   int tile;             // of the page
 };
 
-// c += A (16 x 32, signed bytes) * B (32 x 8, signed bytes). Like loads of blocks it stays where it is written: the
-// compiler would put each load right before its use, and wait for it there.
+// c += A (16 x 32, signed bytes) * B (32 x 8, signed bytes). Like load_shared it stays where it is written.
 __device__ __forceinline__ void mma_planes(int (&c)[4], const uint4& a, const uint32_t (&b)[2]) {
   asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
                : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]));
-}
-
-__device__ __forceinline__ uint4 load_block(uint32_t address) {
-  uint4 words;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(address));
-  return words;
 }
 
 // z * w and z * conjugate(w) for z = (re, im) and w = (cos, sin).
@@ -329,7 +320,7 @@ class PlaneScoreWarp {
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
         const int block = unit + c;
-        const uint4 four = load_block(key_turns_ + block * 512);
+        const uint4 four = load_shared(key_turns_ + block * 512);
         const uint32_t turns[4] = {four.x, four.y, four.z, four.w};
         uint32_t keys[2][2];  // by token, pair
 #pragma unroll
@@ -379,7 +370,7 @@ class PlaneScoreWarp {
 
   __device__ __forceinline__ static void load_row(uint32_t address, int unit, uint4 (&blocks)[kUnit]) {
 #pragma unroll
-    for (int c = 0; c < kUnit; ++c) blocks[c] = load_block(address ^ 16 * (unit + c));
+    for (int c = 0; c < kUnit; ++c) blocks[c] = load_shared(address ^ 16 * (unit + c));
   }
 
   const CommVqParams& params_;

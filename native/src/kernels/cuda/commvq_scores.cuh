@@ -18,15 +18,6 @@ namespace kvasir::cuda {
 // Keys in float16 fragments are this much smaller than the whole numbers.
 constexpr float kKeyScale = 1.0f / 64.0f;
 
-// Stays where it is written: the compiler would put each load right before its use, and wait for it there.
-__device__ __forceinline__ uint4 load_shared(uint32_t address) {
-  uint4 words;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(address));
-  return words;
-}
-
 // The low or the high 16 bits of a word as a float, plus 2^23.
 __device__ __forceinline__ float low_field(uint32_t word) {
   return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7610));
@@ -391,12 +382,11 @@ class ScoreWarp {
   bool shifted_ = false;
 };
 
-// A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles.
 template <int kRowChunks>
 __global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr int kChunks = kRowChunks < 2 ? kRowChunks : 2;
-  constexpr int kColumns = kRowChunks / kChunks, kRanges = kScoreWarps / kColumns;
+  constexpr int kColumns = kRowChunks / kChunks;
   using Warp = ScoreWarp<kRowChunks, kChunks>;
   constexpr int kSlicePairs = Warp::kSlicePairs;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -404,40 +394,17 @@ __global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid
   auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
   auto* const codes =
       reinterpret_cast<uint32_t*>(tile_turns + kSlicePairs) + warp * ((tables.slice_stages + 1) / 2) * kTileSize;
-  const int slices = tables.kv_heads * tables.slices();
-  int loaded = -1;
-#pragma unroll 1
-  for (int task = blockIdx.x; task < slices * params.row_blocks * params.pieces; task += gridDim.x) {
-    const int piece = task % params.pieces, row_block = task / params.pieces % params.row_blocks;
-    const int slice = task / params.pieces / params.row_blocks;  // [kv head][pair slice][stage slice]
-    if (slice != loaded) {
-      __syncthreads();  // the tables before are not needed any more
-      const uint8_t* from = params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes();
-      for (int i = threadIdx.x * 16; i < tables.slice_bytes(); i += blockDim.x * 16) {
-        copy16(shared_address(shared + i), from + i);
-      }
+  const auto ready = [&] {
+    for (int p = threadIdx.x; p < kSlicePairs; p += blockDim.x) {
+      tile_turns[p] = turn_of(kTileSize, reinterpret_cast<const double*>(shared)[p]);
     }
-    // While they come, each warp finds its place.
-    const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
-    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
-    const int range = warp / kColumns;
-    const int64_t first = begin + (end - begin) * range / kRanges;
-    const int64_t last = begin + (end - begin) * (range + 1) / kRanges;
-    TileCursor cursor(params, first == last ? -1 : first, lane);
-    if (slice != loaded) {
-      asm volatile("cp.async.wait_all;" ::: "memory");
-      __syncthreads();
-      for (int p = threadIdx.x; p < kSlicePairs; p += blockDim.x) {
-        tile_turns[p] = turn_of(kTileSize, reinterpret_cast<const double*>(shared)[p]);
-      }
-      __syncthreads();
-      loaded = slice;
-    }
-    if (first == last) continue;
-    Warp(params, shared, tile_turns, codes, slice / tables.slices(), row_block,
-         slice % tables.slices() / tables.stage_slices, slice % tables.stage_slices, warp % kColumns, lane)
-        .run(cursor, first, last);
-  }
+  };
+  const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
+    Warp(params, shared, tile_turns, codes, task.kv_head, task.row_block, task.part / tables.stage_slices,
+         task.part % tables.stage_slices, warp % kColumns, lane)
+        .run(cursor, task.first, task.last);
+  };
+  for_each_task(params, shared, warp / kColumns, kScoreWarps / kColumns, lane, ready, compute);
 }
 
 template <int kRowChunks>

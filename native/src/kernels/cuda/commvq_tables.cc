@@ -8,6 +8,7 @@
 #include "base/half.h"
 #include "kernels/cuda/commvq_params.h"
 #include "kernels/cuda/commvq_planes.h"
+#include "kernels/cuda/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -66,11 +67,8 @@ float key_entry(const commvq::KeyModel& model, int kv_head, int stage, int entry
 }
 
 cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precision, KeyTableLayout* layout) {
-  int device = 0, most_shared = 0;
-  cudaError_t error = cudaGetDevice(&device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
+  int most_shared = 0;
+  cudaError_t error = most_shared_memory(&most_shared);
   if (error != cudaSuccess) return error;
   KeyTableLayout made = {};
   made.kv_heads = model.page.kv_heads;

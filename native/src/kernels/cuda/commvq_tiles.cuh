@@ -1,6 +1,7 @@
 // The line of all tiles of 16 tokens of a batch, along which warps work.
 #pragma once
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/commvq_common.cuh"
 
 namespace kvasir::cuda {
@@ -51,5 +52,51 @@ struct TileCursor {
     data = params.sequences[sequence].pages[page];
   }
 };
+
+// A piece of a task that is one warp's.
+struct WarpTask {
+  int kv_head;
+  int row_block;        // of its query heads
+  int part;             // slice of its tables, [pair slice][stage or plane slice]
+  int64_t first, last;  // tiles
+};
+
+// A task is a slice of a kv head, a block of its query heads, and a piece of the line of all tiles. Tables of a task
+// come to `shared`; then ready() makes what else a block needs of them. compute(task, cursor) is called by warps that
+// have tiles: those of range 0 .. ranges - 1 of the piece.
+template <class Ready, class Compute>
+__device__ __forceinline__ void for_each_task(const CommVqParams& params, uint8_t* shared, int range, int ranges,
+                                              int lane, const Ready& ready, const Compute& compute) {
+  const KeyTableLayout& tables = params.tables;
+  const int slices = tables.kv_heads * tables.slices();
+  int loaded = -1;
+#pragma unroll 1
+  for (int task = blockIdx.x; task < slices * params.row_blocks * params.pieces; task += gridDim.x) {
+    const int piece = task % params.pieces, row_block = task / params.pieces % params.row_blocks;
+    const int slice = task / params.pieces / params.row_blocks;
+    if (slice != loaded) {
+      __syncthreads();  // the tables before are not needed any more
+      const uint8_t* from = params.key_tables + static_cast<size_t>(slice) * tables.slice_bytes();
+      for (int i = threadIdx.x * 16; i < tables.slice_bytes(); i += blockDim.x * 16) {
+        copy16(shared_address(shared + i), from + i);
+      }
+    }
+    // While they come, each warp finds its place.
+    const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
+    const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
+    const int64_t first = begin + (end - begin) * range / ranges;
+    const int64_t last = begin + (end - begin) * (range + 1) / ranges;
+    TileCursor cursor(params, first == last ? -1 : first, lane);
+    if (slice != loaded) {
+      wait_all_copies();
+      __syncthreads();
+      ready();
+      __syncthreads();
+      loaded = slice;
+    }
+    if (first == last) continue;
+    compute(WarpTask{slice / tables.slices(), row_block, slice % tables.slices(), first, last}, cursor);
+  }
+}
 
 }  // namespace kvasir::cuda

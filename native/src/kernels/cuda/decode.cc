@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode_instance.h"
 #include "kernels/cuda/pattern_layout.h"
+#include "kernels/cuda/shared_memory.h"
 #include "kernels/cuda/tag.h"
 
 namespace kvasir::cuda {
@@ -71,9 +72,7 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   int device = 0, processors = 0, most_shared = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) {
-    error = cudaDeviceGetAttribute(&most_shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  }
+  if (error == cudaSuccess) error = most_shared_memory(&most_shared);
   if (error != cudaSuccess) return error;
 
   DecodePlan made = {};
@@ -91,7 +90,7 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
   made.shared_bytes = shared(made.slots);
   if (made.shared_bytes > most_shared) return cudaErrorInvalidValue;
-  error = instance.prepare(most_shared, &made.overlaps);  // not this plan's bytes: others run the same kernel
+  error = instance.prepare(most_shared, &made.overlaps);
   if (error != cudaSuccess) return error;
 
   const size_t partial = sizeof(float) * instance.partial_floats;

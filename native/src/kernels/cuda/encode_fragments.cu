@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/encode_parts.h"
 #include "kernels/cuda/fragment_pack.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/page_list.cuh"
 
 namespace kvasir::cuda {
@@ -52,22 +53,6 @@ __device__ __forceinline__ uint32_t least(uint32_t a, uint32_t b) {
 }
 __device__ __forceinline__ uint32_t greatest(uint32_t a, uint32_t b) {
   return as_word(__hmax2(as_halves(a), as_halves(b)));
-}
-
-// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8. Lanes may have parted over a code that
-// had to be decided.
-__device__ __forceinline__ void load_matrices(const void* row, bool transposed, uint32_t (&words)[4]) {
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
-  __syncwarp();
-  if (transposed) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address));
-  } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-                 : "r"(address));
-  }
 }
 
 // Loads the slab and leaves extremes of each thread's share.
@@ -178,7 +163,11 @@ __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
         make_uint4(w[0], w[1], w[2], w[3]);
   };
   const auto fetch_matrix = [&](int x, int y, uint32_t(&words)[4]) {
-    load_matrices(side.keys ? &tile.rows[y + line][x] : &tile.rows[x + line][y], !side.keys, words);
+    const auto address =
+        static_cast<uint32_t>(__cvta_generic_to_shared(side.keys ? &tile.rows[y + line][x] : &tile.rows[x + line][y]));
+    __syncwarp();  // lanes may have parted over a code that had to be decided
+    const uint4 four = side.keys ? load_matrices(address) : load_transposed_matrices(address);
+    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
   };
   if (!coded) {
     const auto fetch16 = [&](int x, int y, uint32_t(&words)[4]) {

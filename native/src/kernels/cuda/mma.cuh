@@ -79,4 +79,21 @@ __device__ __forceinline__ uint32_t floats_to_halves(float low, float high) {
   return pair;
 }
 
+// Four 8 x 8 matrices of 16-bit elements from shared memory. Lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ uint4 load_matrices(uint32_t address) {
+  uint4 words;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address));
+  return words;
+}
+
+__device__ __forceinline__ uint4 load_transposed_matrices(uint32_t address) {
+  uint4 words;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "r"(address));
+  return words;
+}
+
 }  // namespace kvasir::cuda

@@ -8,8 +8,10 @@
 
 #include <cmath>
 
+#include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/prompt_instance.h"
+#include "kernels/cuda/shared_memory.h"
 
 namespace kvasir::cuda {
 
@@ -44,38 +46,11 @@ struct PromptTile {
   }
 };
 
-// Lane i gives the address of row i % 8 of matrix i / 8.
-__device__ __forceinline__ uint4 load_matrices(uint32_t address) {
-  uint4 words;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(address)
-               : "memory");
-  return words;
-}
-
-__device__ __forceinline__ uint4 load_transposed_matrices(uint32_t address) {
-  uint4 words;
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
-               : "r"(address)
-               : "memory");
-  return words;
-}
-
 // 16 bytes to shared memory, or zeros.
 __device__ __forceinline__ void copy_or_clear(uint32_t to, const void* from, bool copied) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
                "r"(copied ? 16 : 0)
                : "memory");
-}
-
-__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits for all groups of copies of this thread but the newest kPending.
-template <int kPending>
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
 // __syncthreads() that warps may reach in different places.
@@ -243,23 +218,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   // The copies of a tile, as all warps do them: when keys are there, those of values begin; when scores are, those of
   // the next keys.
   const auto await_keys = [&](int tile) {
-    wait_for_copies<0>();
+    wait_copies<0>();
     block_barrier();
     copy_values(tile);
-    end_of_copies();
+    commit_copies();
   };
   const auto leave_keys = [&](int tile) {
     block_barrier();
     if (tile + 1 < end) copy_keys(tile + 1);
-    end_of_copies();
+    commit_copies();
   };
   const auto await_values = [&] {
-    wait_for_copies<1>();
+    wait_copies<1>();
     block_barrier();
   };
 
   if (begin < end) copy_keys(begin);
-  end_of_copies();
+  commit_copies();
   if (idle) {
     for (int tile = begin; tile < end; ++tile) {
       await_keys(tile);
@@ -416,9 +391,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
 constexpr int kLeastSharedBytes = 99 << 10;  // that a block may have on any device from compute capability 8.0 on
 
 inline bool shared_memory_has(int bytes) {
-  int device = 0, most = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess && bytes <= most;
+  int most = 0;
+  return most_shared_memory(&most) == cudaSuccess && bytes <= most;
 }
 
 template <int D>

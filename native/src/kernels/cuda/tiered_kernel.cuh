@@ -19,12 +19,6 @@ namespace kvasir::cuda {
 
 constexpr float kTieredHidden = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // What a warp knows of one of its pages.
 struct TieredPage {
   const uint8_t* block;

@@ -39,7 +39,9 @@ struct Shared {
 static_assert(kTokenSpans * kMaxHeadDim <= kMaxValueGroups * kTokensPerPage, "scales of keys have room");
 
 // Rows are padded so that threads of different rows meet different banks.
-__device__ __forceinline__ int row_stride(int d) { return d + kOctet; }
+KVASIR_HOST_DEVICE constexpr int row_stride(int d) { return d + kOctet; }
+// Shared memory for the rows of a page.
+constexpr int row_bytes(int d) { return kTokensPerPage * row_stride(d) * static_cast<int>(sizeof(uint16_t)); }
 
 __device__ __forceinline__ float element(const uint16_t* rows, int stride, int token, int channel) {
   return __half2float(__ushort_as_half(rows[token * stride + channel]));
@@ -252,8 +254,9 @@ cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoice
                               cudaStream_t stream) {
   const int d = request.shape.head_dim;
   if (!tiered_supported(request.keys, request.values)) return cudaErrorInvalidValue;
-  const int shared_bytes = kTokensPerPage * (d + kOctet) * static_cast<int>(sizeof(uint16_t));
-  const cudaError_t allowed = cudaFuncSetAttribute(seal, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  // All head dims share the kernel, so what it is allowed must not depend on this one's.
+  const cudaError_t allowed =
+      cudaFuncSetAttribute(seal, cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes(kMaxHeadDim));
   if (allowed != cudaSuccess) return allowed;
   const int64_t page_elements = int64_t{kTokensPerPage} * d, page_parts = request.shape.kv_heads;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
@@ -265,7 +268,7 @@ cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoice
     params.choices.counts = choices.counts + first * page_parts;
     params.choices.parameters = choices.parameters + first * page_parts * kTokenSpans * d;
     params.choices.channels = choices.channels + first * page_parts * d;
-    seal<<<dim3(count, request.shape.kv_heads, 2), kThreads, shared_bytes, stream>>>(list, params);
+    seal<<<dim3(count, request.shape.kv_heads, 2), kThreads, row_bytes(d), stream>>>(list, params);
     return cudaGetLastError();
   };
   return for_page_lists(pages, request.page_count, launch);
