@@ -108,6 +108,11 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
+// Brings the 128 bytes around `from` to the second cache.
+__device__ __forceinline__ void prefetch(const uint8_t* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
+}
+
 // Makes a group of this thread's copies since the last one.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

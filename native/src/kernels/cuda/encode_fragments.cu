@@ -46,8 +46,6 @@ struct Tile {
   double inverse16[kTokens];
 };
 
-__device__ __forceinline__ __half2 as_halves(uint32_t word) { return *reinterpret_cast<__half2*>(&word); }
-__device__ __forceinline__ uint32_t as_word(__half2 halves) { return *reinterpret_cast<uint32_t*>(&halves); }
 __device__ __forceinline__ uint32_t least(uint32_t a, uint32_t b) {
   return as_word(__hmin2(as_halves(a), as_halves(b)));
 }

@@ -23,16 +23,22 @@ constexpr float kQuantum = kSigned ? 32636.0f : 65532.0f;
 // Adding this to a float of magnitude below 2^22 leaves its nearest integer in the low bits.
 constexpr float kRoundingBias = 12582912.0f;
 
-// B fragment of the x of two factors, which times `inverse` are at most kQuantum in magnitude.
+// B fragment of the x of two products, which are at most kQuantum in magnitude.
 template <bool kSigned>
-__device__ __forceinline__ uint32_t quantised_pair(float first, float second, float inverse) {
+__device__ __forceinline__ uint32_t quantised_products(float2 first, float2 second) {
   // A signed low byte is value - 128 after adding 128 to the whole; flipping its top bit subtracts it again.
   const float bias = kRoundingBias + (kSigned ? 128.0f : 0.0f);
-  const uint32_t even = __float_as_uint(fmaf(first, inverse, bias));
-  const uint32_t odd = __float_as_uint(fmaf(second, inverse, bias));
+  const uint32_t even = __float_as_uint(fmaf(first.x, first.y, bias));
+  const uint32_t odd = __float_as_uint(fmaf(second.x, second.y, bias));
   uint32_t row = __byte_perm(even, odd, 0x4051);  // high bytes of both, low bytes of both
   if constexpr (kSigned) row ^= 0x80800000u;
   return transpose(row);
+}
+
+// The same for two factors that are to be scaled.
+template <bool kSigned>
+__device__ __forceinline__ uint32_t quantised_pair(float first, float second, float scale) {
+  return quantised_products<kSigned>({first, scale}, {second, scale});
 }
 
 template <int kTiles, int kCount>

@@ -4,6 +4,8 @@
 // 8 in columns 2k and 2k + 1.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include <cstdint>
 
 namespace kvasir::cuda {
@@ -62,6 +64,10 @@ __device__ __forceinline__ float sum_over_warp(float x) {
   for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
   return x;
 }
+
+// Bits of two float16, {low, high}.
+__device__ __forceinline__ __half2 as_halves(uint32_t word) { return *reinterpret_cast<__half2*>(&word); }
+__device__ __forceinline__ uint32_t as_word(__half2 halves) { return *reinterpret_cast<uint32_t*>(&halves); }
 
 // {low, high} as two floats.
 __device__ __forceinline__ float2 halves_to_floats(uint32_t pair) {

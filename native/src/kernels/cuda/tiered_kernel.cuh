@@ -3,8 +3,8 @@
 // A block takes a part of one sequence for four query heads of a kv head; a warp takes whole pages of it, chunk by
 // chunk through a ring of its own that it fills itself. Everything is products of bytes, as in sides.cuh, with two
 // differences: scales fold into queries anew for every 32 tokens and into weights for every 32 channels, so folding
-// must be cheap; and the greatest range, which the page carries, bounds the products, so that none has to be looked
-// for.
+// must be cheap; and bounds of the ranges, which the page carries, bound the products of keys, so that the greatest
+// need not be looked for among all of them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,106 +19,121 @@ namespace kvasir::cuda {
 
 constexpr float kTieredHidden = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
 
-// What a warp knows of one of its pages.
-struct TieredPage {
-  const uint8_t* block;
-  int n16;
-  int n4;
-};
-
-// Copies the chunks of a warp's pages, in order, a few chunks ahead of where they are used.
+// Copies the chunks of a warp's pages, in order, kAhead chunks before they are used.
 template <int D, int kBits, int kKeyGroup>
 class TieredFetcher {
  public:
-  static constexpr int kSlotBytes = tiered_slot_bytes(kBits);
-  static constexpr int kSlots = tiered_slots(kBits);
-  static constexpr TieredFormat kFormat = {D, kBits, kKeyGroup, 32};  // but for the groups of values
-  static constexpr int kWideBytes = kFormat.wide_chunk_bytes(), kNarrowBytes = kFormat.narrow_chunk_bytes();
-  static constexpr int kValueCodeBytes = kFormat.value_code_bytes();
+  static constexpr int kAhead = kTieredSlots - 1;
+  static_assert(kAhead <= D / 32, "the first chunk of a page is copied while values of the page before are used");
+
+  // A page whose chunks are being copied.
+  struct Page {
+    const uint8_t* block;
+    int n16, n4;
+    KeyChunks chunks;
+
+    // The channels of the 16-bit tier. value_bytes: those of TieredParams.
+    __device__ __forceinline__ const uint8_t* wide_tier(int value_bytes) const {
+      return block + D + chunks.wide * kWideBytes + chunks.narrow * kNarrowBytes + value_bytes;
+    }
+  };
 
   __device__ TieredFetcher(const TieredParams& params, const uint64_t* pages, int first, int end, int kv_head, int lane,
-                           uint8_t* slots, TieredPage* queue)
+                           uint8_t* slots)
       : params_(params),
         pages_(pages),
-        page_(first),
+        next_(first),
         end_(end),
         kv_head_(kv_head),
         lane_(lane),
         slots_(slots),
-        queue_(queue) {
-    if (page_ < end_) open(resolve(page_));
-    for (int i = 0; i + 1 < kSlots; ++i) issue();
+        to_(shared_address(slots + 16 * lane)) {
+    if (next_ < end_) place_ = resolve(next_);
+    open();
+    for (int i = 0; i < kAhead; ++i) issue(i * kSlotBytes);
   }
 
-  __device__ __forceinline__ KeyChunks chunks_of(const TieredPage& page) const {
-    return key_chunks(D - page.n16 - page.n4, page.n4, kWideBytes, kNarrowBytes);
-  }
+  __device__ __forceinline__ const Page& page() const { return page_; }
 
-  // The warp's page number `index` of those that it has. Opened before.
-  __device__ __forceinline__ TieredPage page(int index) const {
-    __syncwarp();
-    return queue_[index % 4];
+  // Value chunk `v` of the page. The page is the next one from value chunk D / 32 - kAhead on.
+  __device__ __forceinline__ const uint8_t* acquire_values(int v) {
+    if (v == D / 32 - kAhead) open();
+    return acquire();
   }
 
   // The next chunk.
   __device__ __forceinline__ const uint8_t* acquire() {
-    wait_copies<kSlots - 2>();
+    wait_copies<kAhead - 1>();
     __syncwarp();
-    issue();
-    const uint8_t* const chunk = slots_ + read_ * kSlotBytes;
-    read_ = (read_ + 1) % kSlots;
+    issue(read_ == 0 ? kAhead * kSlotBytes : read_ - kSlotBytes);  // which was read last
+    const uint8_t* const chunk = slots_ + read_;
+    read_ = read_ == kAhead * kSlotBytes ? 0 : read_ + kSlotBytes;
     return chunk;
   }
 
  private:
-  __device__ __forceinline__ TieredPage resolve(int page) const {
+  static constexpr int kSlotBytes = tiered_slot_bytes(D, kBits);
+  static constexpr TieredFormat kFormat = {D, kBits, kKeyGroup, 32};  // but for the groups of values
+  static constexpr int kWideBytes = kFormat.wide_chunk_bytes(), kNarrowBytes = kFormat.narrow_chunk_bytes();
+  static constexpr int kValueCodeBytes = kFormat.value_code_bytes();
+
+  struct Resolved {
+    const uint8_t* block;
+    uint32_t counts;  // n16, n4 of TieredPlace
+  };
+
+  __device__ __forceinline__ Resolved resolve(int page) const {
     const auto* base = reinterpret_cast<const uint8_t*>(__ldg(pages_ + page));
     const uint2 place = __ldg(reinterpret_cast<const uint2*>(base) + kv_head_);
-    return {base + place.x, static_cast<int>(place.y & 0xffff), static_cast<int>(place.y >> 16)};  // n16, n4
+    return {base + place.x, place.y};
   }
-  __device__ __forceinline__ void open(const TieredPage& page) {
-    if (lane_ == 0) queue_[opened_ % 4] = page;
-    ++opened_;
-    source_ = page.block;
-    const KeyChunks chunks = chunks_of(page);
-    narrow_ = chunks.narrow;
-    at_ = -chunks.wide - chunks.narrow;
-    if (page_ + kTieredWarps < end_) next_ = resolve(page_ + kTieredWarps);  // not waited for here
+  // The next page, if there is one; finds out where the one after it is, without waiting.
+  __device__ __forceinline__ void open() {
+    more_ = next_ < end_;
+    if (!more_) return;
+    const int n16 = static_cast<int>(place_.counts & 0xffff), n4 = static_cast<int>(place_.counts >> 16);
+    page_ = {place_.block, n16, n4, key_chunks(D - n16 - n4, n4, kWideBytes, kNarrowBytes)};
+    at_ = -page_.chunks.wide - page_.chunks.narrow;
+    bounds_ = at_ < 0 ? D : 0;
+    source_ = page_.block + D - bounds_ + 16 * lane_;
+    next_ += kTieredWarps;
+    if (next_ < end_) place_ = resolve(next_);
+    if (128 * lane_ < 256 * n16) prefetch(page_.wide_tier(params_.value_bytes) + 128 * lane_);
   }
-  __device__ __forceinline__ void issue() {
-    if (page_ < end_) {
+  __device__ __forceinline__ void issue(int slot) {
+    if (more_) {
       int bytes = kValueCodeBytes;
       if (at_ < 0) {
-        bytes = at_ < -narrow_ ? kWideBytes : kNarrowBytes;
+        bytes = at_ < -page_.chunks.narrow ? kWideBytes : kNarrowBytes;
       } else if ((params_.value_groups >> at_ & 1) != 0) {
         bytes += kValueParameterBytes;
       }
-      const uint32_t to = shared_address(slots_ + write_ * kSlotBytes);
+      bytes += bounds_;
+      bounds_ = 0;
+      ++at_;
+      const int mine = bytes - 16 * lane_;
 #pragma unroll
       for (int i = 0; i < kSlotBytes; i += 512) {
-        if (i + lane_ * 16 < bytes) copy16(to + i + lane_ * 16, source_ + i + lane_ * 16);
+        if (i < mine) copy16(to_ + slot + i, source_ + i);
       }
       source_ += bytes;
-      if (++at_ == D / 32) {
-        page_ += kTieredWarps;
-        if (page_ < end_) open(next_);
-      }
     }
     commit_copies();
-    write_ = (write_ + 1) % kSlots;
   }
 
   const TieredParams& params_;
   const uint64_t* const pages_;
-  int page_;
+  int next_;  // page
   const int end_, kv_head_, lane_;
-  uint8_t* const slots_;
-  TieredPage* const queue_;
-  const uint8_t* source_ = nullptr;
-  int at_ = 0;      // the next chunk: of values from 0 on, of keys before
-  int narrow_ = 0;  // narrow ones among those of keys
-  int opened_ = 0, write_ = 0, read_ = 0;
-  TieredPage next_ = {};
+  const uint8_t* const slots_;
+  const uint32_t to_;    // in the first slot
+  bool more_ = false;    // chunks of page_
+  Resolved place_ = {};  // of the next page
+  Page page_ = {};
+  const uint8_t* source_ = nullptr;  // of this lane's part of the next chunk
+  int at_ = 0;                       // the next chunk: of values from 0 on, of keys before
+  int bounds_ = 0;                   // bytes of key bounds before it
+  int read_ = 0;                     // slot
 };
 
 // A lane (g = lane / 4, h = lane % 4) holds head h: of the scores those of tokens g, g + 8, ..., of the output channels
@@ -128,17 +143,19 @@ class TieredWarp {
  public:
   using Fetcher = TieredFetcher<D, kBits, kKeyGroup>;
 
-  __device__ TieredWarp(const TieredParams& params, const float* queries, float scale, int lane)
-      : params_(params), queries_(queries + lane % 4), scale_(scale), g_(lane / 4), h_(lane % 4) {}
+  __device__ TieredWarp(const TieredParams& params, const float* queries, const uint2* magnitudes, float scale,
+                        int lane)
+      : params_(params),
+        queries_(queries + lane % 4),
+        magnitudes_(magnitudes + lane),
+        scale_(scale),
+        g_(lane / 4),
+        h_(lane % 4) {}
 
-  __device__ __forceinline__ void page(TieredFetcher<D, kBits, kKeyGroup>& fetcher, const TieredPage& page,
-                                       int hidden) {
+  __device__ __forceinline__ void page(Fetcher& fetcher, int hidden) {
     float scores[16];
-    const KeyChunks chunks = fetcher.chunks_of(page);
-    key_scores(fetcher, chunks, scores);
-    const uint8_t* const values =
-        page.block + chunks.wide * Fetcher::kWideBytes + chunks.narrow * Fetcher::kNarrowBytes;
-    add_wide_tier(values + params_.value_bytes, page.n16, scores);
+    key_scores(fetcher, scores);
+    add_wide_tier(fetcher.page().wide_tier(params_.value_bytes), fetcher.page().n16, scores);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       scores[i] *= scale_;
@@ -148,7 +165,7 @@ class TieredWarp {
     ValueFactors factors;
 #pragma unroll
     for (int v = 0; v < D / 32; ++v) {
-      const uint8_t* chunk = fetcher.acquire();
+      const uint8_t* chunk = fetcher.acquire_values(v);
       if ((params_.value_groups >> v & 1) != 0) {
         factors = value_factors(chunk, scores);
         chunk += kValueParameterBytes;
@@ -203,31 +220,38 @@ class TieredWarp {
 
  private:
   // Without the 16-bit tier, for queries of 1 at most.
-  __device__ __forceinline__ void key_scores(TieredFetcher<D, kBits, kKeyGroup>& fetcher, const KeyChunks& chunks,
-                                             float (&scores)[16]) {
+  __device__ __forceinline__ void key_scores(Fetcher& fetcher, float (&scores)[16]) {
+    const KeyChunks& chunks = fetcher.page().chunks;
     KeySums sums;
 #pragma unroll
     for (int t = 0; t < kTokenSpans; ++t) {
-      sums.zero[t] = sums.scale[t] = 0.0f;
+      sums.zero[t] = 0.0f;
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums.products[t][0][i] = sums.products[t][1][i] = 0;
     }
+    float scale = 1.0f;  // of products
 #pragma unroll 1
-    for (int k = 0; k < chunks.wide; ++k) {
-      add_chunk(fetcher.acquire(), WideColumns(*this), Fetcher::kWideBytes - kKeyCodeBytes, sums);
+    for (int k = 0; k < chunks.wide + chunks.narrow; ++k) {
+      const uint8_t* chunk = fetcher.acquire();
+      if (k == 0) {
+        scale = __fdividef(kQuantum<true>, product_bound(chunk));
+        chunk += D;
+      }
+      if (k < chunks.wide) {
+        add_chunk(chunk, WideColumns(*this), scale, sums);
+      } else {
+        add_chunk(chunk, NarrowColumns(*this), scale, sums);
+      }
     }
-#pragma unroll 1
-    for (int k = 0; k < chunks.narrow; ++k) {
-      add_chunk(fetcher.acquire(), NarrowColumns(*this), Fetcher::kNarrowBytes - kKeyCodeBytes, sums);
-    }
+    const float inverse = __fdividef(1.0f, scale);
 #pragma unroll
     for (int t = 0; t < kTokenSpans; ++t) {
       const float lo = sum_over_rows(sums.zero[t]);
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
         const int(&c)[4] = sums.products[t][tile];
-        scores[4 * t + 2 * tile] = fmaf(__int2float_rn(c[0] * 256 + c[1]), sums.scale[t], lo);
-        scores[4 * t + 2 * tile + 1] = fmaf(__int2float_rn(c[2] * 256 + c[3]), 0.25f * sums.scale[t], lo);
+        scores[4 * t + 2 * tile] = fmaf(__int2float_rn(c[0] * 256 + c[1]), inverse, lo);
+        scores[4 * t + 2 * tile + 1] = fmaf(__int2float_rn(c[2] * 256 + c[3]), 0.25f * inverse, lo);
       }
     }
   }
@@ -235,90 +259,94 @@ class TieredWarp {
   // By 32 tokens.
   struct KeySums {
     int products[kTokenSpans][2][4];
-    float zero[kTokenSpans], scale[kTokenSpans];
+    float zero[kTokenSpans];
   };
 
-  // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and of those the steps of their codes.
-  // `load` brings {range, lo} of a group; fold makes a B fragment of columns j and j + 1.
+  // At least the greatest product of a query and the step of a code, for this lane's head.
+  __device__ __forceinline__ float product_bound(const uint8_t* bounds) const {
+    __half2 highest = __float2half2_rn(0.0f);
+#pragma unroll
+    for (int w = 0; w < D / 32; ++w) {  // four channels
+      const uint32_t four = reinterpret_cast<const uint32_t*>(bounds)[g_ + 8 * w];
+      const uint2 queries = magnitudes_[32 * w];
+      highest = __hmax2(highest, __hmul2(as_halves(queries.x), as_halves(__byte_perm(four, 0, 0x1404))));
+      highest = __hmax2(highest, __hmul2(as_halves(queries.y), as_halves(__byte_perm(four, 0, 0x3424))));
+    }
+    const float product = max_over_rows(fmaxf(__low2float(highest), __high2float(highest)));
+    // Of half of a range. No step is above a third of one. What float16 lost is 2^-11, or 2^-25 in all.
+    return fmaf(product, 1.001f * (2.0f / 3.0f), 1e-7f);
+  }
+
+  // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and what ranges are multiplied with to
+  // give products of 16 bits. `load` brings {range, lo} of a group; fold makes the B fragments.
   struct NarrowColumns {
+    static constexpr int kCodesOffset = kNarrowParametersOffset + kTokensPerPage / kKeyGroup * kNarrowGroupBytes;
     const TieredWarp& warp;
     float queries[4], steps[4];
     uint4 parameters;
 
     __device__ explicit NarrowColumns(const TieredWarp& of) : warp(of) {}
-    __device__ __forceinline__ void open(const uint8_t* chunk) {
-      const uint2 columns = *reinterpret_cast<const uint2*>(chunk + kPeakBytes + 8 * warp.g_);
+    __device__ __forceinline__ void open(const uint8_t* chunk, float scale) {
+      const uint2 columns = *reinterpret_cast<const uint2*>(chunk + 8 * warp.g_);
+      const float fifteenth = scale * (1.0f / 15.0f);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const uint32_t column = (j < 2 ? columns.x : columns.y) >> 16 * (j % 2);
-        const uint32_t kind = column >> 8 & 3;
         queries[j] = warp.queries_[4 * (column & 255)];
-        steps[j] = queries[j] * (kind == kTwoBits    ? 1.0f / 3.0f
-                                 : kind == kLowBits  ? 1.0f / 15.0f
-                                 : kind == kHighBits ? 4.0f / 15.0f
-                                                     : 0.0f);
+        steps[j] = queries[j] * fifteenth * static_cast<float>(column >> 8 & 255);  // ColumnKind
       }
     }
     __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
       parameters =
           *reinterpret_cast<const uint4*>(chunk + kNarrowParametersOffset + group * kNarrowGroupBytes + 16 * warp.g_);
     }
-    __device__ __forceinline__ void fold(float inverse, float& zero, uint32_t (&b)[2]) const {
+    __device__ __forceinline__ void fold(float& zero, uint32_t (&b)[2]) const {
 #pragma unroll
       for (int j = 0; j < 4; j += 2) {
         const float2 first = halves_to_floats(j == 0 ? parameters.x : parameters.z);  // range, lo
         const float2 second = halves_to_floats(j == 0 ? parameters.y : parameters.w);
         zero = fmaf(queries[j], first.y, fmaf(queries[j + 1], second.y, zero));
-        b[j / 2] = fold_pair(steps[j] * first.x, steps[j + 1] * second.x, inverse);
+        b[j / 2] = quantised_products<true>({steps[j], first.x}, {steps[j + 1], second.x});
       }
     }
   };
   struct WideColumns {
+    static constexpr int kCodesOffset = kWideParametersOffset + kTokensPerPage / kKeyGroup * kWideGroupBytes;
     const TieredWarp& warp;
-    float queries[2];
+    float queries[2], steps[2];
     uint2 parameters;
 
     __device__ explicit WideColumns(const TieredWarp& of) : warp(of) {}
-    __device__ __forceinline__ void open(const uint8_t* chunk) {
-      const uint32_t channels = *reinterpret_cast<const uint16_t*>(chunk + kPeakBytes + 2 * warp.g_);
+    __device__ __forceinline__ void open(const uint8_t* chunk, float scale) {
+      const uint32_t channels = *reinterpret_cast<const uint16_t*>(chunk + 2 * warp.g_);
       queries[0] = warp.queries_[4 * (channels & 255)];
       queries[1] = warp.queries_[4 * (channels >> 8)];
+      steps[0] = queries[0] * scale * (1.0f / 15.0f);
+      steps[1] = queries[1] * scale * (1.0f / 15.0f);
     }
     __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
       parameters =
           *reinterpret_cast<const uint2*>(chunk + kWideParametersOffset + group * kWideGroupBytes + 8 * warp.g_);
     }
-    __device__ __forceinline__ void fold(float inverse, float& zero, uint32_t (&b)[2]) const {
+    __device__ __forceinline__ void fold(float& zero, uint32_t (&b)[2]) const {
       const float2 first = halves_to_floats(parameters.x), second = halves_to_floats(parameters.y);
       zero = fmaf(queries[0], first.y, fmaf(queries[1], second.y, zero));
-      const float even = queries[0] * (1.0f / 15.0f) * first.x, odd = queries[1] * (1.0f / 15.0f) * second.x;
-      b[0] = fold_pair(even, odd, inverse);
-      b[1] = fold_pair(even, odd, 4.0f * inverse);
+      b[0] = quantised_products<true>({steps[0], first.x}, {steps[1], second.x});
+      b[1] = quantised_products<true>({4.0f * steps[0], first.x}, {4.0f * steps[1], second.x});
     }
   };
 
-  static __device__ __forceinline__ uint32_t fold_pair(float first, float second, float inverse) {
-    constexpr float kBias = kRoundingBias + 128.0f;
-    const uint32_t even = __float_as_uint(fmaf(first, inverse, kBias));
-    const uint32_t odd = __float_as_uint(fmaf(second, inverse, kBias));
-    return transpose(__byte_perm(even, odd, 0x4051) ^ 0x80800000u);
-  }
-
-  // A key chunk whose codes begin at `codes`.
+  // A key chunk.
   template <class Columns>
-  __device__ __forceinline__ void add_chunk(const uint8_t* chunk, Columns columns, int codes, KeySums& sums) {
-    const float4 peaks = *reinterpret_cast<const float4*>(chunk);
-    columns.open(chunk);
+  __device__ __forceinline__ void add_chunk(const uint8_t* chunk, Columns columns, float scale, KeySums& sums) {
+    columns.open(chunk, scale);
 #pragma unroll
     for (int t = 0; t < kTokenSpans; ++t) {
-      const float peak = t == 0 ? peaks.x : t == 1 ? peaks.y : t == 2 ? peaks.z : peaks.w;
-      // No product is above a third of the peak.
-      const float inverse = peak > 1e-30f ? __fdividef(3.0f * kQuantum<true>, peak) : 0.0f;
-      sums.scale[t] = peak * (1.0f / (3.0f * kQuantum<true>));
       columns.load(chunk, 32 * t / kKeyGroup);
       uint32_t b[2];
-      columns.fold(inverse, sums.zero[t], b);
-      const uint2 words = *reinterpret_cast<const uint2*>(chunk + codes + t * kSpanCodeBytes + 8 * (4 * g_ + h_));
+      columns.fold(sums.zero[t], b);
+      const uint2 words =
+          *reinterpret_cast<const uint2*>(chunk + Columns::kCodesOffset + t * kSpanCodeBytes + 8 * (4 * g_ + h_));
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
         const uint32_t word = tile == 0 ? words.x : words.y;
@@ -396,9 +424,7 @@ class TieredWarp {
     ValueFactors factors;
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
-      const uint32_t even = __float_as_uint(fmaf(products[i], inverse, kRoundingBias));
-      const uint32_t odd = __float_as_uint(fmaf(products[i + 1], inverse, kRoundingBias));
-      factors.b[i / 2] = transpose(__byte_perm(even, odd, 0x4051));
+      factors.b[i / 2] = quantised_pair<false>(products[i], products[i + 1], inverse);
     }
     factors.peak = peak;
     factors.zero = zero;
@@ -436,7 +462,8 @@ class TieredWarp {
   }
 
   const TieredParams& params_;
-  const float* const queries_;  // [D][4] in shared memory, at this lane's head
+  const float* const queries_;     // [D][4] in shared memory, at this lane's head
+  const uint2* const magnitudes_;  // [D / 32][32] in shared memory, at this lane
   const float scale_;
   const int g_, h_;
   float highest_ = kTieredHidden;
@@ -464,12 +491,13 @@ __device__ __forceinline__ float merged(const float* states, int64_t stride, int
 template <int D, int kBits, int kKeyGroup>
 __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kWarpBytes = tiered_slots(kBits) * tiered_slot_bytes(kBits);
+  constexpr int kWarpBytes = kTieredSlots * tiered_slot_bytes(D, kBits);
   constexpr int kState = 4 * (D + 2);
   static_assert(4 * kState <= kWarpBytes, "states take the place of chunks");
   auto* const queries = reinterpret_cast<float*>(shared + kTieredWarps * kWarpBytes);  // [D][4]
-  float* const scales = queries + 4 * D;
-  auto* const queue = reinterpret_cast<TieredPage*>(scales + 4);
+  // Float16 for each lane (g = lane / 4, h = lane % 4): those of head h and channels 4 g .. 4 g + 3 of each 32.
+  auto* const magnitudes = reinterpret_cast<__half*>(queries + 4 * D);  // [D / 32][32][4]
+  float* const scales = queries + 6 * D;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
@@ -481,8 +509,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
   uint8_t* const slots = shared + warp * kWarpBytes;
-  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots,
-                                             queue + 4 * warp);
+  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots);
   if (warp < 4) {  // head `warp`, scaled to 1 at most
     float values[D / 32], peak = 0.0f;
 #pragma unroll
@@ -496,15 +523,20 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
     peak = max_over_warp(peak);
     const float inverse = peak > 1e-30f ? 1.0f / peak : 0.0f;
 #pragma unroll
-    for (int i = 0; i < D / 32; ++i) queries[4 * (lane + 32 * i) + warp] = values[i] * inverse;
+    for (int i = 0; i < D / 32; ++i) {
+      const float query = values[i] * inverse;
+      queries[4 * (lane + 32 * i) + warp] = query;
+      magnitudes[(32 * i + lane / 4 * 4 + warp) * 4 + lane % 4] = __float2half_ru(fabsf(query));
+    }
     if (lane == 0) scales[warp] = peak * params.scale;
   }
   __syncthreads();
 
-  TieredWarp<D, kBits, kKeyGroup> state(params, queries, scales[lane % 4], lane);
+  TieredWarp<D, kBits, kKeyGroup> state(params, queries, reinterpret_cast<const uint2*>(magnitudes), scales[lane % 4],
+                                        lane);
 #pragma unroll 1
-  for (int page = begin + warp, index = 0; page < end; page += kTieredWarps, ++index) {
-    state.page(fetcher, fetcher.page(index), page == 0 ? sequence.hidden_tokens : 0);
+  for (int page = begin + warp; page < end; page += kTieredWarps) {
+    state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
   }
   int turn = split + params.splits * warp;  // of all row tiles, which take turns among parts, then warps
 #pragma unroll 1

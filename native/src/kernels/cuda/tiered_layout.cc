@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/half.h"
 #include "codecs/tiered/format.h"
 #include "codecs/uniform/format.h"
 
@@ -70,10 +69,6 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
   const TieredBlock device = tiered_block(keys, values, key_part);
   std::memset(block, 0, static_cast<size_t>(device.bytes()));
   const uint8_t* const channels = tiered::channels_of(key_part);
-  for (int chunk = device.wide_chunks; chunk < device.key_chunks(); ++chunk) {
-    for (int x = 0; x < kColumnsPerChunk; ++x) store16(block + device.column_byte(chunk, x), 256 * kPadding);
-  }
-  float peaks[kTokenSpans] = {};
   for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
     const uint8_t channel = channels[column.place];
     if (!device.is_wide(chunk)) {
@@ -88,16 +83,13 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
       uint8_t* const to = block + device.parameter_byte(chunk, x, t / device.format.key_group);
       store16(to, range);
       if (column.kind != kHighBits) store16(to + 2, load16(key_part + layout.lo_offset(group) + 2 * parameter));
-      peaks[t / 32] = std::max(peaks[t / 32], half_to_float(range));
+      block[channel] = std::max(block[channel], half_range_bound(range));
     }
     for (int t = 0; t < kTokensPerPage; ++t) {
       const Place from = code_place(layout, column, t), to = device.code_place(chunk, x, t);
       block[to.byte] = static_cast<uint8_t>(block[to.byte] | (key_part[from.byte] >> from.bit & 3) << to.bit);
     }
   });
-  for (int chunk = 0; chunk < device.key_chunks(); ++chunk) {
-    std::memcpy(block + device.key_offset(chunk), peaks, sizeof peaks);
-  }
   const uniform::Layout uniform_layout = uniform::layout_of(values);
   const CodePlane& plane = uniform_layout.planes[0];
   const PartLayout part = device.format.value_chunk();

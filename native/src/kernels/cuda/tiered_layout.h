@@ -1,7 +1,8 @@
 // Pages of tiered keys and uniform values in device memory, for attention: an exact re-ordering of the canonical parts.
 //
 //   page         TieredPlace[kv_heads], padded with zeros to a multiple of 128; then head blocks
-//   head block   wide chunks, narrow chunks, value groups, channels of the 16-bit tier, their elements; padded to 128
+//   head block   key bounds, wide chunks, narrow chunks, value groups, channels of the 16-bit tier, their elements;
+//                padded to 128
 //
 // Attention multiplies bytes (layout.h). Tiers of 4 and 2 bits become one: a column of 2-bit codes for each channel of
 // 2 bits, and two columns for each channel of 4, code = low + 4 * high. So 32 columns make a step of mma.m16n8k32
@@ -10,10 +11,12 @@
 // has what is left: low columns, as many high ones, columns of 2 bits, padding. The last channels of 4 bits are in
 // whichever takes fewer bytes.
 //
-//   wide chunk    float peak[4]: the greatest range of any column of the block, by 32 tokens;
-//                 uint8 channel[8][2]: that of x = i + 8 j at [i][j];
+//   key bounds    uint8 [head_dim]: half_range_bound of each channel's greatest range, 0 for those of 16 bits. With
+//   them
+//                 attention scales products by the greatest one that a query can give.
+//   wide chunk    uint8 channel[8][2]: that of x = i + 8 j at [i][j];
 //                 parameters {range, lo} of each channel for each group of tokens, then codes of each 32 tokens
-//   narrow chunk  float peak[4]; uint16 column[8][4]: that of x = i + 8 j at [i][j], channel + 256 * kind;
+//   narrow chunk  uint16 column[8][4]: that of x = i + 8 j at [i][j], channel + 256 * kind;
 //                 parameters of each column for each group of tokens, then codes of each 32 tokens
 //   value group   parameters {range, lo} of each token, then for each 32 channels the codes of a part of layout.h:
 //                 128 tokens, 32 channels
@@ -26,24 +29,31 @@
 
 namespace kvasir::cuda {
 
+// What a code counts, in fifteenths of the range.
 enum ColumnKind : int {
-  kTwoBits,   // the only column of a channel of 2 bits
-  kLowBits,   // of a channel of 4 bits
-  kHighBits,  // its other column; has no lo
-  kPadding,
+  kPadding = 0,
+  kLowBits = 1,   // of a channel of 4 bits
+  kHighBits = 4,  // its other column; has no lo
+  kTwoBits = 5,   // the only column of a channel of 2 bits
 };
 
 constexpr int kColumnsPerChunk = 32;
 constexpr int kWideChannels = 16;  // of a wide chunk
 constexpr int kTokenSpans = 4;     // of 32 tokens
-constexpr int kPeakBytes = 4 * kTokenSpans;
 constexpr int kSpanCodeBytes = 32 * kColumnsPerChunk / 4;
 constexpr int kKeyCodeBytes = kTokenSpans * kSpanCodeBytes;
-constexpr int kWideParametersOffset = kPeakBytes + kWideChannels;
-constexpr int kNarrowParametersOffset = kPeakBytes + 2 * kColumnsPerChunk;
+constexpr int kWideParametersOffset = kWideChannels;
+constexpr int kNarrowParametersOffset = 2 * kColumnsPerChunk;
 constexpr int kWideGroupBytes = 4 * kWideChannels;       // parameters of a group of tokens
 constexpr int kNarrowGroupBytes = 4 * kColumnsPerChunk;  // the same
 constexpr int kValueParameterBytes = 4 * kTokensPerPage;
+
+// The upper byte of a float16 that is at least half of `range`, bits of one that is not negative. Half of it, because
+// the bound of the largest ranges would be infinite.
+KVASIR_HOST_DEVICE constexpr uint8_t half_range_bound(int range) {
+  const int half = range < 0x800 ? (range + 1) / 2 : range - 0x400;  // the first 0x800 are equidistant
+  return static_cast<uint8_t>((half + 255) / 256);
+}
 
 // Where a head block is, from the beginning of the page, and how many channels have 16 and 4 bits.
 struct TieredPlace {
@@ -93,9 +103,9 @@ struct TieredBlock {
   KVASIR_HOST_DEVICE constexpr int key_chunks() const { return wide_chunks + narrow_chunks; }
   KVASIR_HOST_DEVICE constexpr bool is_wide(int chunk) const { return chunk < wide_chunks; }
   KVASIR_HOST_DEVICE constexpr int key_offset(int chunk) const {
-    return is_wide(chunk)
-               ? chunk * format.wide_chunk_bytes()
-               : wide_chunks * format.wide_chunk_bytes() + (chunk - wide_chunks) * format.narrow_chunk_bytes();
+    const int wide_before = is_wide(chunk) ? chunk : wide_chunks;
+    return format.head_dim + wide_before * format.wide_chunk_bytes() +
+           (chunk - wide_before) * format.narrow_chunk_bytes();
   }
   KVASIR_HOST_DEVICE constexpr TieredColumn column(int chunk, int x) const {
     if (is_wide(chunk)) {
@@ -112,7 +122,7 @@ struct TieredBlock {
   }
   // From the beginning of the block. Of a wide chunk columns 0..15 have a byte for their channel, and parameters.
   KVASIR_HOST_DEVICE constexpr int column_byte(int chunk, int x) const {
-    return key_offset(chunk) + kPeakBytes + (is_wide(chunk) ? x % 8 * 2 + x / 8 : x % 8 * 8 + x / 8 * 2);
+    return key_offset(chunk) + (is_wide(chunk) ? x % 8 * 2 + x / 8 : x % 8 * 8 + x / 8 * 2);
   }
   KVASIR_HOST_DEVICE constexpr int parameter_byte(int chunk, int x, int group) const {
     return key_offset(chunk) + (is_wide(chunk)
@@ -182,7 +192,8 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
 size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const TieredBlock& layout, const uint8_t* block,
                      uint8_t* key_part, uint8_t* value_part);
 
-static_assert(tiered_block({128, 4, 128, 128}, 4, 100).bytes() == 6 * 1120 + 1232 + 512 + 4 * 2048 + 16 + 4 * 256 + 96,
+static_assert(tiered_block({128, 4, 128, 128}, 4, 100).bytes() ==
+                  128 + 6 * 1104 + 1216 + 512 + 4 * 2048 + 16 + 4 * 256 + 80,
               "4.33 bits per element");
 
 }  // namespace kvasir::cuda

@@ -6,8 +6,7 @@
 namespace kvasir::cuda {
 
 constexpr int kTieredWarps = 16;
-// Chunks that a warp has room for.
-KVASIR_HOST_DEVICE constexpr int tiered_slots(int value_bits) { return value_bits == 2 ? 4 : 3; }
+constexpr int kTieredSlots = 3;  // chunks that a warp has room for
 constexpr int kMaxTieredSplits = 64;
 
 struct TieredParams {
@@ -28,15 +27,15 @@ struct TieredParams {
   float scale;  // of scores, times log2(e)
 };
 
-// Bytes of a slot, and shared memory of a block: slots, queries, scales of queries, a place for each warp's pages.
-KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int value_bits) {
+// Bytes of a slot. The key bounds come with the first chunk of keys.
+KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int head_dim, int value_bits) {
   const TieredFormat largest = {32, value_bits, 32, 32};
-  const int value_bytes = largest.value_bytes(), key_bytes = largest.narrow_chunk_bytes();
+  const int value_bytes = largest.value_bytes(), key_bytes = head_dim + largest.narrow_chunk_bytes();
   return value_bytes > key_bytes ? value_bytes : key_bytes;
 }
+// Shared memory of a block: slots, queries, their magnitudes, their scales.
 KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
-  return kTieredWarps * tiered_slots(value_bits) * tiered_slot_bytes(value_bits) + 16 * head_dim + 16 +
-         kTieredWarps * 4 * 16;
+  return kTieredWarps * kTieredSlots * tiered_slot_bytes(head_dim, value_bits) + 16 * head_dim + 8 * head_dim + 16;
 }
 
 // The instances for values of 2 and of 4 bits.

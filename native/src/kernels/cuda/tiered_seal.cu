@@ -34,7 +34,6 @@ struct Shared {
   uint32_t words[kTokenSpans * kMaxHeadDim];       // of keys, as stored: range, and above it lo
   uint16_t columns[kMaxKeyChunks * kColumnsPerChunk];
   uint8_t channels[kMaxHeadDim];
-  uint32_t peaks[kTokenSpans];  // float16 ranges
 };
 static_assert(kTokenSpans * kMaxHeadDim <= kMaxValueGroups * kTokensPerPage, "scales of keys have room");
 
@@ -61,7 +60,6 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, co
                                           const uint16_t* rows, uint8_t* block, Shared& shared) {
   const int d = layout.format.head_dim, n16 = layout.n16, n4 = layout.n4;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  if (thread < kTokenSpans) shared.peaks[thread] = 0;
   if (thread < d) shared.channels[thread] = params.choices.channels[part * d + thread];
   __syncthreads();
   for (int i = thread; i < layout.key_chunks() * kColumnsPerChunk; i += kThreads) {
@@ -77,16 +75,17 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, co
     const Quantiser quantiser = quantiser_of(stored, place < n16 + n4 ? 4 : 2);
     shared.words[at] = word;
     shared.scales[at] = {quantiser.lo, quantiser.inverse};
-    atomicMax(&shared.peaks[group], word & 0xffffu);  // ranges are not negative: ordered like their bits
   }
   __syncthreads();
 
+  if (thread < d) {
+    const int channel = shared.channels[thread];
+    uint32_t range = 0;  // not negative, so ordered like its bits
+    for (int g = 0; thread >= n16 && g < kTokenSpans; ++g) range = max(range, shared.words[g * d + channel] & 0xffffu);
+    block[channel] = half_range_bound(static_cast<int>(range));
+  }
   for (int k = warp; k < layout.key_chunks(); k += kWarps) {
     const uint16_t* const columns = shared.columns + k * kColumnsPerChunk;
-    if (lane < kTokenSpans) {
-      reinterpret_cast<float*>(block + layout.key_offset(k))[lane] =
-          __half2float(__ushort_as_half(static_cast<uint16_t>(shared.peaks[lane])));
-    }
     const int own = columns[lane] & 255, own_kind = columns[lane] >> 8;
     if (!layout.is_wide(k)) {
       *reinterpret_cast<uint16_t*>(block + layout.column_byte(k, lane)) = columns[lane];
