@@ -3,41 +3,26 @@
 
 #include "kernels/cuda/decode_instance.h"
 #include "kernels/cuda/decode_kernel.cuh"
+#include "kernels/cuda/overlapping_launch.h"
 
 namespace kvasir::cuda {
 
 template <int D, int kTiles>
 struct InstanceOf {
-  using Kernel = void (*)(DecodeParams);
-  static constexpr Kernel kAnyKind = decode_kernel<D, kTiles, true>, kPlainPages = decode_kernel<D, kTiles, false>;
+  static constexpr Kernel<DecodeParams> kAnyKind = decode_kernel<D, kTiles, true>,
+                                        kPlainPages = decode_kernel<D, kTiles, false>;
 
   static int shared_bytes(int consumers, int slots, int cached, const DecodeShape& shape) {
     return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, shape);
   }
   static cudaError_t prepare(int shared_bytes, bool* overlaps) {
-    for (const Kernel kernel : {kAnyKind, kPlainPages}) {
-      cudaFuncAttributes attributes;
-      cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-      if (error != cudaSuccess) return error;
-      *overlaps = attributes.ptxVersion >= 90;
-      error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-      if (error != cudaSuccess) return error;
-    }
-    return cudaSuccess;
+    const cudaError_t error = prepare_kernel(kAnyKind, shared_bytes, overlaps);
+    return error != cudaSuccess ? error : prepare_kernel(kPlainPages, shared_bytes, overlaps);
   }
   static cudaError_t launch(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps,
                             cudaStream_t stream) {
-    cudaLaunchAttribute overlap = {};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks);
-    config.blockDim = dim3(32 * (params.consumers + 1));
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = &overlap;
-    config.numAttrs = overlaps ? 1 : 0;
-    return cudaLaunchKernelEx(&config, params.plain ? kPlainPages : kAnyKind, params);
+    const LaunchShape shape = {dim3(blocks), 32 * (params.consumers + 1), shared_bytes, overlaps};
+    return launch_kernel(params.plain ? kPlainPages : kAnyKind, shape, params, stream);
   }
   static constexpr DecodeInstance value = {kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare,
                                            launch};

@@ -2,13 +2,12 @@
 
 namespace kvasir::cuda {
 
-cudaError_t prepare_tiered_2(int head_dim, int key_group, int shared_bytes) {
-  return with_tiered_instance<2>(head_dim, key_group, [&](auto instance) { return instance.prepare(shared_bytes); });
+cudaError_t prepare_tiered_2(const TieredShape& shape, int shared_bytes, bool* overlaps) {
+  return with_tiered_instance<2>(shape, [&](auto instance) { return instance.prepare(shared_bytes, overlaps); });
 }
 
-cudaError_t launch_tiered_2(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream) {
-  return with_tiered_instance<2>(head_dim, params.key_group,
-                                 [&](auto instance) { return instance.launch(params, shared_bytes, stream); });
+cudaError_t launch_tiered_2(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream) {
+  return with_tiered_instance<2>(plan.shape, [&](auto instance) { return instance.launch(plan, params, stream); });
 }
 
 }  // namespace kvasir::cuda

@@ -37,8 +37,7 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   made.row_blocks = (shape.group + 3) / 4;
   made.blocks = processors;
   made.shared_bytes = tiered_shared_bytes(shape.head_dim, shape.value_bits);
-  error =
-      (shape.value_bits == 2 ? prepare_tiered_2 : prepare_tiered_4)(shape.head_dim, shape.key_group, made.shared_bytes);
+  error = (shape.value_bits == 2 ? prepare_tiered_2 : prepare_tiered_4)(shape, made.shared_bytes, &made.overlaps);
   if (error != cudaSuccess) return error;
   int parts = 0;
   for (int count = 1; count <= shape.sequences; ++count) parts = std::max(parts, count * splits_for(made, count));
@@ -68,15 +67,13 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   params.row_blocks = plan.row_blocks;
   params.splits = splits_for(plan, request.count);
   const TieredFormat format = plan.shape.format();
-  params.key_group = format.key_group;
   params.value_bytes = format.value_bytes();
   for (int v = 0; v < format.value_chunks(); ++v) {
     params.value_groups |= uint32_t{32 * v % format.value_group == 0} << v;
   }
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
-  return (plan.shape.value_bits == 2 ? launch_tiered_2 : launch_tiered_4)(plan.shape.head_dim, params,
-                                                                          plan.shared_bytes, stream);
+  return (plan.shape.value_bits == 2 ? launch_tiered_2 : launch_tiered_4)(plan, params, stream);
 }
 
 }  // namespace kvasir::cuda

@@ -36,6 +36,7 @@ struct TieredPlan {
   int row_blocks;  // blocks of four query heads of a kv head
   int blocks;      // that fill the device
   int shared_bytes;
+  bool overlaps;           // with the end of the grid before it
   size_t partials_offset;  // into the workspace, which begins with arrival counters
   size_t workspace_bytes;
 };

@@ -13,6 +13,7 @@
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/fold.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/overlapping_launch.h"
 #include "kernels/cuda/tiered_params.h"
 
 namespace kvasir::cuda {
@@ -491,6 +492,8 @@ __device__ __forceinline__ float merged(const float* states, int64_t stride, int
 template <int D, int kBits, int kKeyGroup>
 __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
+  let_next_grid_start();
+  wait_for_grids_before();  // nothing before this reads or writes global memory
   constexpr int kWarpBytes = kTieredSlots * tiered_slot_bytes(D, kBits);
   constexpr int kState = 4 * (D + 2);
   static_assert(4 * kState <= kWarpBytes, "states take the place of chunks");
@@ -583,14 +586,14 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
 // verb(instance) for the head dim and the groups of keys.
 template <int D, int kBits, int kKeyGroup>
 struct TieredInstance {
-  static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(tiered_kernel<D, kBits, kKeyGroup>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                shared_bytes);
+  static constexpr Kernel<TieredParams> kKernel = tiered_kernel<D, kBits, kKeyGroup>;
+
+  static cudaError_t prepare(int shared_bytes, bool* overlaps) {
+    return prepare_kernel(kKernel, shared_bytes, overlaps);
   }
-  static cudaError_t launch(const TieredParams& params, int shared_bytes, cudaStream_t stream) {
+  static cudaError_t launch(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream) {
     const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
-    tiered_kernel<D, kBits, kKeyGroup><<<grid, 32 * kTieredWarps, shared_bytes, stream>>>(params);
-    return cudaGetLastError();
+    return launch_kernel(kKernel, {grid, 32 * kTieredWarps, plan.shared_bytes, plan.overlaps}, params, stream);
   }
 };
 
@@ -609,9 +612,9 @@ cudaError_t with_tiered_instance(int head_dim, Verb verb) {
 }
 
 template <int kBits, class Verb>
-cudaError_t with_tiered_instance(int head_dim, int key_group, Verb verb) {
-  return key_group == 32 ? with_tiered_instance<kBits, 32>(head_dim, verb)
-                         : with_tiered_instance<kBits, 128>(head_dim, verb);
+cudaError_t with_tiered_instance(const TieredShape& shape, Verb verb) {
+  return shape.key_group == 32 ? with_tiered_instance<kBits, 32>(shape.head_dim, verb)
+                               : with_tiered_instance<kBits, 128>(shape.head_dim, verb);
 }
 
 }  // namespace kvasir::cuda

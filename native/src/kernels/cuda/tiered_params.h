@@ -20,7 +20,6 @@ struct TieredParams {
   int group;
   int row_blocks;
   int splits;             // parts of a sequence
-  int key_group;          // of TieredFormat
   int value_bytes;        // of all value groups
   uint32_t value_groups;  // bit v: a group begins with value chunk v
   NumberType type;
@@ -39,9 +38,9 @@ KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bit
 }
 
 // The instances for values of 2 and of 4 bits.
-cudaError_t prepare_tiered_2(int head_dim, int key_group, int shared_bytes);
-cudaError_t prepare_tiered_4(int head_dim, int key_group, int shared_bytes);
-cudaError_t launch_tiered_2(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
-cudaError_t launch_tiered_4(int head_dim, const TieredParams& params, int shared_bytes, cudaStream_t stream);
+cudaError_t prepare_tiered_2(const TieredShape& shape, int shared_bytes, bool* overlaps);
+cudaError_t prepare_tiered_4(const TieredShape& shape, int shared_bytes, bool* overlaps);
+cudaError_t launch_tiered_2(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
+cudaError_t launch_tiered_4(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
 
 }  // namespace kvasir::cuda
