@@ -77,6 +77,7 @@ Encoded encode(reference::Side side, int bits, bool by_token, int d, const std::
 
 Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) {
   CUDA(plan_decode(setting_.shape, &plan_));
+  if (setting_.blocks > 0) plan_.blocks = setting_.blocks;
   for (const Length& length : setting_.lengths) sequences_.push_back(build(length));
   for (const Sequence& sequence : sequences_) {  // each in memory of its own
     addresses_.push_back(static_cast<DecodeSequence*>(upload(&sequence.device, sizeof(DecodeSequence))));
@@ -103,12 +104,16 @@ Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) 
   CUDA(cudaMalloc(&workspace_, plan_.workspace_bytes));
   CUDA(cudaMemset(workspace_, 0xff, plan_.workspace_bytes));
   CUDA(clear_workspace(plan_, workspace_, nullptr));
+  const size_t room = pattern_room_bytes(plan_, setting_.patterns.room);
+  CUDA(cudaMalloc(&pattern_room_, room + 256));
+  CUDA(cudaMemset(pattern_room_, 0xff, room + 256));
 }
 
 Batch::~Batch() {
   for (void* memory : memory_) cudaFree(memory);
   cudaFree(device_outputs_);
   cudaFree(workspace_);
+  cudaFree(pattern_room_);
 }
 
 void* Batch::upload(const void* bytes, size_t count) {
@@ -300,7 +305,9 @@ DecodeRequest Batch::request() const {
           1.0f / std::sqrt(static_cast<float>(setting_.shape.head_dim)),
           setting_.formats.data(),
           static_cast<int>(setting_.formats.size()),
-          workspace_};
+          workspace_,
+          pattern_room_,
+          setting_.patterns.room};
 }
 
 std::vector<float> Batch::attend() {

@@ -37,6 +37,7 @@ struct Patterns {
   int first_page = 1 << 30;  // this page and later ones add a vector; may be negative
   bool keys = true;          // else labels of that side are 0, and it has no table
   bool values = true;
+  int room = 0;  // vectors that PatternRoom has place for
 };
 
 struct Setting {
@@ -48,6 +49,7 @@ struct Setting {
   unsigned seed = 1;
   bool listed = false;  // the addresses of sequences are listed in device memory, however few
   Patterns patterns = {};
+  int blocks = 0;  // fewer than the plan has, so that each has more to do
 };
 
 class Batch {
@@ -105,6 +107,7 @@ class Batch {
   void* device_queries_ = nullptr;
   void* device_outputs_ = nullptr;
   void* workspace_ = nullptr;
+  void* pattern_room_ = nullptr;
 };
 
 double nmse(const std::vector<float>& got, const std::vector<double>& expected);

@@ -24,7 +24,9 @@ std::string describe(const Setting& s) {
   for (const PageKind& f : s.formats) {
     text << " " << f.key_bits << (f.token_keys ? "t" : "") << "/" << f.value_bits << (f.labels ? "+labels" : "");
   }
-  if (s.shape.patterns) text << " patterns " << s.patterns.fixed << " from page " << s.patterns.first_page;
+  if (s.shape.patterns) {
+    text << " patterns " << s.patterns.fixed << " from page " << s.patterns.first_page << " room " << s.patterns.room;
+  }
   text << " data " << static_cast<int>(s.data) << " type " << static_cast<int>(s.type);
   return text.str();
 }
@@ -141,6 +143,7 @@ DEVICE_CASE("decode: patterns") {
         for (const int first_page : {1 << 30, 2, 0, -7}) {
           Setting setting = {{d, 1, group, 2, true}, {{2, 2, false, true}}, {{2, 9, 5}, {0, 3, 0, 70}}};
           setting.patterns = {fixed, first_page};
+          setting.patterns.room = fixed < 64 ? 0 : 272;
           compare(setting);
         }
       }
@@ -164,10 +167,34 @@ DEVICE_CASE("decode: plans of different sizes live side by side") {
 
 DEVICE_CASE("decode: more patterns than labels") {
   for (const int fixed : {32, 60, 250}) {
-    Setting setting = {{128, 2, 4, 2, true}, {{2, 2, false, true}}, {{0, 400, 5}, {0, 290, 0}}};
-    setting.patterns = {fixed, 1};
+    Setting setting = {{128, 1, 4, 2, true}, {{2, 2, false, true}}, {{0, 300, 5}, {0, 260, 0}}};
+    setting.patterns = {fixed, 1, true, true, 560};
     const double error = compare(setting);
     std::printf("  fixed %d nmse %.2e\n", fixed, error);
+  }
+}
+
+DEVICE_CASE("decode: patterns that outgrow their room") {
+  Setting setting = {{128, 1, 4, 2, true}, {{2, 2, false, true}}, {{0, 100, 5}, {0, 20, 0}}};
+  setting.patterns = {32, 0};
+  for (const int room : {0, 112}) {  // none, and too little
+    setting.patterns.room = room;
+    Batch batch(setting);
+    const std::vector<float> got = batch.attend();
+    const std::vector<double> expected = batch.expected();
+    const auto half = static_cast<std::ptrdiff_t>(got.size() / 2);
+    CHECK(std::all_of(got.begin(), got.begin() + half, [](float x) { return std::isnan(x); }), "not numbers");
+    CHECK(nmse({got.begin() + half, got.end()}, {expected.begin() + half, expected.end()}) <= kExact, "the other one");
+    CHECK(batch.workspace_is_clear(), room);
+  }
+}
+
+DEVICE_CASE("decode: far patterns, warps with many pages") {
+  for (const int group : {3, 8}) {
+    Setting setting = {{128, 1, group, 3, true}, {{2, 2, false, true}}, {{0, 300, 5}, {0, 3, 0}, {4, 170, 0}}};
+    setting.patterns = {32, 0, true, true, 336};
+    setting.blocks = 2;
+    compare(setting);
   }
 }
 
@@ -176,6 +203,9 @@ DEVICE_CASE("decode: patterns of one side, hard numbers") {
     for (const bool keys : {true, false}) {
       Setting setting = {{128, 2, 4, 8, true}, {{2, 4, false, true}}, ragged(), data};
       setting.patterns = {32, 3, keys, !keys};
+      compare(setting);
+      setting.patterns.fixed = 100;
+      setting.patterns.room = 112;
       compare(setting);
     }
   }
@@ -289,6 +319,14 @@ DEVICE_CASE("decode: requests that cannot be are refused") {
   CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "3 bits per token");
   request.formats = &labelled;
   CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "no room for patterns");
+  Batch labels({{128, 2, 4, 1, true}, {labelled}, {{0, 1, 0}}});
+  request = labels.request();
+  request.pattern_vectors = 100;
+  CHECK(kvasir::cuda::launch_decode(labels.plan(), request, nullptr) == cudaErrorInvalidValue,
+        "room for part of a tile");
+  request.pattern_room = nullptr;
+  request.pattern_vectors = 112;
+  CHECK(kvasir::cuda::launch_decode(labels.plan(), request, nullptr) == cudaErrorInvalidValue, "no room at all");
   request = batch.request();
   request.count = kvasir::cuda::kInlineSequences + 1;
   kvasir::cuda::DecodePlan wide;

@@ -165,6 +165,8 @@ class Batch {
     outputs_ = memory_.take<float>(queries_host_.size());
     workspace_ = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, workspace_, nullptr));
+    room_vectors_ = (vectors_ + kTileSize - 1) / kTileSize * kTileSize;
+    room_ = memory_.take<uint8_t>(pattern_room_bytes(plan_, room_vectors_));
     CUDA(cudaDeviceSynchronize());
   }
 
@@ -182,7 +184,9 @@ class Batch {
                                    1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
                                    &kind_,
                                    1,
-                                   workspace_};
+                                   workspace_,
+                                   room_,
+                                   room_vectors_};
     CUDA(launch_decode(plan_, request, stream));
   }
 
@@ -287,6 +291,8 @@ class Batch {
   float* queries_ = nullptr;
   float* outputs_ = nullptr;
   uint8_t* workspace_ = nullptr;
+  uint8_t* room_ = nullptr;
+  int room_vectors_ = 0;
 };
 
 }  // namespace

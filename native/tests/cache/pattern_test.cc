@@ -226,6 +226,18 @@ TEST_CASE("pattern: 30,000 decoded tokens stay within one byte of labels and dec
   CHECK(scene.attention_nmse(7) <= support::kExactNmse);
 }
 
+TEST_CASE("pattern: attention over pages that refer to many more patterns than were mined") {
+  const int total = 128 * 100, d = 64;
+  support::PatternScene scene(support::pattern_layer(d, 2));
+  const auto keys = support::cluster_rows(5, total, d, 6, 1.0, 0.001);
+  const auto values = support::cluster_rows(6, total, d, 6, 3.0, 0.02);
+  for (int t = 0; t < total; t += 128) scene.append(&keys[t * d], &values[t * d], 128);
+  REQUIRE(scene.table(Side::kValues).added(scene.pages() - 1) == 99);
+  CHECK(scene.check_pages(Side::kValues, values) > 1000);
+  CHECK(scene.attention_nmse(7) <= support::kExactNmse);
+  CHECK(scene.attention_nmse(8, 5) <= support::kExactNmse);
+}
+
 TEST_CASE("pattern: tables count in the budget, and running out of it changes nothing") {
   const support::LayerChoice layer = support::pattern_layer(64, 2, {}, 2);
   support::CacheChoice choice;

@@ -38,6 +38,21 @@ const CudaLayerState& state_of(const SequenceView& view) { return static_cast<co
 constexpr int kMostSteps = 64;
 constexpr int64_t kMostSequences = 4096;  // of a fused kernel
 
+// That a graph has room for beyond those of today: one is added every 128 tokens.
+constexpr int kMoreVectors = 256;
+
+// Of the longest side table.
+int most_vectors(const AttentionRequest& request) {
+  int most = 0;
+  for (int i = 0; i < request.count; ++i) {
+    const DecodeSequence& sequence = state_of(request.sequences[i]).latest();
+    for (const PatternTable& table : {sequence.key_patterns, sequence.value_patterns}) {
+      most = std::max(most, table.fixed + table.added);
+    }
+  }
+  return most;
+}
+
 // What each query token sees, sequence by sequence.
 std::vector<DecodeSequence> steps_of(const AttentionRequest& request) {
   std::vector<DecodeSequence> steps;
@@ -90,6 +105,7 @@ Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const Que
   const int64_t tiles = bring_up_to_date(request, epoch);
   Captured captured;
   captured.fused = make_fused(request.count);
+  if (layer_.labels()) captured.room = make_room(captured.fused.plan, most_vectors(request) + kMoreVectors);
   check(cudaStreamSynchronize(stream_), "making ready for a graph");
   QueryMemory memory = given;
   if (layer_.key_scaling()) {
@@ -101,7 +117,7 @@ Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const Que
   }
   std::vector<const DecodeSequence*> sequences;
   for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
-  attend_fused(captured.fused, request, sequences, memory, stream);
+  attend_fused(captured.fused, captured.room, request, sequences, memory, stream);
   captured_.push_back(std::move(captured));
   return {tiles, 0};
 }
@@ -170,13 +186,22 @@ void LayerAttention::attend_fused(const AttentionRequest& request, const QueryMe
     described = describe(steps_of(request));
     for (int i = 0; i < request.count * request.tokens; ++i) sequences.push_back(described.as<DecodeSequence>() + i);
   }
-  attend_fused(found->second, request, sequences, memory, stream_);
+  const Room room = make_room(found->second.plan, most_vectors(request));
+  attend_fused(found->second, room, request, sequences, memory, stream_);
 }
 
-void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const AttentionRequest& request,
+LayerAttention::Room LayerAttention::make_room(const DecodePlan& plan, int vectors) {
+  if (vectors <= kNearVectors) return {};
+  const int whole = (vectors + kTileSize - 1) / kTileSize * kTileSize;
+  return {DeviceScratch(arena_, pattern_room_bytes(plan, whole)), whole};
+}
+
+void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Room& room, const AttentionRequest& request,
                                   const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
                                   cudaStream_t stream) {
   auto launch = launch_of<DecodeRequest>(request, memory, fused.workspace);
+  launch.pattern_room = room.memory.as<void>();
+  launch.pattern_vectors = room.vectors;
   DeviceScratch list;
   launch.sequences = sequences.data();
   if (sequences.size() > kInlineSequences) {

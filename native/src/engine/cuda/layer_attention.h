@@ -47,8 +47,14 @@ class LayerAttention {
     Plan plan;
     DeviceScratch workspace;
   };
+  // For patterns, where there are many (PatternRoom).
+  struct Room {
+    DeviceScratch memory;
+    int vectors = 0;
+  };
   struct Captured {
     Launch<DecodePlan> fused;
+    Room room;
     DeviceScratch queries;  // scaled, where the layer does that
   };
 
@@ -60,7 +66,8 @@ class LayerAttention {
   DeviceScratch describe(const std::vector<DecodeSequence>& sequences);
   bool takes_steps(const AttentionRequest& request) const;
   Launch<DecodePlan> make_fused(int sequences);
-  void attend_fused(const Launch<DecodePlan>& launch, const AttentionRequest& request,
+  Room make_room(const DecodePlan& plan, int vectors);
+  void attend_fused(const Launch<DecodePlan>& launch, const Room& room, const AttentionRequest& request,
                     const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
                     cudaStream_t stream);
   void attend_fused(const AttentionRequest& request, const QueryMemory& memory);

@@ -64,6 +64,16 @@ PageEntry entry_of(int head_dim, const PageKind& kind) {
           static_cast<int16_t>(layout.value().groups())};
 }
 
+// Of PatternRoom.
+size_t term_bytes(const DecodePlan& plan, int vectors) {
+  const size_t segments = static_cast<size_t>(plan.shape.sequences) * plan.shape.kv_heads * plan.row_blocks;
+  return aligned(segments * (static_cast<size_t>(vectors) + 1) * 4 * plan.tiles * sizeof(float));
+}
+size_t sum_bytes(const DecodePlan& plan, int vectors) {
+  const size_t warps = static_cast<size_t>(plan.blocks) * plan.consumers;
+  return aligned(warps * static_cast<size_t>(vectors) * 4 * plan.tiles * sizeof(float));
+}
+
 }  // namespace
 
 cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
@@ -105,6 +115,10 @@ cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_
   return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
 }
 
+size_t pattern_room_bytes(const DecodePlan& plan, int vectors) {
+  return term_bytes(plan, vectors) + sum_bytes(plan, vectors);
+}
+
 cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream) {
   if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
   if (request.format_count < 1 || request.format_count > kMaxPageFormats) return cudaErrorInvalidValue;
@@ -141,8 +155,16 @@ cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, 
     largest = std::max(largest, params.formats[i].head_bytes);
   }
   params.short_units = kShortBytes / largest;
-  return instance_for(plan.shape.head_dim, plan.tiles)
-      ->launch(params, plan.blocks, plan.shared_bytes, plan.overlaps, stream);
+  const DecodeInstance& instance = *instance_for(plan.shape.head_dim, plan.tiles);
+  if (plan.shape.patterns && request.pattern_vectors > kNearVectors) {
+    if (request.pattern_room == nullptr || request.pattern_vectors % kTileSize != 0) return cudaErrorInvalidValue;
+    auto* const room = static_cast<uint8_t*>(request.pattern_room);
+    params.room = {reinterpret_cast<float*>(room),
+                   reinterpret_cast<float*>(room + term_bytes(plan, request.pattern_vectors)), request.pattern_vectors};
+    const cudaError_t error = instance.launch_terms(params, plan.overlaps, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return instance.launch(params, plan.blocks, plan.shared_bytes, plan.overlaps, stream);
 }
 
 }  // namespace kvasir::cuda

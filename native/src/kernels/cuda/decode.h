@@ -46,11 +46,16 @@ struct DecodeRequest {
   const PageKind* formats;  // on the host: what page references name
   int format_count;         // 1..kMaxPageFormats
   void* workspace;          // 256-byte aligned
+  // For tables of more than kNearVectors vectors: pattern_room_bytes(plan, pattern_vectors) bytes, 256-byte aligned, of
+  // any content. Outputs of sequences whose tables have outgrown it are not numbers.
+  void* pattern_room = nullptr;
+  int pattern_vectors = 0;  // that it has room for, a multiple of kTileSize
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
 cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan);
 cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream);
+size_t pattern_room_bytes(const DecodePlan& plan, int vectors);
 cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

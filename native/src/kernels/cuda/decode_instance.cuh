@@ -4,6 +4,7 @@
 #include "kernels/cuda/decode_instance.h"
 #include "kernels/cuda/decode_kernel.cuh"
 #include "kernels/cuda/overlapping_launch.h"
+#include "kernels/cuda/pattern_terms.cuh"
 
 namespace kvasir::cuda {
 
@@ -24,8 +25,14 @@ struct InstanceOf {
     const LaunchShape shape = {dim3(blocks), 32 * (params.consumers + 1), shared_bytes, overlaps};
     return launch_kernel(params.plain ? kPlainPages : kAnyKind, shape, params, stream);
   }
-  static constexpr DecodeInstance value = {kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare,
-                                           launch};
+  static cudaError_t launch_terms(const DecodeParams& params, bool overlaps, cudaStream_t stream) {
+    const dim3 grid((params.room.vectors / kTileSize + kTermWarps - 1) / kTermWarps,
+                    params.kv_heads * params.row_blocks, params.count);
+    return launch_kernel<DecodeParams>(pattern_terms_kernel<D, kTiles>, {grid, 32 * kTermWarps, 0, overlaps}, params,
+                                       stream);
+  }
+  static constexpr DecodeInstance value = {
+      kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare, launch, launch_terms};
 };
 
 }  // namespace kvasir::cuda

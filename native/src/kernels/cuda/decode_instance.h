@@ -17,6 +17,8 @@ struct DecodeInstance {
   cudaError_t (*prepare)(int shared_bytes, bool* overlaps);
   // overlaps: may start before the grids before it have ended; the kernel waits for them. Code for sm_90 and up can.
   cudaError_t (*launch)(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps, cudaStream_t stream);
+  // Fills params.room.terms, before the former.
+  cudaError_t (*launch_terms)(const DecodeParams& params, bool overlaps, cudaStream_t stream);
 };
 
 extern const DecodeInstance decode_64_4, decode_64_8, decode_96_4, decode_128_4, decode_128_8, decode_256_4;

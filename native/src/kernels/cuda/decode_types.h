@@ -77,6 +77,15 @@ enum class NumberType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 // Addresses of sequences that kernel parameters have room for.
 constexpr int kInlineSequences = 64;
 
+// What a launch keeps in device memory where tables have more than kNearVectors vectors: products of all queries with
+// all key vectors, and for each warp the weights that it has found for value vectors.
+constexpr int kNearVectors = 64;
+struct PatternRoom {
+  float* terms;  // [sequences][kv_heads * row_blocks][vectors + 1][query heads of a segment], by vector + 1; 0 is none
+  float* sums;   // [blocks * consumers][vectors][query heads of a segment], as patterns.cuh arranges them
+  int vectors;   // of a table at most; a multiple of kTileSize
+};
+
 // The launch's view of everything.
 struct DecodeParams {
   const DecodeSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
@@ -98,6 +107,7 @@ struct DecodeParams {
   NumberType type;  // of queries and outputs
   float scale;      // of scores, times log2(e)
   PageEntry formats[kMaxPageFormats];
+  PatternRoom room;
 };
 
 }  // namespace kvasir::cuda

@@ -3,11 +3,15 @@
 // score of a token += <query, its pattern>: the products of a segment's queries with the first kNearVectors patterns
 // are computed once (begin) and looked up. output += sum over patterns of (weights of its tokens) * pattern: weights
 // are summed by label with byte products, labels turned to ones and zeros by comparing four at a time
-// (collect_weights), and multiplied with the patterns at the end of the segment (add_to_outputs). Patterns after those
-// are multiplied page by page, a tile of 16 at a time, if some token of the page has one of them.
+// (collect_weights), and multiplied with the patterns at the end of the segment (add_to_outputs).
+//
+// Where there are more patterns, products with all of them come from a launch before (pattern_terms.cuh) and are looked
+// up in PatternRoom, and sums of weights are kept there.
 //
 // A lane (g = lane / 4, h = lane % 4) holds heads h, h + 4, ... and vectors g and g + 8 of a tile, as mma has it.
 #pragma once
+
+#include <cmath>
 
 #include "kernels/cuda/contract.cuh"
 #include "kernels/cuda/fold.cuh"
@@ -18,7 +22,6 @@
 
 namespace kvasir::cuda {
 
-constexpr int kNearVectors = 64;
 constexpr int kNearTiles = kNearVectors / kTileSize;
 
 // Patterns of one side of one kv head.
@@ -28,23 +31,71 @@ struct PatternSide {
   int added;
   int first_page;
 
-  __device__ __forceinline__ int count() const { return vectors == nullptr ? 0 : fixed + added; }
-  // Label l > fixed of this page means vector l + shift - 1.
-  __device__ __forceinline__ int shift(int page) const {
-    const int newer = min(max(page - first_page + 1, 0), added);
-    return max(newer - (kMaxVisible - fixed), 0);
+  __device__ static PatternSide of(const PatternTable& table, int kv_head) {
+    return {table.vectors == nullptr ? nullptr : table.vectors + kv_head * table.head_stride, table.fixed, table.added,
+            table.first_page};
   }
+  __device__ __forceinline__ int count() const { return vectors == nullptr ? 0 : fixed + added; }
+  __device__ __forceinline__ bool far() const { return count() > kNearVectors; }
+  // Whether there are far ones and no place for them.
+  __device__ __forceinline__ bool outgrew(const PatternRoom& room) const { return far() && count() > room.vectors; }
+  // Vectors up to the newest that this page can refer to.
+  __device__ __forceinline__ int known(int page) const { return fixed + min(max(page - first_page + 1, 0), added); }
+  // Label l > fixed of this page means vector l + shift - 1.
+  __device__ __forceinline__ int shift(int page) const { return max(known(page) - kMaxVisible, 0); }
 };
+
+template <int kTiles>
+__device__ __forceinline__ float (*segment_terms(const PatternRoom& room, int segment))[4 * kTiles] {
+  return reinterpret_cast<float(*)[4 * kTiles]>(room.terms) + static_cast<int64_t>(segment) * (room.vectors + 1);
+}
+
+// Group `group` of a tile: 16 vectors, 16 channels.
+template <int D>
+__device__ __forceinline__ uint4 vector_group(const uint8_t* vectors, int tile, int group, int lane) {
+  return __ldg(reinterpret_cast<const uint4*>(vectors + static_cast<int64_t>(tile) * (32 * D) + group * kGroupBytes) +
+               lane);
+}
+
+template <int D, int kTiles>
+__device__ __forceinline__ void store_terms(const float (&sum)[kTiles][4], int lane, const Query<D, kTiles>& query,
+                                            float (*terms)[4 * kTiles]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    terms[lane / 4][4 * n + lane % 4] = (sum[n][0] + sum[n][1]) * query.scale[n];
+    terms[lane / 4 + 8][4 * n + lane % 4] = (sum[n][2] + sum[n][3]) * query.scale[n];
+  }
+}
+
+// Products of the queries with the key vectors of a tile.
+template <int D, int kTiles>
+__device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int lane, const Query<D, kTiles>& query,
+                                           float (*terms)[4 * kTiles]) {
+  float sum[kTiles][4] = {};
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) {
+    const uint4 words = vector_group<D>(vectors, tile, i, lane);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
+    }
+  }
+  store_terms(sum, lane, query, terms);
+}
 
 // In shared memory, one a warp.
 template <int kTiles>
 struct alignas(16) PatternScratch {
   float terms[kNearVectors + 1][4 * kTiles];  // by vector + 1; 0 is "none"
-  float far_terms[kTileSize][4 * kTiles];     // of one tile
   float sums[kTiles][2 * kNearTiles][32];     // weights of vectors g + 8i, each lane its own
   float reference[kTiles][32];                // the maximum that they are relative to
   uint8_t labels[kBothLabelBytes];
   PatternSide keys, values;
+  // Of PatternRoom; null where there are no far vectors.
+  const float (*all_terms)[4 * kTiles];  // by vector + 1
+  float (*far_sums)[kTiles][2][32];      // by tile: weights of vectors g and g + 8
+  int far_begin, far_end;                // tiles that have sums
+  bool outgrown;                         // tables have outgrown the room: no label counts, outputs are not numbers
 };
 
 template <int D, int kTiles>
@@ -59,8 +110,16 @@ struct PatternPlace {
     __syncwarp();  // the segment before may still be read
     if (lane == 0) {
       const DecodeSequence all = work.sequence(params, sequence);
-      scratch->keys = side_of(all.key_patterns, kv_head);
-      scratch->values = side_of(all.value_patterns, kv_head);
+      scratch->keys = PatternSide::of(all.key_patterns, kv_head);
+      scratch->values = PatternSide::of(all.value_patterns, kv_head);
+      const PatternRoom& room = params.room;
+      const int64_t warp = static_cast<int64_t>(blockIdx.x) * params.consumers + threadIdx.x / 32;
+      auto* const sums = reinterpret_cast<float(*)[kTiles][2][32]>(room.sums) + warp * (room.vectors / kTileSize);
+      const bool outgrown = scratch->keys.outgrew(room) || scratch->values.outgrew(room);
+      scratch->outgrown = outgrown;
+      scratch->all_terms = scratch->keys.far() && !outgrown ? segment_terms<kTiles>(room, segment) : nullptr;
+      scratch->far_sums = scratch->values.far() && !outgrown ? sums : nullptr;
+      scratch->far_begin = scratch->far_end = 0;
     }
     if (lane < 4 * kTiles) scratch->terms[0][lane] = 0.0f;
 #pragma unroll
@@ -75,16 +134,22 @@ struct PatternPlace {
     for (int at = lane * 128; at < value_bytes; at += 32 * 128) {
       asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(scratch->values.vectors + at)));
     }
+    if (scratch->all_terms != nullptr) return;
     const int tiles = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) tile_terms(tile, lane, query, scratch->terms + 1 + tile * kTileSize);
+    for (int tile = 0; tile < tiles; ++tile) {
+      tile_terms(scratch->keys.vectors, tile, lane, query, scratch->terms + 1 + tile * kTileSize);
+    }
     __syncwarp();
   }
 
   // The reader stands at the labels, and leaves after them.
   __device__ __forceinline__ void take_labels(Reader<D>& reader, int lane) const {
     __syncwarp();
-    if (lane < 16) reinterpret_cast<uint4*>(scratch->labels)[lane] = reader.labels();
+    if (lane < 16) {
+      const uint4 labels = reader.labels();
+      reinterpret_cast<uint4*>(scratch->labels)[lane] = scratch->outgrown ? make_uint4(0, 0, 0, 0) : labels;
+    }
     reader.skip_parameters(kBothLabelBytes);
     __syncwarp();
   }
@@ -93,11 +158,7 @@ struct PatternPlace {
                                                 float (&scores)[kTiles][16]) const {
     const uint4 four = reinterpret_cast<const uint4*>(scratch->labels)[lane / 4];
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-    const int shift = scratch->keys.shift(page);
-    uint32_t far = 0;  // some label may stand for a vector that is not near
-#pragma unroll
-    for (int i = 0; i < 4; ++i) far |= above(words[i], kNearVectors);
-    if (!__any_sync(0xffffffffu, far != 0 || shift > 0)) {
+    if (scratch->all_terms == nullptr) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         const float* term = scratch->terms[words[i / 4] >> 8 * (i % 4) & 255] + lane % 4;
@@ -106,14 +167,21 @@ struct PatternPlace {
       }
       return;
     }
-    add_far_to_scores(shift, lane, query, scores);
+    const float* const terms = *scratch->all_terms + lane % 4;
+    const int shift = scratch->keys.shift(page), fixed = scratch->keys.fixed;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const int label = static_cast<int>(words[i / 4] >> 8 * (i % 4) & 255);
+      const float* const term = terms + 4 * kTiles * (label <= fixed ? label : label + shift);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) scores[n][i] += term[4 * n];
+    }
   }
 
   // Before the page's residuals join the state. Weights are at most 1.
   __device__ __forceinline__ void collect_weights(int page, int lane, const float (&weights)[kTiles][16],
                                                   Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) const {
-    const int count = scratch->values.count();
-    if (count == 0) return;
+    if (scratch->values.count() == 0) return;
     uint32_t fragments[kTiles][8];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
@@ -130,7 +198,7 @@ struct PatternPlace {
       gain[n] = joining.gain[n] * (1.0f / (kQuantum<false> * kMatch));
     }
     const int shift = scratch->values.shift(page);
-    const int tiles = (count + kTileSize - 1) / kTileSize;
+    const int tiles = (scratch->values.count() + kTileSize - 1) / kTileSize;
 #pragma unroll 1
     for (int tile = 0; tile < min(tiles, kNearTiles); ++tile) {
       float sums[kTiles][2];
@@ -142,26 +210,31 @@ struct PatternPlace {
         first[32] = fmaf(first[32], keep[n], sums[n][1] * gain[n]);
       }
     }
-    if (tiles <= kNearTiles) return;
-    state.rescale(joining);
-    // Far vectors: those that this page can see begin with the first that its labels above `fixed` mean.
-    const int fixed = scratch->values.fixed;
+    if (scratch->far_sums == nullptr) return;
+    // Far vectors: those that this page can see begin with the first that its labels above `fixed` mean. Pages of a
+    // segment come in order, so that tiles do too.
+    const int fixed = scratch->values.fixed, summed = scratch->far_end;
     const int first = fixed > kNearVectors ? kNearTiles : max((fixed + shift) / kTileSize, kNearTiles);
+    const int begin = summed > 0 ? scratch->far_begin : first;
+    const int end = (scratch->values.known(page) + kTileSize - 1) / kTileSize;
+    if (begin >= end) return;
 #pragma unroll 1
-    for (int tile = first; tile < tiles && tile * kTileSize < kMaxVisible + shift; ++tile) {
+    for (int tile = begin; tile < end; ++tile) {
       float sums[kTiles][2];
       tile_weights(tile, shift, lane, fragments, sums);
-      bool some = false;
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) some = some || sums[n][0] != 0.0f || sums[n][1] != 0.0f;
-      if (!__any_sync(0xffffffffu, some)) continue;
-      float factors[kTiles][2];
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {  // at most 128 weights of at most 1
-        factors[n][0] = sums[n][0] * (1.0f / (kQuantum<false> * kMatch));
-        factors[n][1] = sums[n][1] * (1.0f / (kQuantum<false> * kMatch));
+        for (int r = 0; r < 2; ++r) {
+          float& sum = scratch->far_sums[tile][n][r][lane];
+          sum = fmaf(tile < summed ? sum : 0.0f, keep[n], sums[n][r] * gain[n]);
+        }
       }
-      add_tile(tile, lane, factors, joining.gain, state);
+    }
+    __syncwarp();
+    if (lane == 0) {
+      scratch->far_begin = begin;
+      scratch->far_end = end;
     }
   }
 
@@ -171,6 +244,7 @@ struct PatternPlace {
     float scale[kTiles];  // makes sums a share of all weights, which float16 can hold
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
+      if (scratch->outgrown) state.sum[n] = NAN;
       scale[n] = __fdividef(exp2_approx(scratch->reference[n][lane] - state.max[n]), state.sum[n]);
     }
 #pragma unroll 1
@@ -183,120 +257,23 @@ struct PatternPlace {
       }
       add_tile(tile, lane, factors, state.sum, state);
     }
+    if (scratch->far_sums == nullptr) return;
+    __syncwarp();
+    const int end = scratch->far_end;
+#pragma unroll 1
+    for (int tile = scratch->far_begin; tile < end; ++tile) {
+      float factors[kTiles][2];
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        factors[n][0] = scratch->far_sums[tile][n][0][lane] * scale[n];
+        factors[n][1] = scratch->far_sums[tile][n][1][lane] * scale[n];
+      }
+      add_tile(tile, lane, factors, state.sum, state);
+    }
   }
 
  private:
   static constexpr float kMatch = 128.0f;  // of a byte that says "equal"
-
-  __device__ static PatternSide side_of(const PatternTable& table, int kv_head) {
-    return {table.vectors == nullptr ? nullptr : table.vectors + kv_head * table.head_stride, table.fixed, table.added,
-            table.first_page};
-  }
-
-  // Some bytes of which are set where the byte of `word` is above `limit`, 0..127.
-  __device__ __forceinline__ static uint32_t above(uint32_t word, int limit) {
-    const uint32_t add = static_cast<uint32_t>(127 - limit) * 0x01010101u;
-    return (((word & 0x7f7f7f7fu) + add) | word) & 0x80808080u;
-  }
-
-  __device__ __forceinline__ static uint4 group_of(const uint8_t* vectors, int tile, int group, int lane) {
-    return __ldg(reinterpret_cast<const uint4*>(vectors + static_cast<int64_t>(tile) * (32 * D) + group * kGroupBytes) +
-                 lane);
-  }
-
-  // As add_to_scores, for labels that may stand for far vectors. Queries and products go through local memory, and
-  // loops are not unrolled: this must not cost the other pages registers.
-  __device__ __forceinline__ void add_far_to_scores(int shift, int lane, const Query<D, kTiles>& query,
-                                                    float (&scores)[kTiles][16]) const {
-    uint32_t queries[D / 8 * kTiles];  // split_halves of them
-    float terms[16 * kTiles];
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < D / 8; ++i) queries[i * kTiles + n] = split_halves(query.values[n][i]);
-    }
-    const uint8_t* labels = scratch->labels + lane / 4 * 16;
-    const int fixed = scratch->keys.fixed;
-    auto entry_of = [&](int i) {  // vector + 1, or 0
-      const int label = labels[i];
-      return label <= fixed ? label : label + shift;
-    };
-#pragma unroll 1
-    for (int i = 0; i < 16; ++i) {
-      const int entry = entry_of(i);
-      const float* term = scratch->terms[entry <= kNearVectors ? entry : 0] + lane % 4;
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) terms[i * kTiles + n] = term[4 * n];
-    }
-    int done = kNearVectors;  // entries up to this one are
-#pragma unroll 1
-    while (true) {
-      uint32_t lowest = 0xffffffffu;
-#pragma unroll 1
-      for (int i = 0; i < 16; ++i) {
-        const int entry = entry_of(i);
-        if (entry > done) lowest = min(lowest, static_cast<uint32_t>(entry));
-      }
-      lowest = __reduce_min_sync(0xffffffffu, lowest);
-      if (lowest == 0xffffffffu) break;
-      const int tile = static_cast<int>(lowest - 1) / kTileSize;
-      float sum[kTiles][4] = {};
-      constexpr int kAtOnce = D / 16 % 4 == 0 ? 4 : 3;  // loads that do not wait for each other
-#pragma unroll 1
-      for (int first = 0; first < D / 16; first += kAtOnce) {
-        uint4 words[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) words[i] = group_of(scratch->keys.vectors, tile, first + i, lane);
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const uint32_t* pair = queries + 2 * (first + i) * kTiles;
-#pragma unroll
-          for (int n = 0; n < kTiles; ++n) mma_halves(sum[n], words[i], pair[n], pair[kTiles + n]);
-        }
-      }
-      store_terms(sum, lane, query, scratch->far_terms);
-      __syncwarp();
-#pragma unroll 1
-      for (int i = 0; i < 16; ++i) {
-        const int row = entry_of(i) - 1 - tile * kTileSize;
-        if (row < 0 || row >= kTileSize) continue;
-        const float* term = scratch->far_terms[row] + lane % 4;
-#pragma unroll
-        for (int n = 0; n < kTiles; ++n) terms[i * kTiles + n] = term[4 * n];
-      }
-      __syncwarp();
-      done = (tile + 1) * kTileSize;
-    }
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) scores[n][i] += terms[i * kTiles + n];
-    }
-  }
-
-  // Products of the queries with the key vectors of a tile.
-  __device__ __forceinline__ void tile_terms(int tile, int lane, const Query<D, kTiles>& query,
-                                             float (*terms)[4 * kTiles]) const {
-    float sum[kTiles][4] = {};
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const uint4 words = group_of(scratch->keys.vectors, tile, i, lane);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
-      }
-    }
-    store_terms(sum, lane, query, terms);
-  }
-
-  __device__ __forceinline__ static void store_terms(const float (&sum)[kTiles][4], int lane,
-                                                     const Query<D, kTiles>& query, float (*terms)[4 * kTiles]) {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      terms[lane / 4][4 * n + lane % 4] = (sum[n][0] + sum[n][1]) * query.scale[n];
-      terms[lane / 4 + 8][4 * n + lane % 4] = (sum[n][2] + sum[n][3]) * query.scale[n];
-    }
-  }
 
   // Weights of the page's tokens, summed by value vector of a tile: quantised, times kMatch.
   __device__ __forceinline__ void tile_weights(int tile, int shift, int lane, const uint32_t (&fragments)[kTiles][8],
@@ -347,7 +324,7 @@ struct PatternPlace {
     }
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      const uint4 words = group_of(vectors, tile, i, lane);
+      const uint4 words = vector_group<D>(vectors, tile, i, lane);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         float c[4] = {};
