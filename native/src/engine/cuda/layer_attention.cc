@@ -192,7 +192,8 @@ void LayerAttention::attend_fused(const AttentionRequest& request, const QueryMe
 
 LayerAttention::Room LayerAttention::make_room(const DecodePlan& plan, int vectors) {
   if (vectors <= kNearVectors) return {};
-  const int whole = (vectors + kTileSize - 1) / kTileSize * kTileSize;
+  constexpr int kStep = 8 * kTileSize;  // not another size with every page
+  const int whole = (vectors + kStep - 1) / kStep * kStep;
   return {DeviceScratch(arena_, pattern_room_bytes(plan, whole)), whole};
 }
 
