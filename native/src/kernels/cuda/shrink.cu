@@ -1,6 +1,8 @@
-// In place, one block works through a page from front to back. A vector of the smaller page never lies behind what it
-// is made of, so what a block has yet to read is never where it writes, provided that all threads have read before any
-// of them writes.
+// In place, one block works through a page from front to back, or a cluster of blocks where there are few pages. A
+// vector of the smaller page never lies behind what it is made of, so what has yet to be read is never where they
+// write, provided that all threads have read before any of them writes.
+#include <cuda_runtime.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/shrink.h"
@@ -10,6 +12,8 @@ namespace kvasir::cuda {
 namespace {
 
 constexpr int kInPlaceThreads = 512;
+constexpr int kClusterBlocks = 8;
+constexpr int kFewPages = 16;  // whose clusters all have their place at once
 constexpr int kThreads = 256;
 constexpr int kVectorsPerThread = 4;  // of a block that does not work in place
 
@@ -33,20 +37,57 @@ __global__ void __launch_bounds__(kThreads) shrink_apart(const __grid_constant__
   }
 }
 
+// Blocks of this cluster, and which of them this one is. Without the launch attribute a cluster is one block.
+__device__ __forceinline__ uint2 cluster_place() {
+  uint2 place = {1, 0};
+#if __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.x));
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.y));
+#endif
+  return place;
+}
+
+__device__ __forceinline__ void cluster_barrier() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#else
+  __syncthreads();
+#endif
+}
+
 __global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_constant__ Params params) {
-  uint8_t* const page = params.pages[blockIdx.x].to;
-  uint32_t vector = threadIdx.x;
+  const uint2 cluster = cluster_place();
+  uint8_t* const page = params.pages[blockIdx.x / cluster.x].to;
+  const uint32_t step = cluster.x * kInPlaceThreads;
+  uint32_t vector = cluster.y * kInPlaceThreads + threadIdx.x;
   Moving moving = {};
   if (vector < params.plan.vectors) moving = load_vector(params.plan, page, vector);
-  for (uint32_t begin = 0; begin < params.plan.vectors; begin += kInPlaceThreads) {
-    const uint32_t next = vector + kInPlaceThreads;
-    __syncthreads();
+  for (uint32_t begin = 0; begin < params.plan.vectors; begin += step) {
+    const uint32_t next = vector + step;
+    cluster_barrier();
     Moving ahead = {};
     if (next < params.plan.vectors) ahead = load_vector(params.plan, page, next);
     if (vector < params.plan.vectors) store_vector(page, vector, moving);
     moving = ahead;
     vector = next;
   }
+}
+
+cudaError_t launch_in_place(const Params& params, unsigned pages, cudaStream_t stream) {
+  cudaFuncAttributes kernel;
+  const cudaError_t error = cudaFuncGetAttributes(&kernel, shrink_in_place);
+  if (error != cudaSuccess) return error;
+  const bool clusters = kernel.ptxVersion >= 90 && pages <= kFewPages;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {kClusterBlocks, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(clusters ? pages * kClusterBlocks : pages);
+  config.blockDim = dim3(kInPlaceThreads);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = clusters ? 1 : 0;
+  return cudaLaunchKernelEx(&config, shrink_in_place, params);
 }
 
 }  // namespace
@@ -62,13 +103,14 @@ cudaError_t shrink_pages(const ShrinkRequest& request, cudaStream_t stream) {
   for (const ShrinkPage* first = request.pages; first < end; first += kShrinksPerLaunch) {
     const auto count = static_cast<unsigned>(std::min<int64_t>(end - first, kShrinksPerLaunch));
     std::copy_n(first, count, params.pages);
+    cudaError_t error = cudaSuccess;
     if (in_place != 0) {
-      shrink_in_place<<<count, kInPlaceThreads, 0, stream>>>(params);
+      error = launch_in_place(params, count, stream);
     } else {
       constexpr int kPerBlock = kThreads * kVectorsPerThread;
       shrink_apart<<<dim3((params.plan.vectors + kPerBlock - 1) / kPerBlock, count), kThreads, 0, stream>>>(params);
+      error = cudaGetLastError();
     }
-    const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
   return cudaSuccess;

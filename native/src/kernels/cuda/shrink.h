@@ -31,8 +31,7 @@ struct ShrinkRequest {
   int64_t page_count;
 };
 
-// All pages in place, or none: cudaErrorInvalidValue where they are mixed. In place a page is one block's work; with
-// room for a second copy, shrinking few pages is several times faster.
+// All pages in place, or none: cudaErrorInvalidValue where they are mixed.
 cudaError_t shrink_pages(const ShrinkRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda
