@@ -57,16 +57,6 @@ __device__ __forceinline__ uint4 vector_group(const uint8_t* vectors, int tile, 
                lane);
 }
 
-template <int D, int kTiles>
-__device__ __forceinline__ void store_terms(const float (&sum)[kTiles][4], int lane, const Query<D, kTiles>& query,
-                                            float (*terms)[4 * kTiles]) {
-#pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    terms[lane / 4][4 * n + lane % 4] = (sum[n][0] + sum[n][1]) * query.scale[n];
-    terms[lane / 4 + 8][4 * n + lane % 4] = (sum[n][2] + sum[n][3]) * query.scale[n];
-  }
-}
-
 // Products of the queries with the key vectors of a tile.
 template <int D, int kTiles>
 __device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int lane, const Query<D, kTiles>& query,
@@ -80,7 +70,11 @@ __device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int
       mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
     }
   }
-  store_terms(sum, lane, query, terms);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    terms[lane / 4][4 * n + lane % 4] = (sum[n][0] + sum[n][1]) * query.scale[n];
+    terms[lane / 4 + 8][4 * n + lane % 4] = (sum[n][2] + sum[n][3]) * query.scale[n];
+  }
 }
 
 // In shared memory, one a warp.
@@ -131,9 +125,7 @@ struct PatternPlace {
     __syncwarp();
     // Value vectors are needed at the end: a wait for memory less then.
     const int value_bytes = min(scratch->values.count(), kNearVectors) * 2 * D;
-    for (int at = lane * 128; at < value_bytes; at += 32 * 128) {
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(scratch->values.vectors + at)));
-    }
+    for (int at = lane * 128; at < value_bytes; at += 32 * 128) prefetch(scratch->values.vectors + at);
     if (scratch->all_terms != nullptr) return;
     const int tiles = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
 #pragma unroll 1
@@ -154,8 +146,7 @@ struct PatternPlace {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void add_to_scores(int page, int lane, const Query<D, kTiles>& query,
-                                                float (&scores)[kTiles][16]) const {
+  __device__ __forceinline__ void add_to_scores(int page, int lane, float (&scores)[kTiles][16]) const {
     const uint4 four = reinterpret_cast<const uint4*>(scratch->labels)[lane / 4];
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
     if (scratch->all_terms == nullptr) {
@@ -180,7 +171,8 @@ struct PatternPlace {
 
   // Before the page's residuals join the state. Weights are at most 1.
   __device__ __forceinline__ void collect_weights(int page, int lane, const float (&weights)[kTiles][16],
-                                                  Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) const {
+                                                  const Joining<kTiles>& joining,
+                                                  const SoftmaxState<D, kTiles>& state) const {
     if (scratch->values.count() == 0) return;
     uint32_t fragments[kTiles][8];
 #pragma unroll

@@ -173,7 +173,7 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
     case 8:
       return code_outputs<8, kPart>(reader, folded, joining, state);
     default:
-      return code_outputs < kAllKinds ? kWideBits : 8, kPart > (reader, folded, joining, state);
+      return code_outputs<(kAllKinds ? kWideBits : 8), kPart>(reader, folded, joining, state);
   }
 }
 
@@ -202,7 +202,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  if (labels) patterns.add_to_scores(tag.page, lane, query, scores);
+  if (labels) patterns.add_to_scores(tag.page, lane, scores);
   if (tag.begin() > 0) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -212,7 +212,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  Joining<kTiles> joining = softmax_step(scores, state);
+  const Joining<kTiles> joining = softmax_step(scores, state);
   if (labels) patterns.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
   page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);

@@ -36,18 +36,6 @@ struct SoftmaxState {
     }
   }
 
-  // Applies `keep` at once, for sums that come before those of the step's elements.
-  __device__ __forceinline__ void rescale(Joining<kTiles>& joining) {
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int p = 0; p < kValueParts; ++p) zero[n][p] *= joining.keep[n];
-#pragma unroll
-      for (int i = 0; i < D / 8; ++i) output[n][i] *= joining.keep[n];
-      joining.keep[n] = 1.0f;
-    }
-  }
-
   // Adds the lanes' shares. Afterwards the state is what merging works on.
   __device__ __forceinline__ void complete() {
 #pragma unroll
