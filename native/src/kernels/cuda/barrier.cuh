@@ -28,6 +28,11 @@ __device__ __forceinline__ void fence_barrier_inits() {
 #endif
 }
 
+// Waits for so many threads of the block, whole warps, at barrier `id` (1..15).
+__device__ __forceinline__ void sync_threads(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Programmatic dependent launch: lets the next grid of the stream start when blocks of this one leave, and waits until
 // the grids before this one are complete. Without the launch attribute both do nothing.
 __device__ __forceinline__ void let_next_grid_start() {
