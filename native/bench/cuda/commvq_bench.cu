@@ -1,12 +1,13 @@
 // Times decode attention on CommVQ's pages: microseconds, and the error of one query head against double.
 //
 //   commvq_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1]
-//                [--stages 11,22] [--fast 0,1] [--check 1] [--json FILE]
+//                [--stages 11,22] [--fast 0,1] [--wide 0] [--check 1] [--json FILE]
 //
-// Stages of 64 entries; as many rows in the value codebook as the keys have bits, to the nearest whole bit. Pages and
-// tables are random; launches go round enough copies of the batch that none finds its pages in the L2 cache. The last
-// columns are the three kernels of a launch, each on its own. The check in double takes seconds; --check 0 leaves it
-// out.
+// --wide N: N stages have an entry eight times as large as the others are, as trained tables have them, so that fast
+// tables need a second plane for each of these stages. Stages of 64 entries; as many rows in the value codebook as the
+// keys have bits, to the nearest whole bit. Pages and tables are random; launches go round enough copies of the batch
+// that none finds its pages in the L2 cache. The last columns are the three kernels of a launch, each on its own. The
+// check in double takes seconds; --check 0 leaves it out.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -29,7 +30,7 @@ using namespace kvasir::cuda;
 
 struct Options {
   int kv_heads = 8, group = 4, head_dim = 128, check = 1;
-  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1};
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1}, wide = {0};
   const char* json = nullptr;
 };
 
@@ -44,7 +45,8 @@ Options parse(int argc, char** argv) {
                 {"--head-dim", &options.head_dim},
                 {"--check", &options.check},
                 {"--stages", &options.stages},
-                {"--fast", &options.fast}});
+                {"--fast", &options.fast},
+                {"--wide", &options.wide}});
   return options;
 }
 
@@ -64,14 +66,17 @@ __global__ void fill_pages(uint32_t* words, int64_t count, int64_t page_words, i
 
 class Model : public kvasir::commvq::KeyModel {
  public:
-  Model(const Options& options, int stage_count)
+  Model(const Options& options, int stage_count, int wide)
       : memory(static_cast<size_t>(options.kv_heads) * options.head_dim * stage_count * 64) {
     page = {options.kv_heads, stage_count, 6};
     head_dim = options.head_dim;
     entries = 64;
     pairs = kvasir::RopePairs::kHalves;
     for (size_t i = 0; i < memory.size(); ++i) {
-      const __half half = __float2half(1.7f * bench::unit(bench::hashed(i)) / std::sqrt(2.0f * stage_count));
+      // [kv head][chunk][stage][entry][chunk's channels]
+      const size_t row = i / kvasir::commvq::kChunk, stage = row / entries % page.stages;
+      const float size = row % entries == 0 && stage < static_cast<size_t>(wide) ? 8.0f : 1.0f;
+      const __half half = __float2half(size * 1.7f * bench::unit(bench::hashed(i)) / std::sqrt(2.0f * stage_count));
       std::memcpy(&memory[i], &half, 2);
     }
     tables = memory.data();
@@ -84,8 +89,8 @@ class Model : public kvasir::commvq::KeyModel {
 
 class Batch {
  public:
-  Batch(const Options& options, int stages, bool fast, int context, int count)
-      : options_(options), model_(options, stages), count_(count), pages_(context / kTokensPerPage) {
+  Batch(const Options& options, int stages, bool fast, int wide, int context, int count)
+      : options_(options), model_(options, stages, wide), count_(count), pages_(context / kTokensPerPage) {
     const int d = options.head_dim, width = options.kv_heads * d;
     codes_ = static_cast<int>(std::lround(12.0 * stages / d)) * width;
     KeyTableLayout layout;
@@ -145,6 +150,7 @@ class Batch {
 
   void launch(int i, cudaStream_t stream) const { CUDA(launch_commvq(plan_, requests_[i % sets_], stream)); }
   size_t bytes() const { return set_bytes_; }
+  int planes() const { return plan_.shape.tables.planes; }
   // One of the three kernels alone, over what an earlier launch left in the workspace.
   void launch_part(int part, int i, cudaStream_t stream) const {
     const CommVqParams params = params_of(plan_, requests_[i % sets_]);
@@ -234,6 +240,21 @@ class Batch {
   bench::DeviceMemory memory_;
 };
 
+void run(const Options& options, int stages, bool fast, int wide, int context, int count, bench::JsonRows& rows) {
+  const Batch batch(options, stages, fast, wide, context, count);
+  const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
+  const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
+  if (wide == 0) rows.add(fast ? "commvq-fast" : "commvq", stages < 16 ? 1 : 2, context, count, timing.us, gbps);
+  double parts[3];
+  for (int part = 0; part < 3; ++part) {
+    parts[part] = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch_part(part, i, stream); }).us;
+  }
+  std::printf("%6d %6s %6d %8d %6d %10.2f %8.0f %7.1f%% %10.2e %8.2f %8.2f %8.2f\n", stages, fast ? "fast" : "exact",
+              batch.planes(), context, count, timing.us, gbps, 100.0 * timing.spread,
+              options.check != 0 ? batch.error() : 0.0, parts[0], parts[1], parts[2]);
+  std::fflush(stdout);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -243,27 +264,14 @@ int main(int argc, char** argv) {
   CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", properties.name, options.kv_heads * options.group,
               options.kv_heads, options.head_dim);
-  std::printf("%6s %6s %8s %6s %10s %8s %8s %10s %8s %8s %8s\n", "stages", "tables", "context", "batch", "us", "GB/s",
-              "spread", "nmse", "scores", "values", "merge");
+  std::printf("%6s %6s %6s %8s %6s %10s %8s %8s %10s %8s %8s %8s\n", "stages", "tables", "planes", "context", "batch",
+              "us", "GB/s", "spread", "nmse", "scores", "values", "merge");
   bench::JsonRows rows(options.json);
   for (const int stages : options.stages) {
     for (const int fast : options.fast) {
-      for (const int batch_size : options.batches) {
-        for (const int context : options.contexts) {
-          const Batch batch(options, stages, fast != 0, context, batch_size);
-          const bench::Timing timing =
-              bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
-          const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
-          rows.add(fast != 0 ? "commvq-fast" : "commvq", stages < 16 ? 1 : 2, context, batch_size, timing.us, gbps);
-          double parts[3];
-          for (int part = 0; part < 3; ++part) {
-            parts[part] =
-                bench::time_launches([&](int i, cudaStream_t stream) { batch.launch_part(part, i, stream); }).us;
-          }
-          std::printf("%6d %6s %8d %6d %10.2f %8.0f %7.1f%% %10.2e %8.2f %8.2f %8.2f\n", stages,
-                      fast != 0 ? "fast" : "exact", context, batch_size, timing.us, gbps, 100.0 * timing.spread,
-                      options.check != 0 ? batch.error() : 0.0, parts[0], parts[1], parts[2]);
-          std::fflush(stdout);
+      for (const int wide : options.wide) {
+        for (const int batch_size : options.batches) {
+          for (const int context : options.contexts) run(options, stages, fast != 0, wide, context, batch_size, rows);
         }
       }
     }
