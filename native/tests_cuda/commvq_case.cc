@@ -40,7 +40,8 @@ std::string Setting::describe() const {
   std::ostringstream text;
   text << "kv=" << kv_heads << " group=" << group << " d=" << head_dim << " stages=" << stages << " entries=" << entries
        << " codes=" << codes << " pairs=" << static_cast<int>(pairs) << " precision=" << static_cast<int>(precision)
-       << " type=" << static_cast<int>(type) << " fall=" << fall << " uniform=" << uniform << " mean=" << mean;
+       << " type=" << static_cast<int>(type) << " fall=" << fall << " uniform=" << uniform << " mean=" << mean
+       << " gain=" << gain << " growth=" << growth;
   return text.str();
 }
 
@@ -83,7 +84,8 @@ ValueModel::ValueModel(const Setting& s, std::mt19937& random) {
   tables = memory.data();
 }
 
-Scene::Scene(const Setting& s) : setting(s), random(s.seed), keys(setting, random), values(setting, random) {
+Scene::Scene(const Setting& s)
+    : setting(s), random(s.seed), keys(setting, random), values(setting, random), gain_(s.gain) {
   for (int j = 0; j < s.head_dim / 2; ++j) frequencies.push_back(std::pow(500000.0, -2.0 * j / s.head_dim));
 }
 
@@ -101,12 +103,13 @@ Page Scene::make_page() {
   std::vector<double> norms, gains;
   for (int t = 0; t < 128; ++t) {
     const uint16_t norm = half_of(std::exp(0.3 * normal(random)));
-    const uint16_t gain = half_of((t % 9 == 4 ? -0.5 : 1.0) * std::exp(0.5 * normal(random)));
+    const uint16_t gain = half_of((t % 9 == 4 ? -0.5 : 1.0) * gain_ * std::exp(0.5 * normal(random)));
     std::memcpy(made.bytes.data() + 2 * t, &norm, 2);
     std::memcpy(made.bytes.data() + key_bytes + 2 * t, &gain, 2);
     norms.push_back(reference::half_value(norm));
     gains.push_back(reference::half_value(gain));
   }
+  gain_ *= s.growth;
   const size_t row = static_cast<size_t>(s.kv_heads) * d;
   made.keys.assign(128 * row, 0.0);
   made.values.assign(128 * row, 0.0);

@@ -35,6 +35,8 @@ struct Setting {
   double fall = 0.95;    // size of a stage's entries over that of the stage before
   bool uniform = false;  // entries are uniform, not normal, numbers
   double mean = 0.0;     // of the first stage's entries, in units of their spread
+  double gain = 1.0;     // size of the first page's gains
+  double growth = 1.0;   // of gains from each distinct page to the next
 
   std::string describe() const;
 };
@@ -73,6 +75,9 @@ class Scene {
   KeyModel keys;
   ValueModel values;
   std::vector<double> frequencies;
+
+ private:
+  double gain_;  // of the next page
 };
 
 class Batch {

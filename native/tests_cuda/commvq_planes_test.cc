@@ -68,9 +68,8 @@ class PackedTables {
       const int ss = i / layout_.slice_stages, p = i % layout_.slice_stages;
       const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, ss);
       if (slice[772 + p] != stage) continue;
-      const int block = pair % 64 / 8 ^ 2 * (p % 4);
       const auto byte =
-          static_cast<int8_t>(slice[layout_.head_bytes() + (p * 64 + e) * 128 + 16 * block + 2 * (pair % 8) + part]);
+          static_cast<int8_t>(slice[layout_.head_bytes() + p * (64 * 128 + 32) + e * 128 + 2 * (pair % 64) + part]);
       sum += byte * std::exp2(slice[804 + p]);
       *size = *planes == 0 ? std::exp2(slice[804 + p]) : 1.0;
       ++*planes;

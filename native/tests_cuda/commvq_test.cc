@@ -122,6 +122,18 @@ DEVICE_CASE("CommVQ: a long sequence in many parts, twice the same bits") {
   CHECK(error <= 1e-6, error);
 }
 
+// Weights times gains are float16 numbers relative to a level, which follows what later pages of a part need.
+DEVICE_CASE("CommVQ: gains of any size, from page to page") {
+  const double gains[][2] = {{1e-6, 1.0}, {1e-5, 30.0}, {3e3, 0.05}, {1.0, 3.0}, {5e3, 1.0}};
+  for (const auto& gain : gains) {
+    Setting s{1, 3, 64, 6, 64, 1040};
+    s.gain = gain[0];
+    s.growth = gain[1];
+    s.lengths = {{0, 300, 0, 77}, {3, 150, 9}};
+    check_attention(s);
+  }
+}
+
 DEVICE_CASE("CommVQ: shapes that are refused") {
   std::mt19937 random(1);
   const Setting s{1, 1, 64, 4, 64, 64};

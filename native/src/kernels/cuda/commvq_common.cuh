@@ -7,6 +7,8 @@
 
 namespace kvasir::cuda {
 
+constexpr float kLowest = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
+
 // e^(i position * turns * 2 pi), for turns per position: reduced in double, so that far positions are as good as near
 // ones.
 __device__ __forceinline__ float2 turn_of(int64_t position, double turns) {

@@ -13,10 +13,20 @@ constexpr int kMaxSequences = 4096;
 
 size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-// Parts of a sequence: enough that all parts of all sequences fill the device.
+// Parts of a sequence: as many as fill the device once, or a few times where that leaves fewer of its processors idle.
 int splits_for(const CommVqPlan& plan, int count) {
   const int columns = plan.code_slices * plan.head_blocks * std::max(count, 1);
-  return std::clamp((plan.value_blocks + columns - 1) / columns, 1, kMaxSplits);
+  int best = 1;
+  double best_use = 0.0;
+  for (int times = 1; times <= 4; ++times) {
+    const int splits = std::clamp(times * plan.value_blocks / columns, 1, kMaxSplits);
+    const int blocks = splits * columns, rounds = (blocks + plan.value_blocks - 1) / plan.value_blocks;
+    const double use = static_cast<double>(blocks) / (static_cast<double>(rounds) * plan.value_blocks);
+    if (use < best_use + 0.05) continue;
+    best = splits;
+    best_use = use;
+  }
+  return best;
 }
 
 }  // namespace
@@ -44,7 +54,9 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   const int query_heads = tables.kv_heads * shape.group;
   made.code_slices = (shape.codes + kBlockCodes - 1) / kBlockCodes;
   made.head_blocks = (query_heads + kBlockHeads - 1) / kBlockHeads;
-  made.value_blocks = 2 * processors;
+  made.value_blocks = processors;
+  error = prepare_values(&made.overlaps);
+  if (error != cudaSuccess) return error;
 
   // Parts of all sequences together, for any number of them: each has its splits, rounded up.
   int parts = 0;
@@ -97,8 +109,9 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.code_slices = plan.code_slices;
   params.head_blocks = plan.head_blocks;
   params.splits = splits_for(plan, request.count);
-  const int rows = params.tables.kv_heads * params.row_blocks, columns = plan.code_slices * plan.head_blocks;
-  params.row_columns = (rows + columns - 1) / columns;
+  params.overlaps = plan.overlaps;
+  const int merges = (params.codes + kMergeCodes - 1) / kMergeCodes * params.tables.kv_heads * params.row_blocks;
+  params.few_merges = int64_t{merges} * params.count <= plan.value_blocks;
   params.neighbours = plan.shape.pairs == RopePairs::kNeighbours;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);

@@ -9,9 +9,10 @@
 //   launch_commvq(plan, request, stream);                           // any number of times, one at a time per workspace
 //
 // A launch is three kernels on the stream: scores of all pages; weights times bits, for parts of each sequence, and the
-// float16 rows; parts merged and multiplied by the codebook. Scores pass through the workspace, 4 bytes a token and
-// query head (per slice of the tables). Lengths and page tables are read from device memory; nothing is allocated or
-// waited for, so a launch can be captured in a graph. Equal input gives equal bits.
+// float16 rows; parts merged and multiplied by the codebook. On sm_90 each begins while the one before it ends, and the
+// first while the grid before the launch ends; until then it reads nothing but `key_tables`. Scores pass through the
+// workspace, 4 bytes a token and query head (per slice of the tables). Lengths and page tables are read from device
+// memory; nothing is allocated or waited for, so a launch can be captured in a graph. Equal input gives equal bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -42,6 +43,7 @@ struct CommVqPlan {
   int code_slices;       // parts of the codebook's rows, a block each
   int head_blocks;       // blocks of 32 query heads
   int value_blocks;      // that fill the device
+  bool overlaps;         // whether kernels begin while those before them end
   size_t scores_offset;  // into the workspace, which begins with arrival counters
   size_t states_offset;
   size_t sums_offset;

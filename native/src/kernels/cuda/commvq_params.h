@@ -8,11 +8,14 @@ namespace kvasir::cuda {
 
 // Scores: a block's warps, as many as registers allow. Where rows have four chunks, two warps share a tile.
 constexpr int kScoreWarps = 16;
-// Values: warps of a block, and rows of the codebook that each of them takes.
-constexpr int kValueWarps = 8;
+// Values: warps of a block, which has a processor to itself. Some make weights, the others multiply, and each of these
+// takes some rows of the codebook.
+constexpr int kWeightWarps = 8;
+constexpr int kMultiplyWarps = 16;
+constexpr int kValueWarps = kMultiplyWarps + kWeightWarps;
 constexpr int kWarpCodeTiles = 2;
-constexpr int kBlockCodes = kValueWarps * kWarpCodeTiles * kTileSize;
-constexpr int kBlockHeads = 32;  // query heads: four for each warp of a block
+constexpr int kBlockCodes = kMultiplyWarps * kWarpCodeTiles * kTileSize;
+constexpr int kBlockHeads = 32;  // query heads
 constexpr int kMaxSplits = 128;  // of a sequence
 // Merging: rows of the codebook of a block.
 constexpr int kMergeCodes = 128;
@@ -33,6 +36,9 @@ KVASIR_HOST_DEVICE constexpr int score_slices(const KeyTableLayout& layout) {
   return layout.slices() * (layout.chunks == 4 ? 2 : 1);
 }
 
+// Where a token of a tile has its score: even tokens come first, as the second kernel wants them.
+KVASIR_HOST_DEVICE constexpr int score_place(int token) { return token % 2 * (kTileSize / 2) + token / 2; }
+
 struct CommVqParams {
   const CommVqSequence* sequences;
   const void* queries;
@@ -42,7 +48,7 @@ struct CommVqParams {
   KeyTableLayout tables;
   uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
   float* scores;       // [score_slices][tiles][query_heads][16], base-2 logarithms; their sums are the scores
-  float2* states;      // [count][splits][query_heads]: maximum and sum of each part
+  float2* states;      // [count][splits][query_heads]: of each part, the sum of weights in units of 2^(what is first)
   float* sums;         // [count][splits][query_heads][codes]: weights times bits
   float* row_states;   // [count][kv_heads * row_blocks][row_state_floats]
   float* shares;       // [count][kv_heads * row_blocks][codes / kMergeCodes][4][head_dim]
@@ -56,7 +62,8 @@ struct CommVqParams {
   int code_slices;
   int head_blocks;
   int splits;
-  int row_columns;  // of the second kernel's grid, which compute rows
+  bool overlaps;    // whether kernels begin while those before them end
+  bool few_merges;  // whether each block of the third kernel has a processor to itself
   bool neighbours;
   NumberType type;
   float scale;  // of scores, times log2(e)
@@ -76,6 +83,7 @@ cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes);
 cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
 cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes);  // the same for fast tables
 cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
+cudaError_t prepare_values(bool* overlaps);
 cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream);
 cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream);
 

@@ -1,6 +1,7 @@
 // The kernel of fast scores: what PlaneScoreWarp computes goes to global memory.
 #include "kernels/cuda/commvq_plane_scores.cuh"
 #include "kernels/cuda/commvq_tiles.cuh"
+#include "kernels/cuda/overlapping_launch.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -11,8 +12,9 @@ struct ScoreArray {
   int heads;  // of the four that there are
 
   __device__ __forceinline__ void operator()(int token, int head, float2 scores) const {
-    if (head < heads) to[head * kTileSize + token] = scores.x;
-    if (head + 1 < heads) to[(head + 1) * kTileSize + token] = scores.y;
+    float* const at = to + head * kTileSize + score_place(token);
+    if (head < heads) at[0] = scores.x;
+    if (head + 1 < heads) at[kTileSize] = scores.y;
   }
 };
 
@@ -22,13 +24,13 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
-  auto* const key_turns = reinterpret_cast<uint4*>(shared + tables.slice_bytes());
-  uint8_t* const zeros = shared + tables.slice_bytes() + kKeyTurnBytes;
-  uint8_t* const scratch = zeros + kPlaneRowBytes + warp * plane_warp_bytes(tables.slice_stages);
-  if (threadIdx.x < kPlaneRowBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
-  const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_key_turns(shared, key_turns); };
+  uint8_t* const zeros = shared + tables.slice_bytes();
+  auto& turns = *reinterpret_cast<PlaneTurns*>(zeros + kZeroBytes);
+  uint8_t* const scratch = zeros + kZeroBytes + kTurnBytes + warp * plane_warp_bytes(tables.slice_stages);
+  if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
+  const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_turns(shared, turns); };
   const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
-    PlaneScoreWarp<kBlocks> scores(params, shared, key_turns, zeros, scratch, task.kv_head, task.row_block,
+    PlaneScoreWarp<kBlocks> scores(params, shared, zeros, turns, scratch, task.kv_head, task.row_block,
                                    task.part / tables.stage_slices, tables.stages_of(task.part % tables.stage_slices),
                                    lane);
     const int64_t stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
@@ -56,8 +58,8 @@ struct PlaneInstance {
     return cudaFuncSetAttribute(plane_score_kernel<kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
   static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    plane_score_kernel<kBlocks><<<blocks, 32 * kPlaneScoreWarps, shared_bytes, stream>>>(params);
-    return cudaGetLastError();
+    return launch_kernel(plane_score_kernel<kBlocks>,
+                         {dim3(blocks), 32 * kPlaneScoreWarps, shared_bytes, params.overlaps}, params, stream);
   }
 };
 

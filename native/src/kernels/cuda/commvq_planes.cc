@@ -197,8 +197,7 @@ void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layo
           uint8_t* const rows = slice + layout.head_bytes() + static_cast<size_t>(i) * kPlaneBytes;
           for (int e = 0; e < layout.entries; ++e) {
             for (int p = 0; p < slice_pairs; ++p) {
-              const int place = p / kPlaneBlockPairs ^ 2 * (i % kRoundPlanes);
-              uint8_t* const to = rows + e * kPlaneRowBytes + 16 * place + 2 * (p % kPlaneBlockPairs);
+              uint8_t* const to = rows + e * kPlaneRowBytes + 2 * p;
               for (int part = 0; part < 2; ++part) {
                 const double entry = key_entry(model, head, plane.stage, e, first_pair + p + part * pairs);
                 to[part] = static_cast<uint8_t>(byte_of(plane, entry, plan.step(head, first_pair + p)));

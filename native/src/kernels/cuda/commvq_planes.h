@@ -18,9 +18,10 @@
 //
 //   double  turns[64], float step[64], float magnitude, as everywhere
 //   uint8_t stage[32], level[32]     of each plane
-//   rows    [planes][64]             eight blocks of 8 pairs; plane p's block b stands in place b ^ 2 (p % 4)
+//   rows    [planes][64]             pair after pair; 32 bytes are left free after each plane
 //
-// Eight lanes that read one block each, of two tokens and four planes, then meet in no bank of shared memory.
+// Planes of a round of four then begin in different banks of shared memory. Rows are read in blocks of 8 pairs, and odd
+// tokens read block c ^ 1 where even ones read block c: eight lanes, of two tokens and four planes, meet in no bank.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ namespace kvasir::cuda {
 
 constexpr double kPlaneTolerance = 2.5e-5;
 constexpr int kPlaneRowBytes = 128;
-constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes;
+constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes + kPlaneGap;
 constexpr int kPlaneBlockPairs = 8;
 constexpr int kHighLevel = 6;         // of the first of two planes
 constexpr int kRoundPlanes = 4;       // planes that one step of the tensor cores takes
@@ -45,15 +46,17 @@ constexpr int kPlaneLevelsAt = kPlaneStagesAt + kMaxSliceStages;
 
 KVASIR_HOST_DEVICE constexpr int plane_rounds(int planes) { return (planes + kRoundPlanes - 1) / kRoundPlanes; }
 
-// Shared memory of a warp: turns of 64 pairs as float16, and codes of 16 tokens for each plane.
+// Shared memory of a warp: turns of 64 pairs as float16, and codes of 16 tokens for each plane, in two halves of which
+// the first takes an odd number of rounds.
 KVASIR_HOST_DEVICE constexpr int plane_warp_bytes(int planes) {
-  return 4 * kMaxSlicePairs + plane_rounds(planes) * kRoundPlanes * 32;
+  return 4 * kMaxSlicePairs + (plane_rounds(planes) + (plane_rounds(planes) | 1)) * kRoundPlanes * 16;
 }
-// That of a block: a slice, turns of 16 tokens' keys as float16, a row of zeros, and what each warp needs.
-constexpr int kKeyTurnBytes = 4 * kTileSize * kMaxSlicePairs;
+// That of a block: a slice, zeros for planes that fill up a round, turns of 8 tokens' keys as float16, turns by 8
+// positions, and what each warp needs.
+constexpr int kZeroBytes = 2 * kPlaneRowBytes;
+constexpr int kTurnBytes = 4 * (kTileSize / 2) * kMaxSlicePairs + 8 * kMaxSlicePairs;
 constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
-  return layout.slice_bytes() + kKeyTurnBytes + kPlaneRowBytes +
-         kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
+  return layout.slice_bytes() + kZeroBytes + kTurnBytes + kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
 }
 
 // How a model's tables are cut into planes.

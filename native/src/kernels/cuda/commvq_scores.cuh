@@ -12,6 +12,7 @@
 #include "kernels/cuda/barrier.cuh"
 #include "kernels/cuda/commvq_common.cuh"
 #include "kernels/cuda/commvq_tiles.cuh"
+#include "kernels/cuda/overlapping_launch.h"
 
 namespace kvasir::cuda {
 
@@ -352,7 +353,7 @@ class ScoreWarp {
 
   __device__ __forceinline__ void store(int64_t tile, int token, float norm, float2 scores) const {
     float* const to = params_.scores + (slice_ * params_.tiles + tile) * params_.query_heads() * kTileSize +
-                      static_cast<int64_t>(kv_head_) * params_.group * kTileSize + token;
+                      static_cast<int64_t>(kv_head_) * params_.group * kTileSize + score_place(token);
     const int head = row_block_ * 4 + lane_ % 2 * 2;
     if (head < params_.group) to[head * kTileSize] = scores.x * (norm * scale_[0]);
     if (head + 1 < params_.group) to[(head + 1) * kTileSize] = scores.y * (norm * scale_[1]);
@@ -413,8 +414,8 @@ struct ScoreInstance {
     return cudaFuncSetAttribute(score_kernel<kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
   static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    score_kernel<kRowChunks><<<blocks, 32 * kScoreWarps, shared_bytes, stream>>>(params);
-    return cudaGetLastError();
+    return launch_kernel(score_kernel<kRowChunks>, {dim3(blocks), 32 * kScoreWarps, shared_bytes, params.overlaps},
+                         params, stream);
   }
 };
 

@@ -34,6 +34,7 @@ enum class KeyPrecision : int { kExact = 0, kFast = 1 };
 constexpr int kTableChunkBytes = 64;
 constexpr int kEntryStride = 64;  // entries that a stage has room for
 constexpr int kMaxSliceStages = 32;
+constexpr int kPlaneGap = 32;  // bytes after the rows of a fast table (commvq_planes.h)
 constexpr int kMaxSlicePairs = 64;
 // What the sums of all stages of a slice are too large by, so that no field is ever negative.
 constexpr int kExactBias = 32767;
@@ -64,8 +65,10 @@ struct KeyTableLayout {
     stage_slices = (planes + slice_stages - 1) / slice_stages;
   }
   KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 4 + 127) / 128 * 128; }
-  KVASIR_HOST_DEVICE constexpr int table_bytes() const { return slice_stages * kEntryStride * row_bytes(); }
-  KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return head_bytes() + table_bytes(); }
+  KVASIR_HOST_DEVICE constexpr int table_bytes() const {
+    return slice_stages * (kEntryStride * row_bytes() + (fast() ? kPlaneGap : 0));
+  }
+  KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return (head_bytes() + table_bytes() + 127) / 128 * 128; }
   // Slices stand by kv head, then by pairs, then by stages.
   KVASIR_HOST_DEVICE constexpr size_t slice_offset(int kv_head, int pair_slice, int stage_slice) const {
     return static_cast<size_t>((kv_head * pair_slices + pair_slice) * stage_slices + stage_slice) * slice_bytes();

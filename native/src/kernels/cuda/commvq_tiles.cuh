@@ -81,7 +81,10 @@ __device__ __forceinline__ void for_each_task(const CommVqParams& params, uint8_
         copy16(shared_address(shared + i), from + i);
       }
     }
-    // While they come, each warp finds its place.
+    // Tables are there since long; all else may be the work of the grids before.
+    wait_for_grids_before();
+    let_next_grid_start();
+    // While tables come, each warp finds its place.
     const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
     const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
     const int64_t first = begin + (end - begin) * range / ranges;

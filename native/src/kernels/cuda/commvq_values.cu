@@ -2,386 +2,284 @@
 //
 // The value of a token is gain * (s C) with one bit in s for each row of C, the same bits for all heads. So what a part
 // of a sequence adds up is, for each query head and each row n of C, the sum of weight * gain over the tokens whose bit
-// n is set; C comes at the very end. The canonical plane of bits is an A operand as it stands: the 32-bit word of row n
-// holds 32 tokens, and shifting it by the number of the lane in its group of four leaves that lane's bytes.
+// n is set; C comes at the very end.
 //
-// Warp w of a block makes the weights of query heads 4w .. 4w + 3 for the page, as two bytes each (fold.cuh has the
-// idea), and leaves them in shared memory; then every warp multiplies its rows of C's bits by the weights of all heads.
-#include "kernels/cuda/commvq_common.cuh"
-#include "kernels/cuda/fold.cuh"
+// Some warps of a block bring pages to shared memory and make weights (commvq_weights.cuh), a page ahead of the others,
+// each of which multiplies its rows of C's bits by the weights of all 128 tokens and 32 heads.
+#include "kernels/cuda/barrier.cuh"
+#include "kernels/cuda/commvq_row_part.cuh"
+#include "kernels/cuda/commvq_weights.cuh"
+#include "kernels/cuda/overlapping_launch.h"
 
 namespace kvasir::cuda {
 namespace {
 
-constexpr float kLowest = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
+constexpr int kWeightThreads = 32 * kWeightWarps;
 
-// What warps leave for each other, twice: one is written while the other is read.
-struct PageWeights {
-  uint2 fragments[kValueWarps][4][32];  // by heads / 4, step of 32 tokens, lane
-  float2 joining[kValueWarps][4];       // of a head: what sums so far are multiplied by, and what this page's are
+// Bits of a block's rows of C for one page: by tiles of rows, steps of 32 tokens, two rows.
+struct PageBits {
+  uint2 rows[kBlockCodes / kTileSize][kPageSteps][kTileSize / 2];
 };
 
-// What a lane needs of a page for its head: scores and gains of tokens 16 i + 2 g and the next, for i < 8. Loaded a
-// page ahead.
-struct PageInput {
-  float2 scores[8];
-  uint32_t gains[8];
-
-  __device__ __forceinline__ void load(const CommVqParams& params, const float* from, int64_t slice_stride,
-                                       const uint8_t* page_gains, int g) {
-    const int64_t tile_stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      scores[i] = __ldcs(reinterpret_cast<const float2*>(from + i * tile_stride));
-      gains[i] = __ldg(reinterpret_cast<const uint32_t*>(page_gains + 2 * (16 * i + 2 * g)));
-    }
-#pragma unroll 1
-    for (int s = 1; s < params.score_slices; ++s) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const float2 part = __ldcs(reinterpret_cast<const float2*>(from + s * slice_stride + i * tile_stride));
-        scores[i].x += part.x;
-        scores[i].y += part.y;
-      }
-    }
-  }
+struct PageShared {
+  PageBits bits[4];        // of the page that is multiplied and the next ones
+  PageScores scores[3];    // of the next ones
+  PageWeights weights[2];  // one is written while the other is read
+  float sums[kWeightWarps][8];
 };
-
-struct Weights {
-  float highest = kLowest;
-  float sum = 0.0f;  // this lane's share
-
-  // One page. Returns fragments of B.
-  __device__ __forceinline__ void step(const PageInput& input, int hidden, bool live, int g, uint2 (&fragments)[4],
-                                       float2* joining) {
-    float weights[16];
-    float page_highest = kLowest;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int token = 16 * i + 2 * g;
-      weights[2 * i] = token < hidden || !live ? kLowest : input.scores[i].x;
-      weights[2 * i + 1] = token + 1 < hidden || !live ? kLowest : input.scores[i].y;
-      page_highest = fmaxf(page_highest, fmaxf(weights[2 * i], weights[2 * i + 1]));
-    }
-    page_highest = max_over_rows(page_highest);
-    const float next = fmaxf(highest, page_highest);
-    const float keep = exp2_approx(highest - next), gain = exp2_approx(page_highest - next);
-    highest = next;
-    float total = 0.0f, peak = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float2 factors = halves_to_floats(input.gains[i]);
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const float weight = exp2_approx(weights[2 * i + k] - page_highest);
-        total += weight;
-        weights[2 * i + k] = weight * (k == 0 ? factors.x : factors.y);
-        peak = fmaxf(peak, fabsf(weights[2 * i + k]));
-      }
-    }
-    sum = fmaf(sum, keep, total * gain);
-    peak = max_over_rows(peak);
-    const float inverse = peak > 1e-30f ? __fdividef(kQuantum<true>, peak) : 0.0f;
-    constexpr float kBias = kRoundingBias + 128.0f;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t even = __float_as_uint(fmaf(weights[2 * i], inverse, kBias));
-      const uint32_t odd = __float_as_uint(fmaf(weights[2 * i + 1], inverse, kBias));
-      const uint32_t row = __byte_perm(even, odd, 0x4051) ^ 0x80800000u;  // high bytes of both, low bytes of both
-      (i % 2 == 0 ? fragments[i / 2].x : fragments[i / 2].y) = transpose(row);
-    }
-    *joining = {keep, peak * (1.0f / kQuantum<true>)*gain};
-  }
-};
+static_assert(sizeof(PageShared) <= 99 * 1024, "fits wherever sm_80 code runs");
 
 struct Range {
-  int begin, end;
+  uint32_t begin, end;
 };
 __device__ __forceinline__ Range pages_of(const CommVqParams& params, int page_count, int split) {
-  return {static_cast<int>(static_cast<int64_t>(page_count) * split / params.splits),
-          static_cast<int>(static_cast<int64_t>(page_count) * (split + 1) / params.splits)};
+  return {static_cast<uint32_t>(static_cast<int64_t>(page_count) * split / params.splits),
+          static_cast<uint32_t>(static_cast<int64_t>(page_count) * (split + 1) / params.splits)};
 }
 
-__device__ __forceinline__ void page_part(const CommVqParams& params, int split, int sequence_index,
-                                          PageWeights* shared) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, h = lane % 4;
-  const int code_slice = blockIdx.y % params.code_slices, head_block = blockIdx.y / params.code_slices;
-  const int64_t first_tile = pages_before(params, sequence_index, lane) * kTilesPerPage;
-  const CommVqSequence& sequence = params.sequences[sequence_index];
-  const Range range = pages_of(params, sequence.page_count, split);
-  const int query_heads = params.query_heads(), hidden = sequence.hidden_tokens;
-  const int my_head = head_block * kBlockHeads + 4 * warp + h;
-  const bool live = my_head < query_heads;
-  const int64_t tile_stride = static_cast<int64_t>(query_heads) * kTileSize;
-  const int64_t slice_stride = params.tiles * tile_stride;
-  const float* scores = params.scores + (first_tile + int64_t{range.begin} * kTilesPerPage) * tile_stride +
-                        min(my_head, query_heads - 1) * kTileSize + 2 * g;
-  const int head_tiles = min(kValueWarps, (query_heads - head_block * kBlockHeads + 3) / 4);
+// This warp's rows of C: lane g of a tile has rows 2 g and 2 g + 1, which are rows g and g + 8 of the operand.
+class CodeTiles {
+ public:
+  // `tiles`: of the codebook.
+  __device__ CodeTiles(int code_slice, int warp, int tiles, int lane)
+      : in_block_(warp * kWarpCodeTiles),
+        first_(code_slice * (kBlockCodes / kTileSize) + in_block_),
+        tiles_(tiles),
+        k_(lane % 4),
+        g_(lane / 4) {}
 
-  const int first_code_tile = (code_slice * kValueWarps + warp) * kWarpCodeTiles;
-  const int code_tiles = params.codes / kTileSize;
-  float sums[kWarpCodeTiles][kValueWarps][2] = {};
-  Weights weights;
-  PageInput input;
-  const bool makes_weights = warp < head_tiles;
-  const uint8_t* values = nullptr;       // of the page
-  const uint8_t* next_values = nullptr;  // of the one after it: its address is waited for here, not at its own turn
-  if (range.begin < range.end) {
-    values = sequence.pages[range.begin] + params.value_offset();
-    if (makes_weights) input.load(params, scores, slice_stride, values, g);
+  // Heads and rows that do not exist get sums of whatever there is, which nobody reads.
+  __device__ __forceinline__ void multiply(const PageBits& bits, const PageWeights& page, int lane) {
+    const uint4 changed = *reinterpret_cast<const uint4*>(page.changed);
+    if ((changed.x | changed.y | changed.z | changed.w) != 0) scale(page);
+#pragma unroll
+    for (int s = 0; s < kPageSteps; ++s) {
+      uint4 operands[kWarpCodeTiles][2];
+#pragma unroll
+      for (int t = 0; t < kWarpCodeTiles; ++t) bits_to_halves(bits.rows[in_block_ + t][s][g_], k_, operands[t]);
+#pragma unroll
+      for (int n = 0; n < kHeadTiles; ++n) {
+        const uint4 b = page.fragments[s][n][lane];
+#pragma unroll
+        for (int t = 0; t < kWarpCodeTiles; ++t) mma_halves(sums_[t][n], operands[t][0], b.x, b.y);
+#pragma unroll
+        for (int t = 0; t < kWarpCodeTiles; ++t) mma_halves(sums_[t][n], operands[t][1], b.z, b.w);
+      }
+    }
   }
-  for (int page = range.begin; page < range.end; ++page, values = next_values) {
-    if (page + 1 < range.end) next_values = sequence.pages[page + 1] + params.value_offset();
-    uint32_t bits[kWarpCodeTiles][4][2];
+
+  // To [query_heads][codes], from head `first_head` on.
+  __device__ __forceinline__ void store(float* to, int first_head, int query_heads) const {
 #pragma unroll
-    for (int t = 0; t < kWarpCodeTiles; ++t) {
-      const uint8_t* from =
-          values + 2 * kTokensPerPage + static_cast<int64_t>(min(first_code_tile + t, code_tiles - 1)) * 256;
+    for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        bits[t][s][0] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g));
-        bits[t][s][1] = __ldg(reinterpret_cast<const uint32_t*>(from + 64 * s + 4 * g + 32));
-      }
-    }
-    PageWeights& mine = shared[(page - range.begin) % 2];
-    if (makes_weights) {
-      uint2 fragments[4];
-      float2 joining;
-      weights.step(input, page == 0 ? hidden : 0, live, g, fragments, &joining);
-#pragma unroll
-      for (int s = 0; s < 4; ++s) mine.fragments[warp][s][lane] = fragments[s];
-      if (g == 0) mine.joining[warp][h] = joining;
-      scores += kTilesPerPage * tile_stride;
-      if (page + 1 < range.end) input.load(params, scores, slice_stride, next_values, g);
-    }
-    uint32_t a[kWarpCodeTiles][4][4];  // unpacked once for all heads
-#pragma unroll
-    for (int t = 0; t < kWarpCodeTiles; ++t) {
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const uint32_t low = bits[t][s][0] >> h, high = bits[t][s][1] >> h;
-        a[t][s][0] = low & 0x01010101u;
-        a[t][s][1] = high & 0x01010101u;
-        a[t][s][2] = low >> 4 & 0x01010101u;
-        a[t][s][3] = high >> 4 & 0x01010101u;
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int n = 0; n < kValueWarps; ++n) {
-      if (n >= head_tiles) break;
-      int products[kWarpCodeTiles][4] = {};
-#pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        const uint2 b = mine.fragments[n][s][lane];
+      for (int i = 0; i < 2; ++i) {
+        const int head = first_head + 8 * n + 2 * k_ + i;
+        if (head >= query_heads) break;
 #pragma unroll
         for (int t = 0; t < kWarpCodeTiles; ++t) {
-          mma_bytes<true>(products[t], a[t][s], b.x, b.y);
+          if (first_ + t >= tiles_) break;
+          float* const row = to + (static_cast<int64_t>(head) * tiles_ + first_ + t) * kTileSize;
+          reinterpret_cast<float2*>(row)[g_] = {sums_[t][n][i] * kSumUnit, sums_[t][n][2 + i] * kSumUnit};
         }
       }
-      const float2 joining = mine.joining[n][h];
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void scale(const PageWeights& page) {
+#pragma unroll
+    for (int n = 0; n < kHeadTiles; ++n) {
+      const float2 keep = reinterpret_cast<const float2*>(page.keep[n])[k_];
 #pragma unroll
       for (int t = 0; t < kWarpCodeTiles; ++t) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float product = __int2float_rn(products[t][2 * r] * 256 + products[t][2 * r + 1]);
-          sums[t][n][r] = fmaf(product, joining.y, sums[t][n][r] * joining.x);
-        }
+        for (int i = 0; i < 4; ++i) sums_[t][n][i] *= i % 2 == 0 ? keep.x : keep.y;
       }
     }
   }
 
-  const int64_t part = int64_t{sequence_index} * params.splits + split;
-  if (code_slice == 0 && warp < head_tiles) {
-    const float sum = sum_over_rows(weights.sum);
-    if (g == 0 && live) params.states[part * query_heads + my_head] = {weights.highest, sum};
-  }
-#pragma unroll
-  for (int n = 0; n < kValueWarps; ++n) {
-    const int head = head_block * kBlockHeads + 4 * n + h;
-    if (head >= query_heads) break;
-#pragma unroll
-    for (int t = 0; t < kWarpCodeTiles; ++t) {
-      if (first_code_tile + t >= code_tiles) continue;
-      float* to = params.sums + (part * query_heads + head) * params.codes + (first_code_tile + t) * kTileSize + g;
-      to[0] = sums[t][n][0];
-      to[8] = sums[t][n][1];
-    }
-  }
-}
-
-// Float16 rows, four query heads of a kv head: the whole block.
-class RowPart {
- public:
-  __device__ RowPart(const CommVqParams& params, int sequence, int head_rows, float* shared)
-      : params_(params),
-        sequence_(params.sequences[sequence]),
-        kv_head_(head_rows / params.row_blocks),
-        first_head_(head_rows % params.row_blocks * 4),
-        d_(params.tables.head_dim),
-        lane_(threadIdx.x % 32),
-        warp_(threadIdx.x / 32),
-        queries_(shared),
-        scores_(shared + 4 * kMaxDim + warp_ * 64) {
-    for (int i = threadIdx.x; i < 4 * d_ / 2; i += blockDim.x) {
-      const int h = i / (d_ / 2), j = i % (d_ / 2);
-      const bool live = first_head_ + h < params.group;
-      const int64_t row =
-          ((int64_t{sequence} * params.tables.kv_heads + kv_head_) * params.group + first_head_ + h) * d_;
-      queries_[h * kMaxDim + 2 * j] =
-          live ? load_number(params.queries, params.type, row + first_channel(params, j)) * params.scale : 0.0f;
-      queries_[h * kMaxDim + 2 * j + 1] =
-          live ? load_number(params.queries, params.type, row + second_channel(params, j)) * params.scale : 0.0f;
-    }
-    __syncthreads();
-  }
-
-  __device__ void run(float* states, float* out) {
-    int tile = warp_;
-    tile = span(sequence_.sinks, sequence_.sink_token, tile);
-    span(sequence_.window, sequence_.window_token, tile);
-    merge(states, out);
-  }
-
-  static constexpr int kMaxDim = 256;
-  static constexpr int kFloats = 4 * kMaxDim + kValueWarps * 64;
-
- private:
-  // The tiles of a span whose turn it is for this warp; returns how many tiles later its next turn comes.
-  __device__ int span(const RowSpan& rows, int64_t token, int tile) {
-    const int first = rows.begin / kTileSize,
-              count = rows.end > rows.begin ? (rows.end - 1) / kTileSize - first + 1 : 0;
-    for (; tile < count; tile += kValueWarps) step(rows, token, first + tile);
-    return tile - count;
-  }
-
-  __device__ void step(const RowSpan& rows, int64_t token, int tile) {
-    const RowTileLayout layout = {d_};
-    const uint8_t* const data = rows.tiles + kv_head_ * rows.head_stride + static_cast<int64_t>(tile) * layout.bytes();
-    const int begin = max(rows.begin - tile * kTileSize, 0), end = min(rows.end - tile * kTileSize, kTileSize);
-    const KeyTableLayout& tables = params_.tables;
-    const int slice_pairs = tables.slice_pairs();
-    __syncwarp();
-    for (int t = begin; t < end; ++t) {
-      const int64_t number = token + tile * kTileSize + t;
-      const int64_t position = number + shift_of(sequence_, number);
-      float sums[4] = {};
-      for (int j = lane_; j < d_ / 2; j += 32) {
-        const uint8_t* slice = params_.key_tables + tables.slice_offset(0, j / slice_pairs, 0);
-        const double* turns = reinterpret_cast<const double*>(slice);
-        const float magnitude = reinterpret_cast<const float*>(turns + slice_pairs)[slice_pairs];
-        const float2 w = turn_of(position, turns[j % slice_pairs]);
-        const float re = half_at(data + layout.key_byte(t, first_channel(params_, j)));
-        const float im = half_at(data + layout.key_byte(t, second_channel(params_, j)));
-        const float x = (re * w.x - im * w.y) * magnitude, y = (re * w.y + im * w.x) * magnitude;
-#pragma unroll
-        for (int h = 0; h < 4; ++h) {
-          const float2 q = *reinterpret_cast<const float2*>(queries_ + h * kMaxDim + 2 * j);
-          sums[h] = fmaf(q.x, x, fmaf(q.y, y, sums[h]));
-        }
-      }
-#pragma unroll
-      for (int h = 0; h < 4; ++h) {
-        const float score = sum_over_warp(sums[h]);
-        if (lane_ == h) scores_[t * 4 + h] = score;
-      }
-    }
-    __syncwarp();
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      float next = highest_[h];
-      for (int t = begin; t < end; ++t) next = fmaxf(next, scores_[t * 4 + h]);
-      const float keep = exp2_approx(highest_[h] - next);
-      highest_[h] = next;
-      sum_[h] *= keep;
-#pragma unroll
-      for (int k = 0; k < kMaxDim / 32; ++k) output_[h][k] *= keep;
-    }
-    for (int t = begin; t < end; ++t) {
-      float weights[4];
-#pragma unroll
-      for (int h = 0; h < 4; ++h) {
-        weights[h] = exp2_approx(scores_[t * 4 + h] - highest_[h]);
-        sum_[h] += weights[h];
-      }
-#pragma unroll
-      for (int k = 0; k < kMaxDim / 32; ++k) {
-        const int c = lane_ + 32 * k;
-        if (c >= d_) break;
-        const float value = half_at(data + layout.value_byte(t, c));
-#pragma unroll
-        for (int h = 0; h < 4; ++h) output_[h][k] = fmaf(weights[h], value, output_[h][k]);
-      }
-    }
-  }
-
-  // states: room for the states of all warps, in shared memory.
-  __device__ void merge(float* states, float* out) {
-    const int head_floats = d_ + 2;
-    float* const mine = states + warp_ * 4 * head_floats;
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-#pragma unroll
-      for (int k = 0; k < kMaxDim / 32; ++k) {
-        if (lane_ + 32 * k < d_) mine[h * head_floats + lane_ + 32 * k] = output_[h][k];
-      }
-      if (lane_ == 0) {
-        mine[h * head_floats + d_] = highest_[h];
-        mine[h * head_floats + d_ + 1] = sum_[h];
-      }
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < 4 * head_floats; i += blockDim.x) {
-      const int h = i / head_floats, c = i % head_floats;
-      float highest = kLowest, total = 0.0f;
-      for (int w = 0; w < kValueWarps; ++w) highest = fmaxf(highest, states[(w * 4 + h) * head_floats + d_]);
-      for (int w = 0; w < kValueWarps; ++w) {
-        const float* state = states + (w * 4 + h) * head_floats;
-        total = fmaf(state[c], exp2_approx(state[d_] - highest), total);
-      }
-      out[i] = c == d_ ? highest : total;
-    }
-  }
-
-  __device__ __forceinline__ static float half_at(const uint8_t* at) {
-    return halves_to_floats(*reinterpret_cast<const uint16_t*>(at)).x;
-  }
-
-  const CommVqParams& params_;
-  const CommVqSequence& sequence_;
-  const int kv_head_, first_head_, d_, lane_, warp_;
-  float* const queries_;  // [4][kMaxDim], pair by pair, scaled
-  float* const scores_;   // [16][4], of this warp
-  float highest_[4] = {kLowest, kLowest, kLowest, kLowest};
-  float sum_[4] = {};
-  float output_[4][kMaxDim / 32] = {};
+  const int in_block_, first_, tiles_, k_, g_;  // the first tile, of the block and of the codebook
+  float sums_[kWarpCodeTiles][kHeadTiles][4] = {};
 };
 
-constexpr int kStateFloats = kValueWarps * row_state_floats(RowPart::kMaxDim);
+// Brings pages to shared memory: what a thread of the warps that make weights copies of each, 16 bytes at a time.
+class PageCopies {
+ public:
+  __device__ PageCopies(const CommVqParams& params, const CommVqSequence& sequence, const Range& range,
+                        const float* scores, int first_head, int first_code)
+      : pages_(sequence.pages),
+        values_(params.value_offset()),
+        next_(range.begin),
+        end_(range.end),
+        data_(next_ < end_ ? pages_[next_] : nullptr),
+        far_(kTileStep * params.query_heads() * kTileBytes),
+        scores_(reinterpret_cast<const uint8_t*>(scores) +
+                (int64_t{next_} * kTilesPerPage + tile()) * params.query_heads() * kTileBytes + 16 * chunk()),
+        bits_(2 * kTokensPerPage + 16 * (first_code + thread())),
+        head_exists_(chunk() < (params.query_heads() - first_head) * (kTileBytes / 16)),
+        codes_(params.codes - first_code - thread()) {}
 
-__global__ void __launch_bounds__(32 * kValueWarps, 2) value_kernel(const __grid_constant__ CommVqParams params) {
-  __shared__ __align__(16) union {
-    PageWeights weights[2];
-    float rows[RowPart::kFloats + kStateFloats];
-  } shared;
-  const int sequence = blockIdx.z;
-  if (static_cast<int>(blockIdx.x) >= params.row_columns) {
-    page_part(params, blockIdx.x - params.row_columns, sequence, shared.weights);
+  // The next page, as one group of copies; an empty group where there is none.
+  __device__ __forceinline__ void start(PageScores& scores, PageBits& bits) {
+    if (next_ < end_) {
+      const uint8_t* const values = data_ + values_;
+      if (++next_ < end_) data_ = pages_[next_];  // its address is there when it is needed
+      if (head_exists_) {
+        const uint32_t place = shared_address(scores.scores[tile()]) + 16 * chunk();
+#pragma unroll
+        for (int i = 0; i < kTilesPerPage / kTileStep; ++i) {
+          copy16(place + i * kTileStep * static_cast<int>(sizeof(scores.scores[0])), scores_ + i * far_);
+        }
+      }
+      scores_ += kTilesPerPage / kTileStep * far_;
+#pragma unroll
+      for (int i = 0; i < kBlockCodes; i += kWeightThreads) {
+        if (i < codes_) copy16(shared_address(bits.rows) + 16 * (i + thread()), values + bits_ + 16 * i);
+      }
+      if (thread() < 2 * kTokensPerPage / 16) {
+        copy16(shared_address(scores.gains) + 16 * thread(), values + 16 * thread());
+      }
+    }
+    commit_copies();
+  }
+
+ private:
+  static constexpr int kTileBytes = 4 * kTileSize;                                    // of a head
+  static constexpr int kTileStep = kWeightThreads / (kBlockHeads * kTileBytes / 16);  // tiles at a time
+  static_assert(kTilesPerPage % kTileStep == 0 && kBlockCodes % kWeightThreads == 0, "threads have equal shares");
+
+  __device__ __forceinline__ static int thread() { return threadIdx.x - 32 * kMultiplyWarps; }
+  __device__ __forceinline__ static int tile() { return thread() / (kBlockHeads * kTileBytes / 16); }
+  __device__ __forceinline__ static int chunk() { return thread() % (kBlockHeads * kTileBytes / 16); }
+
+  const uint8_t* const* const pages_;
+  const int64_t values_;  // offset in a page
+  uint32_t next_;
+  const uint32_t end_;
+  const uint8_t* data_;  // of the next page
+  const int64_t far_;    // from one of this thread's scores to the next
+  const uint8_t* scores_;
+  const int bits_;
+  const bool head_exists_;
+  const int codes_;  // from this thread's first one on
+};
+
+// A part of a sequence, for some rows of the codebook and a block of query heads.
+struct PagePart {
+  const CommVqParams& params;
+  const CommVqSequence& sequence;
+  const int64_t number;  // of all parts
+  const int code_slice, first_head;
+  const Range range;
+  const int64_t tile_stride;
+  const float* const scores;  // of the sequence and the first head
+  PageShared& shared;
+
+  // A whole warp.
+  __device__ PagePart(const CommVqParams& p, int column, int split, int sequence_index, PageShared& memory)
+      : params(p),
+        sequence(p.sequences[sequence_index]),
+        number(int64_t{sequence_index} * p.splits + split),
+        code_slice(column % p.code_slices),
+        first_head(column / p.code_slices * kBlockHeads),
+        range(pages_of(p, sequence.page_count, split)),
+        tile_stride(int64_t{p.query_heads()} * kTileSize),
+        scores(p.scores + pages_before(p, sequence_index, threadIdx.x % 32) * kTilesPerPage * tile_stride +
+               first_head * kTileSize),
+        shared(memory) {}
+
+  __device__ __forceinline__ void multiply(int warp, int lane) const {
+    CodeTiles codes(code_slice, warp, params.codes / kTileSize, lane);
+    for (uint32_t page = range.begin; page < range.end; ++page) {
+      meet();
+      codes.multiply(shared.bits[page % 4], shared.weights[page % 2], lane);
+    }
+    codes.store(params.sums + number * params.query_heads() * params.codes, first_head, params.query_heads());
+    meet();
+  }
+
+  __device__ __forceinline__ void make_weights(int warp, int lane) const {
+    PageCopies copies(params, sequence, range, scores, first_head, code_slice * kBlockCodes);
+    StepWeights weights(warp, lane);
+    const int head = first_head + weights.head(), last_head = params.query_heads() - 1;
+    const bool head_tile_exists = head - lane / 4 <= last_head, sliced = params.score_slices > 1;
+    const float* const head_scores = scores + (min(head, last_head) - first_head) * kTileSize;
+    const auto start = [&](uint32_t page) { copies.start(shared.scores[page % 3], shared.bits[page % 4]); };
+    const auto add_slices = [&](uint32_t page) {
+      if (sliced && page < range.end) weights.add_slices(params, head_scores + page * kTilesPerPage * tile_stride);
+    };
+    const auto make = [&](uint32_t page) {
+      if (!head_tile_exists || page >= range.end) return;
+      weights.make(shared.scores[page % 3], shared.weights[page % 2], sliced, page == 0 ? sequence.hidden_tokens : 0);
+      add_slices(page + 1);
+    };
+    if (warp == 0 && lane < 2 * kHeadTiles) shared.weights[lane / kHeadTiles].changed[lane % kHeadTiles] = 0;
+    if (range.begin < range.end) {
+      for (int i = 0; i < 3; ++i) start(range.begin + i);
+      add_slices(range.begin);
+      wait_copies<2>();  // the first is there
+      sync_threads(kFirstBarrier, kWeightThreads);
+      make(range.begin);
+    }
+    for (uint32_t page = range.begin; page < range.end; ++page) {
+      wait_copies<1>();  // the next one is there
+      meet();
+      start(page + 3);
+      make(page + 1);
+    }
+    const float sum = weights.sum();
+    if (lane % 4 == 0) shared.sums[warp][lane / 4] = sum;
+    meet();
+    if (code_slice != 0 || warp >= kHeadTiles || lane % 4 != 0 || head > last_head) return;
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < kWeightWarps; w += kHeadTiles) total += shared.sums[warp + w][lane / 4];
+    params.states[number * params.query_heads() + head] = {weights.level(), total};
+  }
+
+  // All warps, whatever they do: before each page, when its bits and weights are there, and at the end.
+  __device__ __forceinline__ static void meet() { sync_threads(kPageBarrier, 32 * kValueWarps); }
+
+  // After those of commvq_weights.cuh.
+  static constexpr int kFirstBarrier = 1 + kHeadTiles, kPageBarrier = kFirstBarrier + 1;
+};
+
+constexpr int kRowBytes = 4 * (RowPart::kFloats + RowPart::kStateFloats);
+constexpr int kSharedBytes = sizeof(PageShared) > kRowBytes ? sizeof(PageShared) : kRowBytes;
+
+// Blocks for rows come first: they have nothing to wait for.
+__global__ void __launch_bounds__(32 * kValueWarps, 1) value_kernel(const __grid_constant__ CommVqParams params) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  let_next_grid_start();
+  const int rows = params.tables.kv_heads * params.row_blocks;
+  if (static_cast<int>(blockIdx.x) < rows * params.count) {
+    const int sequence = blockIdx.x / rows;
+    float* const out = params.row_states + int64_t{blockIdx.x} * row_state_floats(params.tables.head_dim);
+    auto* const floats = reinterpret_cast<float*>(shared);
+    RowPart(params, sequence, blockIdx.x % rows, floats).run(floats + RowPart::kFloats, out);
     return;
   }
-  const int head_rows = blockIdx.x * gridDim.y + blockIdx.y;  // kv head * row blocks + row block
-  if (head_rows >= params.tables.kv_heads * params.row_blocks) return;
-  const int64_t state = int64_t{sequence} * params.tables.kv_heads * params.row_blocks + head_rows;
-  RowPart(params, sequence, head_rows, shared.rows)
-      .run(shared.rows + RowPart::kFloats, params.row_states + state * row_state_floats(params.tables.head_dim));
+  const int block = blockIdx.x - rows * params.count, columns = params.code_slices * params.head_blocks;
+  const PagePart part(params, block % columns, block / columns % params.splits, block / columns / params.splits,
+                      *reinterpret_cast<PageShared*>(shared));
+  wait_for_grids_before();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < kMultiplyWarps) {
+    part.multiply(warp, lane);
+  } else {
+    part.make_weights(warp - kMultiplyWarps, lane);
+  }
 }
 
 }  // namespace
 
+cudaError_t prepare_values(bool* overlaps) { return prepare_kernel(value_kernel, kSharedBytes, overlaps); }
+
 cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream) {
-  const dim3 grid(params.row_columns + params.splits, params.code_slices * params.head_blocks, params.count);
-  value_kernel<<<grid, 32 * kValueWarps, 0, stream>>>(params);
-  return cudaGetLastError();
+  const int blocks = params.count * (params.tables.kv_heads * params.row_blocks +
+                                     params.splits * params.code_slices * params.head_blocks);
+  return launch_kernel(value_kernel, {dim3(blocks), 32 * kValueWarps, kSharedBytes, params.overlaps}, params, stream);
 }
 
 }  // namespace kvasir::cuda
