@@ -248,7 +248,8 @@ struct PagePart {
 constexpr int kRowBytes = 4 * (RowPart::kFloats + RowPart::kStateFloats);
 constexpr int kSharedBytes = sizeof(PageShared) > kRowBytes ? sizeof(PageShared) : kRowBytes;
 
-// Blocks for rows come first: they have nothing to wait for.
+// Blocks for rows come first. They need no scores, and the launch that makes them, without which this one does not
+// start, has waited for all before it.
 __global__ void __launch_bounds__(32 * kValueWarps, 1) value_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(16) uint8_t shared[];
   let_next_grid_start();
