@@ -239,6 +239,7 @@ class ValueEncoder {
   void encode(const float* rows, int64_t tokens, uint8_t* bits) const;
 
   struct Impl;
+  const Impl& impl() const { return *impl_; }
 
  private:
   ValueEncoder();

@@ -1,5 +1,6 @@
 #include "commvq/page_models.h"
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "commvq/fixed_tables.h"
 #include "commvq/key_codebook.h"
 #include "commvq/value_codebook.h"
+#include "commvq/value_encoder.h"
 #include "kvasir/error.h"
 
 namespace kvasir::commvq {
@@ -19,12 +21,13 @@ namespace {
 
 class KeyPages : public KeyModel {
  public:
-  KeyPages(const KeyCodebook& codebook, int refinements) : codebook_(codebook.share()), refinements_(refinements) {
+  KeyPages(const KeyCodebook& codebook, int times) : codebook_(codebook.share()) {
     const KeyShape& shape = codebook_->impl().shape;
     page = {shape.kv_heads, shape.stages, shape.index_bits()};
     head_dim = shape.head_dim;
     entries = shape.entries;
     pairs = shape.pairs;
+    refinements = times;
     const size_t chunks = static_cast<size_t>(shape.kv_heads) * (head_dim / kChunk) * shape.stages;
     memory_ = make_aligned<uint16_t>(chunks * entries * kChunk);
     tables = memory_.get();
@@ -57,7 +60,7 @@ class KeyPages : public KeyModel {
         to_planar(pairs, head_dim, rows + t * width + static_cast<size_t>(head) * head_dim, row);
         for (int c = 0; c < head_dim; ++c) row[c] /= divisors[t];
       }
-      codebook_->impl().encode_head(head, normal, head_dim, kPageTokens, refinements_, out + page.head_offset(head));
+      codebook_->impl().encode_head(head, normal, head_dim, kPageTokens, refinements, out + page.head_offset(head));
     }
     const size_t end = page.head_offset(page.kv_heads);
     std::fill(out + end, out + page.bytes(), uint8_t{0});
@@ -86,18 +89,30 @@ class KeyPages : public KeyModel {
 
  private:
   const std::unique_ptr<const KeyCodebook> codebook_;
-  const int refinements_;
   AlignedArray<uint16_t> memory_;
   FixedTablesMemory fixed_;
 };
 
 class ValuePages : public ValueModel {
  public:
-  ValuePages(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips, int heads, int dim)
-      : codebook_(codebook.share()), encoder_(encoder ? encoder->share() : nullptr), flips_(flips) {
+  ValuePages(const ValueCodebook& codebook, const ValueEncoder* encoder, int most_flips, int heads, int dim)
+      : codebook_(codebook.share()), encoder_(encoder ? encoder->share() : nullptr) {
     page = {codebook.codes()};
     kv_heads = heads;
     head_dim = dim;
+    thresholds = codebook_->impl().thresholds.data();
+    flips = encoder ? most_flips : std::numeric_limits<int>::max();
+    if (encoder) {
+      const EncoderWeights& weights = encoder_->impl().weights;
+      network = ValueNetwork{weights.hidden,
+                             weights.scale.data(),
+                             weights.norm_weight.data(),
+                             weights.norm_bias.data(),
+                             weights.first_weight.data(),
+                             weights.first_bias.data(),
+                             weights.second_weight.data(),
+                             weights.second_bias.data()};
+    }
     memory_ = make_aligned<uint16_t>(static_cast<size_t>(heads) * codebook.codes() * dim);
     tables = memory_.get();
     for (int head = 0; head < heads; ++head) {
@@ -115,7 +130,7 @@ class ValuePages : public ValueModel {
     auto* gains = reinterpret_cast<uint16_t*>(out);
     if (encoder_) {
       encoder_->encode(rows, kPageTokens, bits.data());
-      codebook_->refine(rows, kPageTokens, flips_, bits.data(), gains);
+      codebook_->refine(rows, kPageTokens, flips, bits.data(), gains);
     } else {
       codebook_->encode(rows, kPageTokens, bits.data(), gains);
     }
@@ -152,7 +167,6 @@ class ValuePages : public ValueModel {
  private:
   const std::unique_ptr<const ValueCodebook> codebook_;
   const std::unique_ptr<const ValueEncoder> encoder_;
-  const int flips_;
   AlignedArray<uint16_t> memory_;
 };
 

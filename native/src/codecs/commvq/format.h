@@ -22,17 +22,17 @@ struct KeyPage {
   int stages;
   int index_bits;  // of a and of b: 4, 5 or 6
 
-  size_t stage_bytes() const { return static_cast<size_t>(kPageTokens) * 2 * index_bits / 8; }
-  size_t head_bytes() const { return stages * stage_bytes(); }
-  size_t head_offset(int kv_head) const { return kScaleBytes + kv_head * head_bytes(); }
-  size_t bytes() const { return (head_offset(kv_heads) + 63) / 64 * 64; }
+  KVASIR_HOST_DEVICE size_t stage_bytes() const { return static_cast<size_t>(kPageTokens) * 2 * index_bits / 8; }
+  KVASIR_HOST_DEVICE size_t head_bytes() const { return stages * stage_bytes(); }
+  KVASIR_HOST_DEVICE size_t head_offset(int kv_head) const { return kScaleBytes + kv_head * head_bytes(); }
+  KVASIR_HOST_DEVICE size_t bytes() const { return (head_offset(kv_heads) + 63) / 64 * 64; }
 };
 
 struct ValuePage {
   int codes;  // a multiple of 16
 
-  CodePlane plane() const { return {1, 0, kPageTokens, codes}; }
-  size_t bytes() const { return kScaleBytes + plane().bytes(); }
+  KVASIR_HOST_DEVICE CodePlane plane() const { return {1, 0, kPageTokens, codes}; }
+  KVASIR_HOST_DEVICE size_t bytes() const { return kScaleBytes + plane().bytes(); }
 };
 
 }  // namespace kvasir::commvq

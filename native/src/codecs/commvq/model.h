@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "codecs/commvq/format.h"
 #include "codecs/page_format.h"
@@ -36,6 +37,7 @@ class KeyModel : public PageModel {
   // z_a and, times i, that of z_b.
   const uint16_t* tables;
   FixedTables fixed;
+  int refinements = 0;  // as KeyCodebook::encode takes them
 
   // The tables of a chunk, stage by stage.
   const uint16_t* chunk_tables(int kv_head, int chunk) const {
@@ -48,6 +50,14 @@ class KeyModel : public PageModel {
   }
 };
 
+// The weights of a ValueEncoder, as it takes them.
+struct ValueNetwork {
+  int hidden;
+  const float *scale, *norm_weight, *norm_bias;  // [width]
+  const float *first_weight, *first_bias;        // [hidden][width], [hidden]
+  const float *second_weight, *second_bias;      // [2 * codes][hidden], [2 * codes]
+};
+
 class ValueModel : public PageModel {
  public:
   ValuePage page;
@@ -55,6 +65,11 @@ class ValueModel : public PageModel {
   int head_dim;
   // [kv_heads][codes][head_dim], float16.
   const uint16_t* tables;
+  // How encoding finds bits: by the thresholds ([codes]), or by the network where there is one; then by flips of a
+  // token, at most so many.
+  const float* thresholds = nullptr;
+  std::optional<ValueNetwork> network;
+  int flips = 0;
 
   const uint16_t* row(int kv_head, int code) const {
     return tables + (static_cast<size_t>(kv_head) * page.codes + code) * head_dim;

@@ -160,10 +160,18 @@ void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads,
   if (layer_.labels()) return encode_patterns(pages, tables, static_cast<const CudaLayerState&>(*state));
   const bool keys = layer_.kind(Side::kKeys) == SideKind::kCodes;
   const bool values = layer_.kind(Side::kValues) == SideKind::kCodes;
-  const bool tiers = layer_.kind(Side::kKeys) == SideKind::kTiered;
-  if ((!keys && !tiers) || !values) encode_here(pages, heads, tables);
-  if (tiers) encode_tiered_parts(pages);
+  if (sealed_here(Side::kKeys) || sealed_here(Side::kValues)) encode_here(pages, heads, tables);
+  if (layer_.kind(Side::kKeys) == SideKind::kTiered) encode_tiered_parts(pages);
   if (keys || values) encode_on_device(pages, keys, values);
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    if (layer_.kind(side) == SideKind::kCommVq) encode_commvq(side, pages);
+  }
+}
+
+void CudaAppend::encode_commvq(Side side, const std::vector<NewPage>& pages) {
+  std::vector<uint8_t*> parts;
+  for (const NewPage& page : pages) parts.push_back(page.data + page.view->part_offset(side, 0));
+  layer_.commvq_sealer().seal(side, staging_, parts, arena_, stream_);
 }
 
 void CudaAppend::encode_tiers(const std::vector<NewPage>& pages) {
@@ -241,8 +249,6 @@ void CudaAppend::encode_on_device(const std::vector<NewPage>& pages, bool keys, 
 
 void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]) {
   const int parts = plan_.shapes[0].parts();
-  const SideKind kinds[2] = {layer_.kind(Side::kKeys), layer_.kind(Side::kValues)};
-  const bool here[2] = {kinds[0] != SideKind::kCodes && kinds[0] != SideKind::kTiered, kinds[1] != SideKind::kCodes};
   const auto bytes_of = [](const NewPage& page) {
     const PageShape& shape = *page.view->shape;
     return shape.varies() ? page.view->offsets[shape.parts()] : shape.bytes();
@@ -259,7 +265,7 @@ void CudaAppend::encode_here(const std::vector<NewPage>& pages, const PartHeads&
     const auto page = static_cast<size_t>(task / parts);
     const auto [side, kv_head] = place_of(task % parts);
     const int index = static_cast<int>(side);
-    if (!here[index]) return;
+    if (!sealed_here(side)) return;
     encode_part(pages[page], side, kv_head, heads.head(plan_.attention, task / parts, index, kv_head), tables[index],
                 canonical[page].data() + pages[page].view->part_offset(side, kv_head));
   });

@@ -38,12 +38,15 @@ class CudaAppend : public Append {
   // Input rows that become sinks.
   int64_t new_sinks() const;
   size_t side_halves() const;
+  // Patterns where pages are not fragments: the only pages that the device has no encoder for.
+  bool sealed_here(Side side) const { return layer_.kind(side) == SideKind::kPattern; }
   void encode_on_device(const std::vector<NewPage>& pages, bool keys, bool values);
   void encode_patterns(const std::vector<NewPage>& pages, const SideTable (&tables)[2], const CudaLayerState& state);
   TieredSealRequest tiered_request() const;
   TierChoices choices() const;
   void encode_tiers(const std::vector<NewPage>& pages);
   void encode_tiered_parts(const std::vector<NewPage>& pages);
+  void encode_commvq(Side side, const std::vector<NewPage>& pages);
   void encode_here(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2]);
   const DeviceLayer& layer_;
   DeviceArena& arena_;

@@ -135,6 +135,8 @@ void DeviceLayer::upload_tables(DeviceArena& arena, cudaStream_t stream) {
     const auto& model = static_cast<const commvq::ValueModel&>(*plan.attention.formats[1].model);
     plain_tables_[1] = upload(arena, model.tables, plain_table_bytes(model), stream);
   }
+  const uint16_t* const tables[2] = {plain_tables(Side::kKeys), plain_tables(Side::kValues)};
+  if (tables[0] || tables[1]) commvq_sealer_.emplace(plan, tables, arena, stream);
 }
 
 DecodeShape DeviceLayer::decode_shape(int sequences) const {

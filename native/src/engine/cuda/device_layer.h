@@ -3,8 +3,10 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "engine/cuda/commvq_sealer.h"
 #include "engine/cuda/device_arena.h"
 #include "engine/layer_plan.h"
 #include "kernels/cuda/commvq_decode.h"
@@ -84,6 +86,8 @@ class DeviceLayer {
   const double* frequencies() const { return frequencies_.as<double>(); }
   const uint8_t* key_tables() const { return key_tables_.as<uint8_t>(); }  // of commvq's attention
   const uint16_t* plain_tables(Side side) const { return plain_tables_[static_cast<int>(side)].as<uint16_t>(); }
+  // For sides of SideKind::kCommVq.
+  const CommVqSealer& commvq_sealer() const { return *commvq_sealer_; }
 
  private:
   int64_t tile_bytes() const { return RowTileLayout{plan_->attention.head_dim}.bytes(); }
@@ -101,6 +105,7 @@ class DeviceLayer {
   int window_tiles_ = 0;
   KeyTableLayout key_layout_ = {};
   DeviceScratch key_scaling_, frequencies_, key_tables_, plain_tables_[2];
+  std::optional<CommVqSealer> commvq_sealer_;
 };
 
 }  // namespace kvasir::cuda

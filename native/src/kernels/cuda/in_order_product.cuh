@@ -1,0 +1,177 @@
+// out[m][n] = sum over k of left[m][k] * right[n][k], the terms added one by one from k = 0 on and never fused with
+// their products: what commvq::multiply makes, bit for bit. For files that are compiled without contraction.
+//
+// Tensor cores and fused additions round otherwise, so this runs at half of the rate of float32. A block makes 64 by 64
+// sums, a thread 4 by 4 of them; both matrices pass through shared memory 16 terms at a time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/mma.cuh"
+
+namespace kvasir::cuda {
+
+// Matrices. at(row, k): four terms from k on, a multiple of 4. kAcross: rows stand together, not terms. kBits: all are
+// 0 or 1, so that products are exact and may be fused.
+
+struct FloatMatrix {
+  static constexpr bool kAcross = false, kBits = false;
+  const float* elements;
+  int64_t stride;
+
+  __device__ __forceinline__ float4 at(int64_t row, int k) const {
+    return __ldg(reinterpret_cast<const float4*>(elements + row * stride + k));
+  }
+};
+
+// A bit for each term, 32 in a word.
+struct BitMatrix {
+  static constexpr bool kAcross = false, kBits = true;
+  const uint32_t* words;
+  int64_t stride;
+
+  __device__ __forceinline__ float4 at(int64_t row, int k) const {
+    const uint32_t bits = words[row * stride + k / 32] >> k % 32;
+    const auto term = [&](int i) { return (bits >> i & 1) != 0 ? 1.0f : 0.0f; };
+    return make_float4(term(0), term(1), term(2), term(3));
+  }
+};
+
+// A value codebook as commvq::ValueModel has it: its rows,
+struct TableRows {
+  static constexpr bool kAcross = false, kBits = false;
+  const uint16_t* tables;
+  int codes, head_dim;
+
+  __device__ __forceinline__ float4 at(int64_t code, int channel) const {
+    const int64_t row = static_cast<int64_t>(channel / head_dim) * codes + code;
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(tables + row * head_dim + channel % head_dim));
+    const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
+    return make_float4(low.x, low.y, high.x, high.y);
+  }
+};
+
+// and its columns.
+struct TableColumns {
+  static constexpr bool kAcross = true, kBits = false;
+  const uint16_t* tables;
+  int codes, head_dim;
+
+  __device__ __forceinline__ float4 at(int64_t channel, int code) const {
+    const uint16_t* const first =
+        tables + (channel / head_dim * codes + code) * head_dim + static_cast<int>(channel % head_dim);
+    const auto term = [&](int i) { return halves_to_floats(__ldg(first + i * head_dim)).x; };
+    return make_float4(term(0), term(1), term(2), term(3));
+  }
+};
+
+namespace in_order {
+
+constexpr int kThreads = 256;
+constexpr int kSize = 64;   // rows of a block, of both matrices
+constexpr int kTerms = 16;  // in shared memory at a time
+constexpr int kSide = 4;    // of a thread
+constexpr int kStride = kSize + 4;
+
+// One matrix on its way through shared memory.
+template <class Matrix>
+class Panel {
+ public:
+  __device__ Panel(const Matrix& matrix, int64_t first, int64_t rows)
+      : matrix_(matrix),
+        row_(static_cast<int>(Matrix::kAcross ? threadIdx.x % kSize : threadIdx.x / 4)),
+        term_(static_cast<int>(4 * (Matrix::kAcross ? threadIdx.x / kSize : threadIdx.x % 4))),
+        from_(first + row_),
+        present_(from_ < rows) {}
+
+  __device__ __forceinline__ void fetch(int k, int depth) {
+    const bool there = present_ && k + term_ < depth;
+    waiting_ = there ? matrix_.at(from_, k + term_) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+  __device__ __forceinline__ void put(float (&to)[kTerms][kStride]) const {
+    to[term_][row_] = waiting_.x;
+    to[term_ + 1][row_] = waiting_.y;
+    to[term_ + 2][row_] = waiting_.z;
+    to[term_ + 3][row_] = waiting_.w;
+  }
+
+ private:
+  const Matrix matrix_;
+  const int row_, term_;
+  const int64_t from_;
+  const bool present_;
+  float4 waiting_;
+};
+
+template <class Left, class Right, class Store>
+__global__ void __launch_bounds__(kThreads)
+    multiply(Left left, int64_t rows, Right right, int columns, int depth, Store store) {
+  __shared__ float lefts[2][kTerms][kStride], rights[2][kTerms][kStride];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = (warp % 2 * 8 + lane % 8) * kSide, column = (warp / 2 * 4 + lane / 8) * kSide;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kSize;
+  const int first_column = static_cast<int>(blockIdx.y) * kSize;
+  Panel<Left> left_panel(left, first_row, rows);
+  Panel<Right> right_panel(right, first_column, columns);
+  left_panel.fetch(0, depth);
+  right_panel.fetch(0, depth);
+  float sums[kSide][kSide] = {};
+  for (int k = 0, buffer = 0; k < depth; k += kTerms, buffer ^= 1) {
+    left_panel.put(lefts[buffer]);
+    right_panel.put(rights[buffer]);
+    __syncthreads();
+    if (k + kTerms < depth) {
+      left_panel.fetch(k + kTerms, depth);
+      right_panel.fetch(k + kTerms, depth);
+    }
+#pragma unroll
+    for (int i = 0; i < kTerms; ++i) {
+      const float4 x = *reinterpret_cast<const float4*>(&lefts[buffer][i][row]);
+      const float4 y = *reinterpret_cast<const float4*>(&rights[buffer][i][column]);
+      const float xs[kSide] = {x.x, x.y, x.z, x.w}, ys[kSide] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+      for (int r = 0; r < kSide; ++r) {
+#pragma unroll
+        for (int c = 0; c < kSide; ++c) {
+          if constexpr (Left::kBits) {
+            sums[r][c] = fmaf(xs[r], ys[c], sums[r][c]);
+          } else {
+            sums[r][c] += xs[r] * ys[c];
+          }
+        }
+      }
+    }
+  }
+  if (first_column + column >= columns) return;
+#pragma unroll
+  for (int r = 0; r < kSide; ++r) {
+    const float4 four = make_float4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+    if (first_row + row + r < rows) store(first_row + row + r, first_column + column, four);
+  }
+}
+
+}  // namespace in_order
+
+// Where sums go: store(row, first of four columns, sums).
+struct StoreFloats {
+  float* out;
+  int64_t stride;
+
+  __device__ __forceinline__ void operator()(int64_t row, int column, const float4& four) const {
+    *reinterpret_cast<float4*>(out + row * stride + column) = four;
+  }
+};
+
+// columns and depth: multiples of 4.
+template <class Left, class Right, class Store>
+cudaError_t in_order_product(const Left& left, int64_t rows, const Right& right, int columns, int depth,
+                             const Store& store, cudaStream_t stream) {
+  using namespace in_order;
+  const dim3 grid(static_cast<unsigned>((rows + kSize - 1) / kSize), static_cast<unsigned>((columns + kSize - 1) / kSize));
+  multiply<<<grid, kThreads, 0, stream>>>(left, rows, right, columns, depth, store);
+  return cudaGetLastError();
+}
+
+}  // namespace kvasir::cuda
