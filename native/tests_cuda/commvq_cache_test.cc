@@ -56,7 +56,8 @@ CachePointer make_cache(const Setting& s, const commvq_seal::Scene& scene, const
   config->set_heads(0, kGroup * books.kv_heads, books.kv_heads, books.head_dim);
   const std::string codecs[2] = {s.keys, s.values};
   for (int side = 0; side < 2; ++side) {
-    config->set_codec(0, static_cast<Side>(side), codecs[side].c_str(), codecs[side] == "commvq" ? s.bits : s.other_bits);
+    config->set_codec(0, static_cast<Side>(side), codecs[side].c_str(),
+                      codecs[side] == "commvq" ? s.bits : s.other_bits);
   }
   if (codecs[0] == "commvq") {
     std::vector<double> frequencies;
@@ -138,8 +139,8 @@ class Pair {
       for (const Side side : {Side::kKeys, Side::kValues}) {
         const std::string difference =
             page_case::difference(page_of(*there_, id, page, side), page_of(*here_, id, page, side));
-        CHECK(difference.empty(),
-              setting_.describe() << " page " << page << " side " << static_cast<int>(side) << ": " << difference);
+        CHECK(difference.empty(), setting_.describe()
+                                      << " page " << page << " side " << static_cast<int>(side) << ": " << difference);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "commvq/page_models.h"
+#include "kvasir/config.h"
 #include "reference/half.h"
 
 namespace commvq_seal {
@@ -18,6 +19,14 @@ using reference::ComplexRow;
 const double kUnit = std::ldexp(1.0, -24);  // of a float32 rounding, relative
 
 float half_number(double x) { return static_cast<float>(reference::half_value(reference::half_nearest(x))); }
+
+// What a judge says: all of it as text.
+template <class... Words>
+std::string said(const Words&... words) {
+  std::ostringstream text;
+  (text << ... << words);
+  return text.str();
+}
 
 double half_at(const std::vector<uint8_t>& bytes, size_t at) {
   uint16_t bits;
@@ -32,8 +41,7 @@ struct Centres {
   std::vector<ComplexRow> table;
   double longest = 0.0;
 
-  Centres(const float* planar, int entries, int head_dim)
-      : table(reference::complex_table(planar, entries, head_dim)) {
+  Centres(const float* planar, int entries, int head_dim) : table(reference::complex_table(planar, entries, head_dim)) {
     for (const ComplexRow& z : table) longest = std::max(longest, length(z));
   }
   double distance(const ComplexRow& x, int a, int b) const {
@@ -131,10 +139,10 @@ void Scene::make_rows() {
         double x = normal(random) * size * (c % 29 == 3 ? 5.0 : 1.0);
         if (t % 128 == 5) x = 0.0;
         if (t % 128 == 6) x = std::ldexp(static_cast<double>(c % 3) - 1.0, -24);
-        if (t % 128 == 7) x = c % 2 == 0 ? 65504.0 : -65504.0;
+        if (t % 128 == 7) x = (c % 2 == 0 ? 1.0 : -1.0) * kvasir::kMaxMagnitude;
         if (t % 128 == 8) x = c == 17 ? 3.0 : 0.0;
         if (t % 128 == 9) x = side == 1 ? value_table_[c] : x;
-        rows[side].push_back(half_number(std::clamp(x, -65504.0, 65504.0)));
+        rows[side].push_back(half_number(std::clamp(x, -1.0 * kvasir::kMaxMagnitude, 1.0 * kvasir::kMaxMagnitude)));
       }
     }
   }
@@ -180,18 +188,21 @@ ComplexRow Scene::normal_key(int page, int token, int head, double norm) const {
   return x;
 }
 
-void Scene::judge_keys(const std::string& who, int page, const std::vector<uint8_t>& part) const {
+std::string Scene::judge_keys(int page, const std::vector<uint8_t>& part) const {
   const Setting& s = setting;
   const size_t used = 256 + static_cast<size_t>(s.kv_heads) * s.stages * 128 * 2 * keys().page.index_bits / 8;
-  CHECK(part.size() == (used + 63) / 64 * 64, who << ": " << part.size() << " bytes");
-  for (size_t i = used; i < part.size(); ++i) CHECK(part[i] == 0, who << ": padding " << int{part[i]} << " at " << i);
+  if (part.size() != (used + 63) / 64 * 64) return said(part.size(), " bytes");
+  for (size_t i = used; i < part.size(); ++i) {
+    if (part[i] != 0) return said("padding ", int{part[i]}, " at ", i);
+  }
   for (int t = 0; t < 128; ++t) {
     double square = 0.0;
     for (int c = 0; c < s.width(); ++c) square += std::pow(double{row(0, page, t)[c]}, 2) / s.width();
     const double exact = std::sqrt(square), norm = half_at(part, 2 * t);
     // Rounded to float32 on its way.
-    CHECK(std::fabs(norm - exact) <= reference::half_spacing(exact) / 2 + exact * kUnit,
-          who << ": norm " << norm << " of " << exact << " at token " << t);
+    if (!(std::fabs(norm - exact) <= reference::half_spacing(exact) / 2 + exact * kUnit)) {
+      return said("token ", t, ": norm ", norm, ", not ", exact);
+    }
   }
   for (int head = 0; head < s.kv_heads; ++head) {
     std::vector<Centres> stages;
@@ -203,7 +214,7 @@ void Scene::judge_keys(const std::string& who, int page, const std::vector<uint8
       const ComplexRow x = normal_key(page, t, head, half_at(part, 2 * t));
       // What the stages before leave over; of a refined key, what all others do.
       ComplexRow rest = x;
-      double longest = length(x), most = 0.0;
+      double longest = length(x);
       for (const Centres& stage : stages) longest += 2 * stage.longest;
       for (int r = 0; r < s.stages; ++r) {
         const auto code = reference::key_code(part.data() + 256, s.kv_heads, s.stages, s.entries, t, head, r);
@@ -213,16 +224,18 @@ void Scene::judge_keys(const std::string& who, int page, const std::vector<uint8
           const double z = stages[r].longest, size = length(rest);
           const double scores = 4 * s.head_dim * size * z + 3 * (4 * z * z + 4 * size * z);
           const double changes = 4 * z * longest * (s.stages * (2 * s.refinements + 1) + 1);
-          most = 2 * kUnit * (scores + changes);
+          const double most = 2 * kUnit * (scores + changes);
           const double got = stages[r].distance(rest, code.a, code.b), least = stages[r].least(rest);
-          CHECK(got <= least + most, who << ": token " << t << " head " << head << " stage " << r << " has " << got
-                                         << ", not " << least);
+          if (!(got <= least + most)) {
+            return said("token ", t, " head ", head, " stage ", r, ": distance ", got, ", not ", least);
+          }
         }
         const ComplexRow centre = reference::centre(stages[r].table, code.a, code.b);
         for (size_t j = 0; j < rest.size(); ++j) rest[j] -= centre[j];
       }
     }
   }
+  return "";
 }
 
 double Scene::key_error(int page, const std::vector<uint8_t>& part) const {
@@ -270,11 +283,10 @@ std::vector<double> sum_of(const std::vector<int>& bits, const std::vector<float
 
 }  // namespace
 
-void Scene::judge_values(const std::string& who, int page, const std::vector<uint8_t>& part) const {
+std::string Scene::judge_values(int page, const std::vector<uint8_t>& part) const {
   const size_t width = setting.width();
-  CHECK(part.size() == 256 + 16 * static_cast<size_t>(setting.codes), who << ": " << part.size() << " bytes");
+  if (part.size() != 256 + 16 * static_cast<size_t>(setting.codes)) return said(part.size(), " bytes");
   for (int t = 0; t < 128; ++t) {
-    const std::string here = who + ": token " + std::to_string(t);
     const float* x = row(1, page, t);
     const std::vector<int> bits = bits_of(part, setting.codes, t);
     const std::vector<double> sum = sum_of(bits, value_table_, width);
@@ -292,17 +304,19 @@ void Scene::judge_values(const std::string& who, int page, const std::vector<uin
     const double gain = square > 0.0 ? std::clamp(product / square, -65504.0, 65504.0) : 0.0;
     const double slack =
         square > 0.0 ? std::sqrt(off) * (std::sqrt(x_square) / square + 2 * std::fabs(gain) / std::sqrt(square)) : 0.0;
-    CHECK(std::fabs(half_at(part, 2 * t) - gain) <=
-              reference::half_spacing(gain) / 2 + std::fabs(gain) * kUnit + 2 * slack,
-          here << ": gain " << half_at(part, 2 * t) << ", not " << gain);
-    if (setting.hidden == 0) judge_descent(here, x, bits, sum);
-    if (setting.hidden > 0 && setting.flips == 0) judge_network(here, x, bits);
+    const double most = reference::half_spacing(gain) / 2 + std::fabs(gain) * kUnit + 2 * slack;
+    std::string complaint;
+    if (setting.hidden == 0) complaint = judge_descent(x, bits, sum);
+    if (setting.hidden > 0 && setting.flips == 0) complaint = judge_network(x, bits);
+    if (!(std::fabs(half_at(part, 2 * t) - gain) <= most))
+      complaint = said("gain ", half_at(part, 2 * t), ", not ", gain);
+    if (!complaint.empty()) return said("token ", t, ": ", complaint);
   }
+  return "";
 }
 
 // No flip lowers the error by more than what rounding hides.
-void Scene::judge_descent(const std::string& who, const float* x, const std::vector<int>& bits,
-                          const std::vector<double>& sum) const {
+std::string Scene::judge_descent(const float* x, const std::vector<int>& bits, const std::vector<double>& sum) const {
   const size_t width = setting.width();
   double square = 0.0, all = 0.0;
   for (size_t c = 0; c < width; ++c) square += double{x[c]} * x[c] / width;
@@ -321,12 +335,13 @@ void Scene::judge_descent(const std::string& who, const float* x, const std::vec
     // as many more. It is never above |row| (|x| + sum of all |rows|).
     const double size = std::sqrt(own[n]) * (std::sqrt(1.0 * width) + all);
     const double hidden = 1e-6 * own[n] + 4 * kUnit * (width + 4.0 * bits.size()) * size;
-    CHECK(change >= -hidden, who << ": bit " << n << " would change the error by " << change << " of " << own[n]);
+    if (!(change >= -hidden)) return said("flipping bit ", n, " would change the error by ", change, " of ", own[n]);
   }
+  return "";
 }
 
 // Each class has the largest of its logits, up to what float32 makes of them.
-void Scene::judge_network(const std::string& who, const float* x, const std::vector<int>& bits) const {
+std::string Scene::judge_network(const float* x, const std::vector<int>& bits) const {
   const size_t width = setting.width(), hidden = setting.hidden;
   const std::vector<double> logits = network_.logits(x), input = network_.standardised(x);
   std::vector<double> middle, middle_off;
@@ -355,8 +370,9 @@ void Scene::judge_network(const std::string& who, const float* x, const std::vec
       const int* wanted = reference::kClassBits[i % 4];
       if (bits[2 * pair] == wanted[0] && bits[2 * pair + 1] == wanted[1]) got = logits[i];
     }
-    CHECK(got >= most - 2 * off, who << ": pair " << pair << " has a logit of " << got << ", not " << most);
+    if (!(got >= most - 2 * off)) return said("pair ", pair, " has a logit of ", got, ", not ", most);
   }
+  return "";
 }
 
 double Scene::value_error(int page, const std::vector<uint8_t>& part) const {

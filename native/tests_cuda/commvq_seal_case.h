@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "codecs/commvq/model.h"
 #include "kvasir/commvq.h"
 #include "reference/commvq.h"
@@ -52,10 +51,10 @@ class Scene {
   // The part of a page as the host's codec makes it.
   std::vector<uint8_t> host_part(int side, int page) const;
 
-  // Reports, with `who` in front, what a part of a page must not be. Where bits are a network's alone, or all choices
-  // were a descent's, they are judged too.
-  void judge_keys(const std::string& who, int page, const std::vector<uint8_t>& part) const;
-  void judge_values(const std::string& who, int page, const std::vector<uint8_t>& part) const;
+  // What a part of a page must not be; empty where it is right. Bits are judged where they are the network's alone, or
+  // where descents had no limit.
+  std::string judge_keys(int page, const std::vector<uint8_t>& part) const;
+  std::string judge_values(int page, const std::vector<uint8_t>& part) const;
   // Squared error of all that a part stands for.
   double key_error(int page, const std::vector<uint8_t>& part) const;
   double value_error(int page, const std::vector<uint8_t>& part) const;
@@ -65,9 +64,8 @@ class Scene {
   void make_encoder();
   const float* row(int side, int page, int token) const;
   reference::ComplexRow normal_key(int page, int token, int head, double norm) const;
-  void judge_network(const std::string& who, const float* row, const std::vector<int>& bits) const;
-  void judge_descent(const std::string& who, const float* row, const std::vector<int>& bits,
-                     const std::vector<double>& sum) const;
+  std::string judge_network(const float* row, const std::vector<int>& bits) const;
+  std::string judge_descent(const float* row, const std::vector<int>& bits, const std::vector<double>& sum) const;
 
   std::vector<float> key_tables_, value_table_;  // as the codebooks took them, float16 numbers
   reference::Encoder network_;

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(256) cross_of(KeySearch search, float* cross) 
   for (int i = threadIdx.x; i < entries * entries; i += blockDim.x) {
     const int a = i % entries, b = i / entries;
     double sum = squares[a] + squares[b];
-    for (int c = 0; c < d; ++c) sum += -element(a, c) * (c < half ? 2.0 * element(b, half + c) : -2.0 * element(b, c - half));
+    for (int c = 0; c < d; ++c)
+      sum += -element(a, c) * (c < half ? 2.0 * element(b, half + c) : -2.0 * element(b, c - half));
     out[i] = static_cast<float>(sum);
   }
 }
@@ -464,7 +465,8 @@ cudaError_t seal_commvq_keys(const KeySearch& search, const CommVqSealRequest& r
     }
     return cudaGetLastError();
   };
-  return for_page_lists(request.parts, request.page_count, launch, pages_at_once(page_scratch(search), request.page_count));
+  return for_page_lists(request.parts, request.page_count, launch,
+                        pages_at_once(page_scratch(search), request.page_count));
 }
 
 }  // namespace kvasir::cuda

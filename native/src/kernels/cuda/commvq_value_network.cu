@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int width = tokens.kv_heads * tokens.head_dim;
   float* const row = out + token * width;
   double square = 0.0, sum = 0.0;
-  tokens.for_octets(token, lane, [&](int first, const float (&values)[8]) {
+  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
     for (int i = 0; i < 8; ++i) {
       const float x = values[i] / network.scale[first + i];
       row[first + i] = x;

@@ -8,10 +8,10 @@ namespace kvasir::cuda {
 
 // Scratch, by token. Bits: bit n of a token is bit n % 32 of word n / 32.
 struct ValueScratch {
-  float* sums;      // [tokens][width]
-  float* slopes;    // [tokens][codes]
-  uint32_t* bits;   // [tokens][words]
-  float* hidden;    // [tokens][network.hidden]
+  float* sums;     // [tokens][width]
+  float* slopes;   // [tokens][codes]
+  uint32_t* bits;  // [tokens][words]
+  float* hidden;   // [tokens][network.hidden]
   int64_t words;
 };
 

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32 * kWarps) take_rows(StagedTokens tokens, bo
   const double square = mean_square(tokens, token, lane);
   const float divisor = square > 0.0 ? static_cast<float>(sqrt(square)) : 1.0f;
   float* const row = sums + token * tokens.kv_heads * tokens.head_dim;
-  tokens.for_octets(token, lane, [&](int first, const float (&values)[8]) {
+  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
     for (int i = 0; i < 8; ++i) row[first + i] = (nothing ? 0.0f : row[first + i]) - values[i] / divisor;
   });
 }
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const float* const row = sums + token * tokens.kv_heads * tokens.head_dim;
   double product = 0.0, square = 0.0;
-  tokens.for_octets(token, lane, [&](int first, const float (&values)[8]) {
+  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
     for (int i = 0; i < 8; ++i) {
       const auto sum = static_cast<double>(row[first + i]);
       product += static_cast<double>(values[i]) * sum;
@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(32)
 int64_t words_of(const ValueSearch& search) { return (search.page.codes + 31) / 32; }
 
 size_t token_scratch(const ValueSearch& search) {
-  const size_t floats = static_cast<size_t>(search.width()) + search.page.codes +
-                        (search.has_network ? search.network.hidden : 0);
+  const size_t floats =
+      static_cast<size_t>(search.width()) + search.page.codes + (search.has_network ? search.network.hidden : 0);
   return sizeof(float) * floats + sizeof(uint32_t) * static_cast<size_t>(words_of(search));
 }
 

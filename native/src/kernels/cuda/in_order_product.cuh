@@ -169,7 +169,8 @@ template <class Left, class Right, class Store>
 cudaError_t in_order_product(const Left& left, int64_t rows, const Right& right, int columns, int depth,
                              const Store& store, cudaStream_t stream) {
   using namespace in_order;
-  const dim3 grid(static_cast<unsigned>((rows + kSize - 1) / kSize), static_cast<unsigned>((columns + kSize - 1) / kSize));
+  const dim3 grid(static_cast<unsigned>((rows + kSize - 1) / kSize),
+                  static_cast<unsigned>((columns + kSize - 1) / kSize));
   multiply<<<grid, kThreads, 0, stream>>>(left, rows, right, columns, depth, store);
   return cudaGetLastError();
 }

@@ -38,7 +38,7 @@ __device__ __forceinline__ double sum_over_warp(double x) {
 // The mean square of a token. All lanes.
 __device__ __forceinline__ double mean_square(const StagedTokens& tokens, int64_t token, int lane) {
   double sum = 0.0;
-  tokens.for_octets(token, lane, [&](int, const float (&values)[8]) {
+  tokens.for_octets(token, lane, [&](int, const float(&values)[8]) {
     for (const float x : values) sum += static_cast<double>(x) * static_cast<double>(x);
   });
   return sum_over_warp(sum) / (tokens.kv_heads * tokens.head_dim);
