@@ -43,7 +43,7 @@ public class kvasir implements InfoMapper {
         .put(new Info("kvasir::CacheConfig::impl").skip())
         .put(new Info("kvasir::KeyCodebook::Impl", "kvasir::KeyTrainer::Impl", "kvasir::ValueCodebook::Impl").skip())
         .put(new Info("kvasir::ValueFitter::Impl", "kvasir::ValueEncoder::Impl", "kvasir::ValueTrainer::Impl").skip())
-        .put(new Info("kvasir::KeyCodebook::impl", "kvasir::ValueCodebook::impl").skip())
+        .put(new Info("kvasir::KeyCodebook::impl", "kvasir::ValueCodebook::impl", "kvasir::ValueEncoder::impl").skip())
         // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
         .put(new Info("kvasir::CacheStats").purify());
   }
