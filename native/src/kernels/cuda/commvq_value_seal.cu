@@ -92,10 +92,11 @@ ValueScratch scratch_at(const ValueSearch& search, int64_t tokens, void* memory)
 cudaError_t seal(const ValueSearch& search, const PageList<uint8_t>& parts, const StagedTokens& staged, int64_t tokens,
                  const ValueScratch& scratch, cudaStream_t stream) {
   const int width = search.width(), codes = search.page.codes;
+  const ValueTable table(search.tables, codes, search.head_dim);
   const auto token_blocks = static_cast<unsigned>(tokens / kWarps);
   const auto sum_up = [&] {
     return in_order_product(BitMatrix{scratch.bits, scratch.words}, tokens,
-                            TableColumns{search.tables, codes, search.head_dim}, width, codes,
+                            TableColumns{table}, width, codes,
                             StoreFloats{scratch.sums, width}, stream);
   };
   cudaError_t error = cudaSuccess;
@@ -104,7 +105,7 @@ cudaError_t seal(const ValueSearch& search, const PageList<uint8_t>& parts, cons
     if (search.has_network) error = sum_up();
     if (error != cudaSuccess) return error;
     take_rows<<<token_blocks, 32 * kWarps, 0, stream>>>(staged, !search.has_network, scratch.sums);
-    error = in_order_product(FloatMatrix{scratch.sums, width}, tokens, TableRows{search.tables, codes, search.head_dim},
+    error = in_order_product(FloatMatrix{scratch.sums, width}, tokens, TableRows{table},
                              codes, width, StoreFloats{scratch.slopes, codes}, stream);
     if (error == cudaSuccess && !search.has_network) error = decide_bits(search, tokens, scratch, stream);
     if (error == cudaSuccess) error = flip_bits(search, tokens, scratch, stream);
@@ -133,7 +134,7 @@ size_t value_gram_bytes(const ValueSearch& search) {
 cudaError_t value_gram(const ValueSearch& search, float* gram, cudaStream_t stream) {
   if (!supported(search)) return cudaErrorInvalidValue;
   const int codes = search.page.codes;
-  const TableRows rows = {search.tables, codes, search.head_dim};
+  const TableRows rows = {ValueTable(search.tables, codes, search.head_dim)};
   const cudaError_t error =
       in_order_product(rows, codes, rows, codes, search.width(), StoreFloats{gram, codes}, stream);
   if (error != cudaSuccess) return error;

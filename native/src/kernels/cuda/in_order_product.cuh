@@ -2,7 +2,7 @@
 // their products: what commvq::multiply makes, bit for bit. For files that are compiled without contraction.
 //
 // Tensor cores and fused additions round otherwise, so this runs at half of the rate of float32. A block makes 64 by 64
-// sums, a thread 4 by 4 of them; both matrices pass through shared memory 16 terms at a time.
+// sums, a thread 8 by 4 of them; both matrices pass through shared memory 16 terms at a time.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -39,15 +39,28 @@ struct BitMatrix {
   }
 };
 
-// A value codebook as commvq::ValueModel has it: its rows,
+// A value codebook as commvq::ValueModel has it: [kv_heads][codes][head_dim].
+struct ValueTable {
+  const uint16_t* elements;
+  int codes, head_dim;
+  uint32_t per_head;  // 2^32 / head_dim, rounded up: quotients of numbers below 2^16 are exact
+
+  ValueTable(const uint16_t* elements, int codes, int head_dim)
+      : elements(elements), codes(codes), head_dim(head_dim), per_head(0xffffffffu / head_dim + 1) {}
+
+  __device__ __forceinline__ const uint16_t* at(int code, int channel) const {
+    const int head = static_cast<int>(__umulhi(static_cast<uint32_t>(channel), per_head));
+    return elements + (static_cast<int64_t>(head) * codes + code) * head_dim + (channel - head * head_dim);
+  }
+};
+
+// Its rows,
 struct TableRows {
   static constexpr bool kAcross = false, kBits = false;
-  const uint16_t* tables;
-  int codes, head_dim;
+  ValueTable table;
 
   __device__ __forceinline__ float4 at(int64_t code, int channel) const {
-    const int64_t row = static_cast<int64_t>(channel / head_dim) * codes + code;
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(tables + row * head_dim + channel % head_dim));
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(table.at(static_cast<int>(code), channel)));
     const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
     return make_float4(low.x, low.y, high.x, high.y);
   }
@@ -56,68 +69,76 @@ struct TableRows {
 // and its columns.
 struct TableColumns {
   static constexpr bool kAcross = true, kBits = false;
-  const uint16_t* tables;
-  int codes, head_dim;
+  ValueTable table;
 
   __device__ __forceinline__ float4 at(int64_t channel, int code) const {
-    const uint16_t* const first =
-        tables + (channel / head_dim * codes + code) * head_dim + static_cast<int>(channel % head_dim);
-    const auto term = [&](int i) { return halves_to_floats(__ldg(first + i * head_dim)).x; };
+    const uint16_t* const first = table.at(code, static_cast<int>(channel));
+    const auto term = [&](int i) { return halves_to_floats(__ldg(first + i * table.head_dim)).x; };
     return make_float4(term(0), term(1), term(2), term(3));
   }
 };
 
 namespace in_order {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kSize = 64;   // rows of a block, of both matrices
 constexpr int kTerms = 16;  // in shared memory at a time
-constexpr int kSide = 4;    // of a thread
-constexpr int kStride = kSize + 4;
+constexpr int kFour = 4;
+constexpr int kStride = kSize + kFour;
+constexpr int kFetches = kSize * kTerms / kFour / kThreads;  // of a thread, for one matrix
 
 // One matrix on its way through shared memory.
 template <class Matrix>
 class Panel {
  public:
-  __device__ Panel(const Matrix& matrix, int64_t first, int64_t rows)
-      : matrix_(matrix),
-        row_(static_cast<int>(Matrix::kAcross ? threadIdx.x % kSize : threadIdx.x / 4)),
-        term_(static_cast<int>(4 * (Matrix::kAcross ? threadIdx.x / kSize : threadIdx.x % 4))),
-        from_(first + row_),
-        present_(from_ < rows) {}
+  __device__ Panel(const Matrix& matrix, int64_t first, int64_t rows) : matrix_(matrix), first_(first), rows_(rows) {}
 
   __device__ __forceinline__ void fetch(int k, int depth) {
-    const bool there = present_ && k + term_ < depth;
-    waiting_ = there ? matrix_.at(from_, k + term_) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      const bool there = first_ + row(i) < rows_ && k + term(i) < depth;
+      waiting_[i] = there ? matrix_.at(first_ + row(i), k + term(i)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
   }
   __device__ __forceinline__ void put(float (&to)[kTerms][kStride]) const {
-    to[term_][row_] = waiting_.x;
-    to[term_ + 1][row_] = waiting_.y;
-    to[term_ + 2][row_] = waiting_.z;
-    to[term_ + 3][row_] = waiting_.w;
+#pragma unroll
+    for (int i = 0; i < kFetches; ++i) {
+      to[term(i)][row(i)] = waiting_[i].x;
+      to[term(i) + 1][row(i)] = waiting_[i].y;
+      to[term(i) + 2][row(i)] = waiting_[i].z;
+      to[term(i) + 3][row(i)] = waiting_[i].w;
+    }
   }
 
  private:
+  static constexpr int kGroups = kTerms / kFour;
+  __device__ static int row(int i) {
+    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
+    return Matrix::kAcross ? item % kSize : item / kGroups;
+  }
+  __device__ static int term(int i) {
+    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
+    return kFour * (Matrix::kAcross ? item / kSize : item % kGroups);
+  }
+
   const Matrix matrix_;
-  const int row_, term_;
-  const int64_t from_;
-  const bool present_;
-  float4 waiting_;
+  const int64_t first_, rows_;
+  float4 waiting_[kFetches];
 };
 
 template <class Left, class Right, class Store>
 __global__ void __launch_bounds__(kThreads)
     multiply(Left left, int64_t rows, Right right, int columns, int depth, Store store) {
   __shared__ float lefts[2][kTerms][kStride], rights[2][kTerms][kStride];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = (warp % 2 * 8 + lane % 8) * kSide, column = (warp / 2 * 4 + lane / 8) * kSide;
+  // A thread's rows are four and four, half of the block's apart, so that those of a warp stand together.
+  const int row = static_cast<int>(threadIdx.x) % 8 * kFour, column = static_cast<int>(threadIdx.x) / 8 * kFour;
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kSize;
   const int first_column = static_cast<int>(blockIdx.y) * kSize;
   Panel<Left> left_panel(left, first_row, rows);
   Panel<Right> right_panel(right, first_column, columns);
   left_panel.fetch(0, depth);
   right_panel.fetch(0, depth);
-  float sums[kSide][kSide] = {};
+  float sums[2 * kFour][kFour] = {};
   for (int k = 0, buffer = 0; k < depth; k += kTerms, buffer ^= 1) {
     left_panel.put(lefts[buffer]);
     right_panel.put(rights[buffer]);
@@ -129,12 +150,13 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kTerms; ++i) {
       const float4 x = *reinterpret_cast<const float4*>(&lefts[buffer][i][row]);
+      const float4 z = *reinterpret_cast<const float4*>(&lefts[buffer][i][row + kSize / 2]);
       const float4 y = *reinterpret_cast<const float4*>(&rights[buffer][i][column]);
-      const float xs[kSide] = {x.x, x.y, x.z, x.w}, ys[kSide] = {y.x, y.y, y.z, y.w};
+      const float xs[2 * kFour] = {x.x, x.y, x.z, x.w, z.x, z.y, z.z, z.w}, ys[kFour] = {y.x, y.y, y.z, y.w};
 #pragma unroll
-      for (int r = 0; r < kSide; ++r) {
+      for (int r = 0; r < 2 * kFour; ++r) {
 #pragma unroll
-        for (int c = 0; c < kSide; ++c) {
+        for (int c = 0; c < kFour; ++c) {
           if constexpr (Left::kBits) {
             sums[r][c] = fmaf(xs[r], ys[c], sums[r][c]);
           } else {
@@ -146,9 +168,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (first_column + column >= columns) return;
 #pragma unroll
-  for (int r = 0; r < kSide; ++r) {
+  for (int r = 0; r < 2 * kFour; ++r) {
     const float4 four = make_float4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
-    if (first_row + row + r < rows) store(first_row + row + r, first_column + column, four);
+    const int64_t to = first_row + row + (r < kFour ? r : r - kFour + kSize / 2);
+    if (to < rows) store(to, first_column + column, four);
   }
 }
 
