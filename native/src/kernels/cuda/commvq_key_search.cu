@@ -1,14 +1,15 @@
 // Codes of CommVQ's keys: KeyCodebook's greedy search and its refinements. Compiled without contraction
-// (CMakeLists.txt): the arithmetic is the host's, operation by operation.
+// (CMakeLists.txt): where choices are close the arithmetic is the host's, operation by operation.
 //
-// A block takes 32 tokens of one kv head through all stages, a lane for each token. What the stages so far have left
-// over stays in shared memory, [channel][token]; a stage's table joins it, [channel][entry]. Then
+// A block takes 32 tokens of one kv head through all stages. What the stages so far have left over stays in shared
+// memory, [channel][token]; a stage's table joins it, [channel][entry]. Then
 //
-//   products    a thread has four tokens and four entries, whose sums over the channels it keeps in registers
-//   nearest     a warp has a quarter of the a; its lanes look for the least over all b
+//   estimate    products with all entries by tensor cores: rows as sums of two float16 numbers, tables as they are
+//   nearest     a warp has a quarter of the a and a lane for each token, and looks for the least over all b
+//   multiply    the host's products instead, for tokens that have another centre within what the estimate may be off
 //
-// Refinements are launches of their own, because a page's head goes on as long as one of its 128 tokens changes; rows
-// wait in the scratch, codes in the page.
+// so that codes are the host's although next to none of its products is made. Refinements are launches of their own,
+// because a page's head goes on as long as one of its 128 tokens changes; rows wait in the scratch, codes in the page.
 #include <cmath>
 
 #include "base/half.h"
@@ -25,15 +26,12 @@ constexpr int kTokens = 32;  // of a block: a lane each
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kTilesPerPage = kTokensPerPage / kTokens;
-constexpr int kSide = 4;  // tokens and entries of a thread's products
-
-__device__ __forceinline__ float4 load_four(const float* from) { return *reinterpret_cast<const float4*>(from); }
-
-__device__ __forceinline__ float4 load_four(const uint16_t* from) {
-  const uint2 words = *reinterpret_cast<const uint2*>(from);
-  const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
-  return make_float4(low.x, low.y, high.x, high.y);
-}
+// Strides in shared memory, so that the lanes of a fragment meet different banks.
+constexpr int kRestStride = kTokens + 4;
+constexpr int kProductStride = kTokens + 8;
+constexpr int kTablePadding = 8;
+// Rows of greater length are not estimated: float16 ends at 65504.
+constexpr float kLongest = 60000.0f;
 
 __device__ __forceinline__ float half_at(const uint16_t* from) { return halves_to_floats(*from).x; }
 
@@ -95,34 +93,58 @@ __global__ void __launch_bounds__(256) cross_of(KeySearch search, float* cross) 
 // Shared memory of a block.
 template <int kEntries>
 struct Memory {
+  static constexpr int kTableStride = kEntries + kTablePadding;
+
   int head_dim;
-  float* rest;      // [head_dim][kTokens]
-  float* products;  // [2 * kEntries][kTokens]: -2 <x, z_a>, then -2 <x, i z_b>
+  float* rest;      // [head_dim][kRestStride]
+  float* products;  // [2 * kEntries][kProductStride]: -2 <x, z_a>, then -2 <x, i z_b>
   float* cross;     // [b][a]
   float* least;     // [kWarps][kTokens]
   int* least_a;     // [kWarps][kTokens]
   int* found_b;     // [kTokens]
+  int* close;       // [kTokens]
+  float* lengths;   // [kTokens]
   uint16_t* codes;  // [kTokens]
-  uint16_t* table;  // [head_dim][kEntries]
+  uint16_t* table;  // [head_dim][kTableStride]
 
   __device__ Memory(int head_dim, void* memory) : head_dim(head_dim) {
     rest = static_cast<float*>(memory);
-    products = rest + head_dim * kTokens;
-    cross = products + 2 * kEntries * kTokens;
+    products = rest + head_dim * kRestStride;
+    cross = products + 2 * kEntries * kProductStride;
     least = cross + kEntries * kEntries;
     least_a = reinterpret_cast<int*>(least + kWarps * kTokens);
     found_b = least_a + kWarps * kTokens;
-    codes = reinterpret_cast<uint16_t*>(found_b + kTokens);
+    close = found_b + kTokens;
+    lengths = reinterpret_cast<float*>(close + kTokens);
+    codes = reinterpret_cast<uint16_t*>(lengths + kTokens);
     table = codes + 2 * kTokens;
   }
   static constexpr int bytes(int head_dim) {
-    return 4 * (head_dim * kTokens + 2 * kEntries * kTokens + kEntries * kEntries + (2 * kWarps + 2) * kTokens) +
-           2 * head_dim * kEntries;
+    return 4 * (head_dim * kRestStride + 2 * kEntries * kProductStride + kEntries * kEntries +
+                (2 * kWarps + 4) * kTokens) +
+           2 * head_dim * kTableStride;
   }
 };
 
 struct Code {
   int a, b;
+};
+
+struct Found {
+  Code code;
+  float score;
+  bool alone;  // no other centre's score is within the margin of it
+};
+
+// Two neighbouring channels as sums of float16 numbers.
+struct Split {
+  uint32_t high, low;
+
+  __device__ __forceinline__ Split(float even, float odd) {
+    high = floats_to_halves(even, odd);
+    const float2 taken = halves_to_floats(high);
+    low = floats_to_halves(even - taken.x, odd - taken.y);
+  }
 };
 
 // A stage of a kv head for the tokens of a block. Verbs are for all threads; each begins after a barrier.
@@ -139,9 +161,7 @@ class StageSearch {
       const uint4 words = __ldg(reinterpret_cast<const uint4*>(table.at(entry, channel)));
       const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        memory_.table[(channel + k) * kEntries + entry] = static_cast<uint16_t>(pairs[k / 2] >> 16 * (k % 2));
-      }
+      for (int k = 0; k < 8; ++k) *entry_at(channel + k, entry) = static_cast<uint16_t>(pairs[k / 2] >> 16 * (k % 2));
     }
     const int64_t number = static_cast<int64_t>(head) * search.page.stages + stage;
     const auto* from = reinterpret_cast<const float4*>(search.cross + number * kEntries * kEntries);
@@ -153,85 +173,140 @@ class StageSearch {
   // rest += sign * (z_a + i z_b), of each lane's token.
   __device__ void add(const Code& code, float sign) const {
     for (int j = warp_; j < half_; j += kWarps) {
-      float* const re = memory_.rest + j * kTokens + lane_;
-      float* const im = re + half_ * kTokens;
-      const uint16_t* const first = memory_.table + j * kEntries;
-      const uint16_t* const second = first + half_ * kEntries;
-      *re += sign * (half_at(first + code.a) - half_at(second + code.b));
-      *im += sign * (half_at(second + code.a) + half_at(first + code.b));
+      float* const re = rest_at(j, lane_);
+      float* const im = rest_at(half_ + j, lane_);
+      *re += sign * (half_at(entry_at(j, code.a)) - half_at(entry_at(half_ + j, code.b)));
+      *im += sign * (half_at(entry_at(half_ + j, code.a)) + half_at(entry_at(j, code.b)));
     }
   }
 
-  // Sums are made of z itself and doubled in the end, which is exact: the host has doubled its tables.
-  __device__ void multiply() const {
-    constexpr int kTokenTiles = kTokens / kSide, kEntryTiles = kEntries / kSide;
-    for (int tile = threadIdx.x; tile < kTokenTiles * kEntryTiles; tile += kThreads) {
-      const int token = tile % kTokenTiles * kSide, entry = tile / kTokenTiles * kSide;
-      const float* const x = memory_.rest + token;
-      const uint16_t* const z = memory_.table + entry;
-      float of_a[kSide][kSide] = {}, of_b[kSide][kSide] = {};  // [entry][token]
-      // z_a meets real with real parts, then imaginary with imaginary ones; i z_b is -im + i re.
-#pragma unroll 2
-      for (int j = 0; j < half_; ++j) step<true>(x, z, j, j, half_ + j, of_a, of_b);
-#pragma unroll 2
-      for (int j = 0; j < half_; ++j) step<false>(x, z, half_ + j, half_ + j, j, of_a, of_b);
+  // A warp has eight tokens. <x, i z> is <y, z> with y the imaginary parts of x, then its negated real parts.
+  __device__ void estimate() const {
+    constexpr int kTiles = kEntries / 16;
+    const int token = warp_ * 8 + lane_ / 4;
+    float of_a[kTiles][4] = {}, of_b[kTiles][4] = {}, square = 0.0f;
+    const auto table =
+        static_cast<uint32_t>(__cvta_generic_to_shared(entry_at(lane_ / 16 * 8 + lane_ % 8, lane_ / 8 % 2 * 8)));
+    const auto turned = [&](int channel) {
+      return channel < half_ ? *rest_at(channel + half_, token) : -*rest_at(channel - half_, token);
+    };
+    for (int first = 0; first < memory_.head_dim; first += 16) {
+      const int channel = first + lane_ % 4 * 2;
+      const float x[4] = {*rest_at(channel, token), *rest_at(channel + 1, token), *rest_at(channel + 8, token),
+                          *rest_at(channel + 9, token)};
 #pragma unroll
-      for (int e = 0; e < kSide; ++e) {
-        float* const out = memory_.products + (entry + e) * kTokens + token;
-        store(out, of_a[e]);
-        store(out + kEntries * kTokens, of_b[e]);
+      for (const float each : x) square = fmaf(each, each, square);
+      const Split x0(x[0], x[1]), x1(x[2], x[3]);
+      const Split y0(turned(channel), turned(channel + 1)), y1(turned(channel + 8), turned(channel + 9));
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 z = load_transposed_matrices(table + 2 * (first * Memory<kEntries>::kTableStride + 16 * tile));
+        mma_halves(of_a[tile], z, x0.high, x1.high);
+        mma_halves(of_b[tile], z, y0.high, y1.high);
+        mma_halves(of_a[tile], z, x0.low, x1.low);
+        mma_halves(of_b[tile], z, y0.low, y1.low);
       }
     }
+    square += __shfl_xor_sync(0xffffffffu, square, 1);
+    square += __shfl_xor_sync(0xffffffffu, square, 2);
+    if (lane_ % 4 == 0) memory_.lengths[token] = sqrtf(square);
+    const auto store = [&](int row, float even, float odd) {
+      float* const to = memory_.products + row * kProductStride + warp_ * 8 + lane_ % 4 * 2;
+      *reinterpret_cast<float2*>(to) = make_float2(-2.0f * even, -2.0f * odd);
+    };
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const int entry = 16 * tile + lane_ / 4;
+      store(entry, of_a[tile][0], of_a[tile][1]);
+      store(entry + 8, of_a[tile][2], of_a[tile][3]);
+      store(kEntries + entry, of_b[tile][0], of_b[tile][1]);
+      store(kEntries + entry + 8, of_b[tile][2], of_b[tile][3]);
+    }
   }
 
-  // The nearest centre of each lane's token, the first of equals, and its score.
-  __device__ Code nearest(float* score) const {
-    constexpr int kMine = kEntries / kWarps;
-    float of_a[kMine], least[kMine];
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      of_a[i] = product_a(warp_ * kMine + i);
-      least[i] = INFINITY;
+  // How far apart two estimated scores of a lane's token may be although the host's are the other way round. Either is
+  // four products off, counting twofold ones twice: by what the host's sums of d terms and those of tensor cores round,
+  // less than d 2^-22 |x| |z| in all, and by what two float16 numbers lose of tiny x.
+  __device__ float margin() const {
+    // |z|^2 is half of |z + i z|^2.
+    float most = 0.0f;
+    for (int e = lane_ % kEntries; e < kEntries; e += 32) most = fmaxf(most, memory_.cross[e * kEntries + e]);
+    const float z = sqrtf(0.5f * __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most))));
+    const float x = memory_.lengths[lane_];
+    return x < kLongest ? z * (static_cast<float>(memory_.head_dim) * 0x1p-19f * x + 0x1p-17f * (1.0f + z)) : INFINITY;
+  }
+
+  // The host's products of one token. Sums are made of z itself and doubled in the end, which is exact: the host has
+  // doubled its tables.
+  __device__ void multiply(int token) const {
+    for (int i = threadIdx.x; i < 2 * kEntries; i += kThreads) {
+      const int entry = i % kEntries;
+      float sum = 0.0f;
+      if (i < kEntries) {
+        for (int c = 0; c < 2 * half_; ++c) sum += *rest_at(c, token) * half_at(entry_at(c, entry));
+      } else {
+        for (int j = 0; j < half_; ++j) sum -= *rest_at(j, token) * half_at(entry_at(half_ + j, entry));
+        for (int j = 0; j < half_; ++j) sum += *rest_at(half_ + j, token) * half_at(entry_at(j, entry));
+      }
+      memory_.products[i * kProductStride + token] = -2.0f * sum;
     }
+  }
+
+  // The nearest centre of each lane's token by the products that are there, the first of equals.
+  __device__ Found nearest(float margin) const {
+    constexpr int kMine = kEntries / kWarps;
+    float least[kMine];
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) least[i] = INFINITY;
 #pragma unroll 4
     for (int b = 0; b < kEntries; ++b) {
       const float of_b = product_b(b);
 #pragma unroll
       for (int i = 0; i < kMine; i += 4) {
-        const float4 four = load_four(memory_.cross + b * kEntries + warp_ * kMine + i);
-        least[i] = fminf(least[i], (four.x + of_b) + of_a[i]);
-        least[i + 1] = fminf(least[i + 1], (four.y + of_b) + of_a[i + 1]);
-        least[i + 2] = fminf(least[i + 2], (four.z + of_b) + of_a[i + 2]);
-        least[i + 3] = fminf(least[i + 3], (four.w + of_b) + of_a[i + 3]);
+        const auto four = *reinterpret_cast<const float4*>(memory_.cross + b * kEntries + warp_ * kMine + i);
+        least[i] = fminf(least[i], four.x + of_b);
+        least[i + 1] = fminf(least[i + 1], four.y + of_b);
+        least[i + 2] = fminf(least[i + 2], four.z + of_b);
+        least[i + 3] = fminf(least[i + 3], four.w + of_b);
       }
     }
+    // Rounding keeps the order, so the least sum with a's product is the sum of the least.
     int best = 0;
-    float best_score = least[0];
+    float best_score = INFINITY;
 #pragma unroll
-    for (int i = 1; i < kMine; ++i) {
+    for (int i = 0; i < kMine; ++i) {
+      least[i] += product_a(warp_ * kMine + i);
       if (least[i] < best_score) best = i, best_score = least[i];
     }
     memory_.least[warp_ * kTokens + lane_] = best_score;
     memory_.least_a[warp_ * kTokens + lane_] = warp_ * kMine + best;
-    if (warp_ == 0) memory_.found_b[lane_] = kEntries - 1;
+    if (warp_ == 0) {
+      memory_.found_b[lane_] = kEntries - 1;
+      memory_.close[lane_] = 0;
+    }
     __syncthreads();
-    Code code = {memory_.least_a[lane_], 0};
-    *score = memory_.least[lane_];
+    Found found = {{memory_.least_a[lane_], 0}, memory_.least[lane_], false};
 #pragma unroll
     for (int w = 1; w < kWarps; ++w) {
       const float other = memory_.least[w * kTokens + lane_];
-      if (other < *score) *score = other, code.a = memory_.least_a[w * kTokens + lane_];
+      if (other < found.score) found.score = other, found.code.a = memory_.least_a[w * kTokens + lane_];
     }
-    // Which b it was: each warp looks through a quarter.
-    for (int b = warp_ * kMine; b < (warp_ + 1) * kMine; ++b) {
-      code.b = b;
-      if (score_of(code) != *score) continue;
-      atomicMin(memory_.found_b + lane_, b);
-      break;
+    // Which b it was, and what else is close, of other a and of this one: each warp looks through a quarter.
+    const float limit = found.score + margin;
+    int close = 0;
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) close += least[i] <= limit;
+    for (int b = (warp_ + 1) * kMine - 1; b >= warp_ * kMine; --b) {
+      const float score = score_of({found.code.a, b});
+      close += score <= limit;
+      if (score == found.score) found.code.b = b;
     }
+    atomicAdd(memory_.close + lane_, close);
+    if (score_of(found.code) == found.score) atomicMin(memory_.found_b + lane_, found.code.b);
     __syncthreads();
-    code.b = memory_.found_b[lane_];
-    return code;
+    found.code.b = memory_.found_b[lane_];
+    found.alone = memory_.close[lane_] == 2;  // its a among all a, and its b among all b
+    return found;
   }
 
   // Rounded as the search rounds.
@@ -240,35 +315,12 @@ class StageSearch {
   }
 
  private:
-  __device__ float product_a(int a) const { return memory_.products[a * kTokens + lane_]; }
-  __device__ float product_b(int b) const { return memory_.products[(kEntries + b) * kTokens + lane_]; }
-
-  template <bool kMinus>
-  __device__ __forceinline__ void step(const float* x, const uint16_t* z, int channel, int of_a_channel,
-                                       int of_b_channel, float (&of_a)[kSide][kSide],
-                                       float (&of_b)[kSide][kSide]) const {
-    const float4 four = load_four(x + channel * kTokens);
-    const float4 first = load_four(z + of_a_channel * kEntries), second = load_four(z + of_b_channel * kEntries);
-    const float tokens[kSide] = {four.x, four.y, four.z, four.w};
-    const float as[kSide] = {first.x, first.y, first.z, first.w};
-    const float bs[kSide] = {second.x, second.y, second.z, second.w};
-#pragma unroll
-    for (int e = 0; e < kSide; ++e) {
-#pragma unroll
-      for (int t = 0; t < kSide; ++t) {
-        of_a[e][t] += tokens[t] * as[e];
-        if constexpr (kMinus) {
-          of_b[e][t] -= tokens[t] * bs[e];
-        } else {
-          of_b[e][t] += tokens[t] * bs[e];
-        }
-      }
-    }
+  __device__ float* rest_at(int channel, int token) const { return memory_.rest + channel * kRestStride + token; }
+  __device__ uint16_t* entry_at(int channel, int entry) const {
+    return memory_.table + channel * Memory<kEntries>::kTableStride + entry;
   }
-
-  __device__ static void store(float* out, const float (&sums)[kSide]) {
-    *reinterpret_cast<float4*>(out) = make_float4(-2.0f * sums[0], -2.0f * sums[1], -2.0f * sums[2], -2.0f * sums[3]);
-  }
+  __device__ float product_a(int a) const { return memory_.products[a * kProductStride + lane_]; }
+  __device__ float product_b(int b) const { return memory_.products[(kEntries + b) * kProductStride + lane_]; }
 
   const Memory<kEntries> memory_;
   const int half_, warp_, lane_;
@@ -343,12 +395,12 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
         const int c = 8 * octet + k;
         const int channel = search.pairs == RopePairs::kHalves ? c : c / 2 + c % 2 * half;
         const float2 pair = halves_to_floats(pairs[k / 2]);
-        memory.rest[channel * kTokens + lane] = (k % 2 == 0 ? pair.x : pair.y) / divisor;
+        memory.rest[channel * kRestStride + lane] = (k % 2 == 0 ? pair.x : pair.y) / divisor;
       }
     }
   } else {
-    for (int i = threadIdx.x; i < d * kTokens / 4; i += kThreads) {
-      reinterpret_cast<float4*>(memory.rest)[i] = reinterpret_cast<const float4*>(waiting)[i];
+    for (int i = threadIdx.x; i < d * kTokens; i += kThreads) {
+      memory.rest[i / kTokens * kRestStride + i % kTokens] = waiting[i];
     }
   }
 
@@ -364,12 +416,25 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
       stage.add(code, 1.0f);
       __syncthreads();
     }
-    stage.multiply();
+    stage.estimate();
     __syncthreads();
-    float score;
-    const Code nearest = stage.nearest(&score);
-    const bool better = pass == 0 || score < stage.score_of(code);
-    if (better) code = nearest;
+    const float margin = stage.margin();
+    Found found = stage.nearest(margin);
+    bool unsure = !found.alone;
+    // The code in force counts as close unless it is what was found.
+    if (pass > 0 && (found.code.a != code.a || found.code.b != code.b)) {
+      unsure |= stage.score_of(code) <= found.score + margin;
+    }
+    // All warps see the same.
+    uint32_t close = __ballot_sync(0xffffffffu, unsure);
+    if (close != 0) {
+      __syncthreads();
+      for (; close != 0; close &= close - 1) stage.multiply(__ffs(static_cast<int>(close)) - 1);
+      __syncthreads();
+      found = stage.nearest(0.0f);
+    }
+    const bool better = pass == 0 || found.score < stage.score_of(code);
+    if (better) code = found.code;
     stage.add(code, -1.0f);
     if (warp == 0 && __any_sync(0xffffffffu, better)) packed.write(code, lane, memory.codes);
     changed |= better;
@@ -379,8 +444,8 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
   }
   if (last) return;
   __syncthreads();
-  for (int i = threadIdx.x; i < d * kTokens / 4; i += kThreads) {
-    reinterpret_cast<float4*>(waiting)[i] = reinterpret_cast<const float4*>(memory.rest)[i];
+  for (int i = threadIdx.x; i < d * kTokens; i += kThreads) {
+    waiting[i] = memory.rest[i / kTokens * kRestStride + i % kTokens];
   }
 }
 

@@ -95,8 +95,7 @@ cudaError_t seal(const ValueSearch& search, const PageList<uint8_t>& parts, cons
   const ValueTable table(search.tables, codes, search.head_dim);
   const auto token_blocks = static_cast<unsigned>(tokens / kWarps);
   const auto sum_up = [&] {
-    return in_order_product(BitMatrix{scratch.bits, scratch.words}, tokens,
-                            TableColumns{table}, width, codes,
+    return in_order_product(BitMatrix{scratch.bits, scratch.words}, tokens, TableColumns{table}, width, codes,
                             StoreFloats{scratch.sums, width}, stream);
   };
   cudaError_t error = cudaSuccess;
@@ -105,8 +104,8 @@ cudaError_t seal(const ValueSearch& search, const PageList<uint8_t>& parts, cons
     if (search.has_network) error = sum_up();
     if (error != cudaSuccess) return error;
     take_rows<<<token_blocks, 32 * kWarps, 0, stream>>>(staged, !search.has_network, scratch.sums);
-    error = in_order_product(FloatMatrix{scratch.sums, width}, tokens, TableRows{table},
-                             codes, width, StoreFloats{scratch.slopes, codes}, stream);
+    error = in_order_product(FloatMatrix{scratch.sums, width}, tokens, TableRows{table}, codes, width,
+                             StoreFloats{scratch.slopes, codes}, stream);
     if (error == cudaSuccess && !search.has_network) error = decide_bits(search, tokens, scratch, stream);
     if (error == cudaSuccess) error = flip_bits(search, tokens, scratch, stream);
   }
