@@ -88,7 +88,7 @@ std::vector<uint8_t> page_of(Cache& cache, int64_t id, int64_t page, Side side) 
 class Pair {
  public:
   explicit Pair(const Setting& s) : setting_(s), scene_(s.books), random_(static_cast<unsigned>(s.books.codes)) {
-    here_ = make_cache(s, scene_, "auto");
+    here_ = make_cache(s, scene_, "scalar");
     there_ = make_cache(s, scene_, "cuda");
     CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   }

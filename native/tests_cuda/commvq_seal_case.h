@@ -20,7 +20,7 @@ struct Setting {
   int hidden;  // of the network; 0: none
   int flips;   // with a network
   int pages;
-  bool equal = false;  // entries and rows of codebooks stand there twice: choices are ties
+  bool equal = false;  // entries and rows of codebooks stand there twice: choices are ties, or next to
 
   int width() const { return kv_heads * head_dim; }
   std::string describe() const;

@@ -17,32 +17,31 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int width = tokens.kv_heads * tokens.head_dim;
   float* const row = out + token * width;
   double square = 0.0, sum = 0.0;
-  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
-    for (int i = 0; i < 8; ++i) {
-      const float x = values[i] / network.scale[first + i];
-      row[first + i] = x;
-      square += static_cast<double>(x) * static_cast<double>(x);
-      sum += static_cast<double>(x);
-    }
+  const auto scaled = [&](float value, float scale) {
+    const float x = value / scale;
+    square += static_cast<double>(x) * static_cast<double>(x);
+    sum += static_cast<double>(x);
+    return x;
+  };
+  tokens.for_quads(token, lane, [&](int first, const float4& four) {
+    const auto scale = __ldg(reinterpret_cast<const float4*>(network.scale + first));
+    *reinterpret_cast<float4*>(row + first) =
+        make_float4(scaled(four.x, scale.x), scaled(four.y, scale.y), scaled(four.z, scale.z), scaled(four.w, scale.w));
   });
   square = sum_over_warp(square);
   // A row of zeros has no direction: it stays 0.
   const double length = square > 0.0 ? sqrt(square) : 1.0, mean = sum_over_warp(sum) / length / width;
-  const auto for_mine = [&](const auto& verb) {
-    for (int first = 8 * lane; first < width; first += 8 * 32) {
-      for (int i = first; i < first + 8; ++i) verb(i);
-    }
-  };
+  __syncwarp();
   double variance = 0.0;
-  for_mine([&](int i) {
+  for (int i = lane; i < width; i += 32) {
     const double x = static_cast<double>(row[i]) / length - mean;
     variance += x * x;
-  });
+  }
   const double deviation = sqrt(sum_over_warp(variance) / width + 1e-5);
-  for_mine([&](int i) {
+  for (int i = lane; i < width; i += 32) {
     const auto x = static_cast<float>((static_cast<double>(row[i]) / length - mean) / deviation);
     row[i] = x * network.norm_weight[i] + network.norm_bias[i];
-  });
+  }
 }
 
 __device__ __forceinline__ float4 plus(const float4& x, const float4& y) {

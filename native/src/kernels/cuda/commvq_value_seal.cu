@@ -24,8 +24,11 @@ __global__ void __launch_bounds__(32 * kWarps) take_rows(StagedTokens tokens, bo
   const double square = mean_square(tokens, token, lane);
   const float divisor = square > 0.0 ? static_cast<float>(sqrt(square)) : 1.0f;
   float* const row = sums + token * tokens.kv_heads * tokens.head_dim;
-  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
-    for (int i = 0; i < 8; ++i) row[first + i] = (nothing ? 0.0f : row[first + i]) - values[i] / divisor;
+  tokens.for_quads(token, lane, [&](int first, const float4& four) {
+    auto* const to = reinterpret_cast<float4*>(row + first);
+    const float4 said = nothing ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : *to;
+    *to = make_float4(said.x - four.x / divisor, said.y - four.y / divisor, said.z - four.z / divisor,
+                      said.w - four.w / divisor);
   });
 }
 
@@ -36,12 +39,17 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const float* const row = sums + token * tokens.kv_heads * tokens.head_dim;
   double product = 0.0, square = 0.0;
-  tokens.for_octets(token, lane, [&](int first, const float(&values)[8]) {
-    for (int i = 0; i < 8; ++i) {
-      const auto sum = static_cast<double>(row[first + i]);
-      product += static_cast<double>(values[i]) * sum;
-      square += sum * sum;
-    }
+  const auto add = [&](float x, float y) {
+    const auto sum = static_cast<double>(y);
+    product += static_cast<double>(x) * sum;
+    square += sum * sum;
+  };
+  tokens.for_quads(token, lane, [&](int first, const float4& four) {
+    const auto sum = *reinterpret_cast<const float4*>(row + first);
+    add(four.x, sum.x);
+    add(four.y, sum.y);
+    add(four.z, sum.z);
+    add(four.w, sum.w);
   });
   product = sum_over_warp(product);
   square = sum_over_warp(square);

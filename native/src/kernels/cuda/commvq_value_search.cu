@@ -145,7 +145,7 @@ class Descent {
     }
     __syncwarp();
     Least least;
-    for (int n = kFour * lane_; n < codes_; n += kFour * 32) least.add(changes(n), n);
+    for (int n = kFour * lane_; n < codes_; n += kFour * 32) least.add(changes(n, slopes_at(n)), n);
     settle(least);
   }
 
@@ -159,14 +159,14 @@ class Descent {
     if (lane_ == 0) signs_[bit_] = -2.0f * direction;
     __syncwarp();
     Least least;
-#pragma unroll 2
+    // All of a row of 1024 is on its way before the first of it is there.
+#pragma unroll 8
     for (int n = kFour * lane_; n < codes_; n += kFour * 32) {
-      const float4 step = __ldg(reinterpret_cast<const float4*>(steps + n));
-      auto* const four = reinterpret_cast<float4*>(slopes_ + n);
-      const float4 slope = *four;
-      *four = make_float4(fmaf(direction, step.x, slope.x), fmaf(direction, step.y, slope.y),
-                          fmaf(direction, step.z, slope.z), fmaf(direction, step.w, slope.w));
-      least.add(changes(n), n);
+      const float4 step = __ldg(reinterpret_cast<const float4*>(steps + n)), old = slopes_at(n);
+      const float4 slope = make_float4(fmaf(direction, step.x, old.x), fmaf(direction, step.y, old.y),
+                                       fmaf(direction, step.z, old.z), fmaf(direction, step.w, old.w));
+      *reinterpret_cast<float4*>(slopes_ + n) = slope;
+      least.add(changes(n, slope), n);
     }
     settle(least);
   }
@@ -180,9 +180,9 @@ class Descent {
   }
 
  private:
+  __device__ __forceinline__ float4 slopes_at(int n) const { return *reinterpret_cast<const float4*>(slopes_ + n); }
   // Of the error, by flipping bit n, n + 1, n + 2 or n + 3.
-  __device__ __forceinline__ float4 changes(int n) const {
-    const float4 slope = *reinterpret_cast<const float4*>(slopes_ + n);
+  __device__ __forceinline__ float4 changes(int n, const float4& slope) const {
     const float4 sign = *reinterpret_cast<const float4*>(signs_ + n);
     const float4 own = __ldg(reinterpret_cast<const float4*>(search_.diagonal() + n));
     return make_float4(fmaf(sign.x, slope.x, own.x), fmaf(sign.y, slope.y, own.y), fmaf(sign.z, slope.z, own.z),
@@ -193,7 +193,7 @@ class Descent {
   __device__ __forceinline__ void settle(Least least) {
     least.join();
     __syncwarp();
-    const float4 four = changes(least.first);
+    const float4 four = changes(least.first, slopes_at(least.first));
     const int after = four.x == least.change ? 0 : four.y == least.change ? 1 : four.z == least.change ? 2 : 3;
     change_ = least.change;
     bit_ = least.first + after;
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads)
   descent.end(scratch.bits + token * scratch.words);
 }
 
-constexpr int kFlipShared = 64 << 10;  // of a block, but for a single token
+constexpr int kFlipShared = 16 << 10;  // of a block, but for a single token: few wait for the longest descent
 // Descents end long before: this is for rounding that goes in circles.
 constexpr int kFlipsPerBit = 4;
 

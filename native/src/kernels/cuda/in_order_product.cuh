@@ -13,8 +13,8 @@
 
 namespace kvasir::cuda {
 
-// Matrices. at(row, k): four terms from k on, a multiple of 4. kAcross: rows stand together, not terms. kBits: all are
-// 0 or 1, so that products are exact and may be fused.
+// Matrices. at(row, k): four terms of a row from k on; kAcross: term k of four rows from `row` on, because these stand
+// together. Fours begin at multiples of 4. kBits: all are 0 or 1, so that products are exact and may be fused.
 
 struct FloatMatrix {
   static constexpr bool kAcross = false, kBits = false;
@@ -48,9 +48,12 @@ struct ValueTable {
   ValueTable(const uint16_t* elements, int codes, int head_dim)
       : elements(elements), codes(codes), head_dim(head_dim), per_head(0xffffffffu / head_dim + 1) {}
 
-  __device__ __forceinline__ const uint16_t* at(int code, int channel) const {
+  __device__ __forceinline__ float4 four(int code, int channel) const {
     const int head = static_cast<int>(__umulhi(static_cast<uint32_t>(channel), per_head));
-    return elements + (static_cast<int64_t>(head) * codes + code) * head_dim + (channel - head * head_dim);
+    const int64_t row = static_cast<int64_t>(head) * codes + code;
+    const uint2 words = __ldg(reinterpret_cast<const uint2*>(elements + row * head_dim + (channel - head * head_dim)));
+    const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
+    return make_float4(low.x, low.y, high.x, high.y);
   }
 };
 
@@ -60,9 +63,7 @@ struct TableRows {
   ValueTable table;
 
   __device__ __forceinline__ float4 at(int64_t code, int channel) const {
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(table.at(static_cast<int>(code), channel)));
-    const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
-    return make_float4(low.x, low.y, high.x, high.y);
+    return table.four(static_cast<int>(code), channel);
   }
 };
 
@@ -72,9 +73,7 @@ struct TableColumns {
   ValueTable table;
 
   __device__ __forceinline__ float4 at(int64_t channel, int code) const {
-    const uint16_t* const first = table.at(code, static_cast<int>(channel));
-    const auto term = [&](int i) { return halves_to_floats(__ldg(first + i * table.head_dim)).x; };
-    return make_float4(term(0), term(1), term(2), term(3));
+    return table.four(code, static_cast<int>(channel));
   }
 };
 
@@ -103,22 +102,25 @@ class Panel {
   __device__ __forceinline__ void put(float (&to)[kTerms][kStride]) const {
 #pragma unroll
     for (int i = 0; i < kFetches; ++i) {
-      to[term(i)][row(i)] = waiting_[i].x;
-      to[term(i) + 1][row(i)] = waiting_[i].y;
-      to[term(i) + 2][row(i)] = waiting_[i].z;
-      to[term(i) + 3][row(i)] = waiting_[i].w;
+      if constexpr (Matrix::kAcross) {
+        *reinterpret_cast<float4*>(&to[term(i)][row(i)]) = waiting_[i];
+      } else {
+        to[term(i)][row(i)] = waiting_[i].x;
+        to[term(i) + 1][row(i)] = waiting_[i].y;
+        to[term(i) + 2][row(i)] = waiting_[i].z;
+        to[term(i) + 3][row(i)] = waiting_[i].w;
+      }
     }
   }
 
  private:
-  static constexpr int kGroups = kTerms / kFour;
+  // Neighbouring threads take what stands side by side.
+  __device__ static int item(int i) { return static_cast<int>(threadIdx.x) + i * kThreads; }
   __device__ static int row(int i) {
-    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
-    return Matrix::kAcross ? item % kSize : item / kGroups;
+    return Matrix::kAcross ? item(i) % (kSize / kFour) * kFour : item(i) / (kTerms / kFour);
   }
   __device__ static int term(int i) {
-    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
-    return kFour * (Matrix::kAcross ? item / kSize : item % kGroups);
+    return Matrix::kAcross ? item(i) / (kSize / kFour) : item(i) % (kTerms / kFour) * kFour;
   }
 
   const Matrix matrix_;
