@@ -4,9 +4,9 @@
 //   values   value_gram once a layer; then seal_commvq_values
 //
 // Codes, bits, norms and gains are the host's (commvq/kernels.h): sums that decide run over their terms one by one, and
-// nothing is fused that would round otherwise. Two things are not its operations: sums of squares in double, whose terms
-// are added in another order, and erf in a network. Both may move a number by its last bit, and a bit with it where two
-// choices are as good as equal.
+// nothing is fused that would round otherwise. Two things are not its operations: sums of squares in double, whose
+// terms are added in another order, and erf in a network. Both may move a number by its last bit, and a bit with it
+// where two choices are as good as equal.
 //
 // Nothing is allocated or waited for. Lists of parts are on the host and are read before a call returns. Pages are
 // taken some at a time, so that scratch does not grow with the prompt.
