@@ -28,6 +28,8 @@ struct CommVqSealRequest {
   uint8_t* const* parts;  // [page_count], device addresses, 64-byte aligned
   int64_t page_count;
   void* scratch;  // 256-byte aligned
+
+  bool has_rows() const { return page_count >= 0 && page_count * kTokensPerPage <= staging.rows; }
 };
 
 // What the search for keys reads. Tables are those of commvq::KeyModel, in device memory.

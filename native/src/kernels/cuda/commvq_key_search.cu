@@ -502,7 +502,7 @@ size_t key_scratch_bytes(const KeySearch& search, int64_t page_count) {
 }
 
 cudaError_t seal_commvq_keys(const KeySearch& search, const CommVqSealRequest& request, cudaStream_t stream) {
-  if (!supported(search)) return cudaErrorInvalidValue;
+  if (!supported(search) || !request.has_rows()) return cudaErrorInvalidValue;
   const Instance instance = instance_for(search);
   int most_shared = 0;
   cudaError_t error = most_shared_memory(&most_shared);

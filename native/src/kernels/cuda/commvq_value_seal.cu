@@ -155,7 +155,7 @@ size_t value_scratch_bytes(const ValueSearch& search, int64_t page_count) {
 }
 
 cudaError_t seal_commvq_values(const ValueSearch& search, const CommVqSealRequest& request, cudaStream_t stream) {
-  if (!supported(search)) return cudaErrorInvalidValue;
+  if (!supported(search) || !request.has_rows()) return cudaErrorInvalidValue;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     const int64_t tokens = int64_t{count} * kTokensPerPage;
     const StagedTokens staged = {request.staging.sides[1] + first * kTokensPerPage * search.head_dim,
