@@ -60,7 +60,8 @@ __device__ __forceinline__ float max_over_warp(float x) {
   return x;
 }
 
-__device__ __forceinline__ float sum_over_warp(float x) {
+template <class Number>
+__device__ __forceinline__ Number sum_over_warp(Number x) {
   for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
   return x;
 }

@@ -27,11 +27,6 @@ struct StagedTokens {
   }
 };
 
-__device__ __forceinline__ double sum_over_warp(double x) {
-  for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
-  return x;
-}
-
 // The mean square of a token. All lanes.
 __device__ __forceinline__ double mean_square(const StagedTokens& tokens, int64_t token, int lane) {
   double sum = 0.0;
