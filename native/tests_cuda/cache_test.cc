@@ -12,6 +12,7 @@
 
 #include "check.h"
 #include "kvasir/kvasir.h"
+#include "twin_caches.h"
 
 namespace {
 
@@ -19,19 +20,14 @@ using kvasir::Cache;
 using kvasir::CacheConfig;
 using kvasir::ElementType;
 using kvasir::Side;
+using twin_caches::CachePointer;
+using twin_caches::ConfigPointer;
 
 constexpr int kQueryHeads = 8, kKvHeads = 2, kHeadDim = 64;
 constexpr int kRow = kKvHeads * kHeadDim, kQuery = kQueryHeads * kHeadDim;
 
-struct Deleter {
-  void operator()(Cache* cache) const { Cache::destroy(cache); }
-  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
-  void operator()(kvasir::CacheStats* stats) const { kvasir::CacheStats::destroy(stats); }
-};
-using CachePointer = std::unique_ptr<Cache, Deleter>;
-
 CachePointer make_cache(const char* codec, int bits, int64_t budget = 0, int layers = 1) {
-  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(layers));
+  const ConfigPointer config(CacheConfig::create(layers));
   config->set_heads(kvasir::kAllLayers, kQueryHeads, kKvHeads, kHeadDim);
   for (Side side : {Side::kKeys, Side::kValues}) config->set_codec(kvasir::kAllLayers, side, codec, bits);
   config->set_budget(budget);
@@ -96,7 +92,7 @@ kvasir::ErrorCode error_of(Call call) {
 
 DEVICE_CASE("cache: memory of the device and of this machine give the same bits") {
   for (const char* codec : {"f16", "uniform", "pattern", "progressive", "tiered"}) {
-    const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+    const ConfigPointer config(CacheConfig::create(1));
     config->set_heads(0, kQueryHeads, kKvHeads, kHeadDim);
     const int bits = std::string(codec) == "f16" ? 16 : std::string(codec) == "tiered" ? 2 : 4;
     config->set_codec(0, Side::kKeys, codec, bits);
@@ -230,7 +226,7 @@ DEVICE_CASE("cache: caches and sequences come and go without a leak") {
       cache->release(id);
       cache->release(fork);
     }
-    const std::unique_ptr<kvasir::CacheStats, Deleter> stats(cache->stats());
+    const std::unique_ptr<kvasir::CacheStats, twin_caches::Deleter> stats(cache->stats());
     CHECK(stats->bytes() == 0, stats->bytes() << " bytes are still held");
     size_t free = 0;
     CUDA(cudaMemGetInfo(&free, &total));

@@ -14,6 +14,7 @@
 #include "kvasir/kvasir.h"
 #include "page_case.h"
 #include "reference/attention.h"
+#include "twin_caches.h"
 
 namespace {
 
@@ -24,14 +25,10 @@ using kvasir::RopePairs;
 using kvasir::Side;
 using page_case::Buffer;
 using page_case::bytes_of;
+using twin_caches::CachePointer;
+using twin_caches::ConfigPointer;
 
 constexpr int kGroup = 3;
-
-struct Deleter {
-  void operator()(Cache* cache) const { Cache::destroy(cache); }
-  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
-};
-using CachePointer = std::unique_ptr<Cache, Deleter>;
 
 struct Setting {
   commvq_seal::Setting books;
@@ -52,7 +49,7 @@ std::vector<float> random_numbers(std::mt19937& random, size_t count) {
 
 CachePointer make_cache(const Setting& s, const commvq_seal::Scene& scene, const char* backend) {
   const commvq_seal::Setting& books = s.books;
-  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  const ConfigPointer config(CacheConfig::create(1));
   config->set_heads(0, kGroup * books.kv_heads, books.kv_heads, books.head_dim);
   const std::string codecs[2] = {s.keys, s.values};
   for (int side = 0; side < 2; ++side) {
@@ -78,35 +75,14 @@ CachePointer make_cache(const Setting& s, const commvq_seal::Scene& scene, const
   return CachePointer(Cache::create(*config));
 }
 
-std::vector<uint8_t> page_of(Cache& cache, int64_t id, int64_t page, Side side) {
-  std::vector<uint8_t> bytes(static_cast<size_t>(cache.read_page(id, 0, page, side, 0, nullptr, 0)));
-  cache.read_page(id, 0, page, side, 0, bytes.data(), static_cast<int64_t>(bytes.size()));
-  return bytes;
-}
-
-// Both caches, in step.
-class Pair {
+class Pair : public twin_caches::Twins {
  public:
-  explicit Pair(const Setting& s) : setting_(s), scene_(s.books), random_(static_cast<unsigned>(s.books.codes)) {
-    here_ = make_cache(s, scene_, "scalar");
-    there_ = make_cache(s, scene_, "cuda");
-    CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  ~Pair() { cudaStreamDestroy(stream_); }
+  Pair(const Setting& s, const commvq_seal::Scene& scene)
+      : Twins(make_cache(s, scene, "scalar"), make_cache(s, scene, "cuda")),
+        setting_(s),
+        random_(static_cast<unsigned>(s.books.codes)) {}
 
   Cache& there() { return *there_; }
-  int64_t new_sequence() {
-    here_->new_sequence();
-    return there_->new_sequence();
-  }
-  int64_t fork(int64_t id) {
-    here_->fork(id);
-    return there_->fork(id);
-  }
-  void truncate(int64_t id, int64_t length) {
-    here_->truncate(id, length);
-    there_->truncate(id, length);
-  }
 
   // From memory of the device or of this machine.
   void append(int64_t id, int tokens, bool on_device = true) {
@@ -114,9 +90,7 @@ class Pair {
     const auto keys = random_numbers(random_, count), values = random_numbers(random_, count);
     here_->append(id, 0, keys.data(), values.data(), tokens);
     if (!on_device) return there_->append(id, 0, keys.data(), values.data(), tokens);
-    const Buffer device_keys(bytes_of(keys)), device_values(bytes_of(values));
-    there_->append_device(id, 0, device_keys.data(), device_values.data(), ElementType::kFloat32, tokens, stream_);
-    CUDA(cudaStreamSynchronize(stream_));
+    append_there(id, keys, values, tokens);
   }
 
   void attend(const std::vector<int64_t>& ids, int tokens) {
@@ -132,25 +106,12 @@ class Pair {
     CHECK(error <= 1e-5, setting_.describe() << " " << tokens << " tokens of " << ids.size() << ": " << error);
   }
 
-  void compare(int64_t id, int64_t least) const {
-    const int64_t pages = there_->page_count(id, 0);
-    CHECK(pages == here_->page_count(id, 0) && pages >= least, setting_.describe() << ": " << pages);
-    for (int64_t page = 0; page < pages; ++page) {
-      for (const Side side : {Side::kKeys, Side::kValues}) {
-        const std::string difference =
-            page_case::difference(page_of(*there_, id, page, side), page_of(*here_, id, page, side));
-        CHECK(difference.empty(), setting_.describe()
-                                      << " page " << page << " side " << static_cast<int>(side) << ": " << difference);
-      }
-    }
-  }
+  // CommVQ's parts are those of all kv heads together; of other codecs the first one's are compared.
+  void compare(int64_t id, int64_t least) const { compare_pages(id, least, 1, setting_.describe()); }
 
  private:
   const Setting setting_;
-  const commvq_seal::Scene scene_;
   std::mt19937 random_;
-  CachePointer here_, there_;
-  cudaStream_t stream_ = nullptr;
 };
 
 const Setting kSettings[] = {
@@ -163,7 +124,8 @@ const Setting kSettings[] = {
 
 DEVICE_CASE("commvq caches: pages of the device are those of this machine") {
   for (const Setting& s : kSettings) {
-    Pair pair(s);
+    const commvq_seal::Scene scene(s.books);
+    Pair pair(s, scene);
     const int64_t id = pair.new_sequence();
     pair.append(id, 3);
     pair.append(id, 170);
@@ -185,7 +147,8 @@ DEVICE_CASE("commvq caches: pages of the device are those of this machine") {
 }
 
 DEVICE_CASE("commvq caches: rows that are refused leave finite pages, and are reported by the next call") {
-  Pair pair(kSettings[0]);
+  const commvq_seal::Scene scene(kSettings[0].books);
+  Pair pair(kSettings[0], scene);
   Cache& cache = pair.there();
   const int64_t id = pair.new_sequence();
   const size_t width = static_cast<size_t>(kSettings[0].books.width());

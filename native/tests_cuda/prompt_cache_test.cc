@@ -11,18 +11,15 @@
 #include "kvasir/kvasir.h"
 #include "reference/attention.h"
 #include "support/tolerance.h"
+#include "twin_caches.h"
 
 namespace {
 
 using kvasir::Cache;
 using kvasir::CacheConfig;
 using kvasir::Side;
-
-struct Deleter {
-  void operator()(Cache* cache) const { Cache::destroy(cache); }
-  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
-};
-using CachePointer = std::unique_ptr<Cache, Deleter>;
+using twin_caches::CachePointer;
+using twin_caches::ConfigPointer;
 
 constexpr int kKvHeads = 2, kGroup = 2;
 
@@ -50,7 +47,7 @@ std::vector<float> random_numbers(unsigned seed, size_t count) {
 }
 
 void check_chunks(const Setting& s) {
-  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  const ConfigPointer config(CacheConfig::create(1));
   config->set_heads(0, kKvHeads * kGroup, kKvHeads, s.head_dim);
   config->set_codec(0, Side::kKeys, s.keys, s.key_bits);
   config->set_codec(0, Side::kValues, s.values, s.value_bits);
@@ -114,7 +111,7 @@ DEVICE_CASE("prompt through a cache: the largest heads") {
 // With 64 query heads, 1024 tokens go together. Some of them are compared, each with what a cache of its length gives.
 DEVICE_CASE("prompt through a cache: more query rows than go together") {
   constexpr int kHeads = 64, kDim = 64, kRow = kKvHeads * kDim, kTokens = 1100, kLength = 1300;
-  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+  const ConfigPointer config(CacheConfig::create(1));
   config->set_heads(0, kHeads, kKvHeads, kDim);
   for (Side side : {Side::kKeys, Side::kValues}) config->set_codec(0, side, "uniform", 4);
   config->set_backend("cuda");

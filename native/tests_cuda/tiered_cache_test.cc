@@ -13,6 +13,7 @@
 #include "kvasir/kvasir.h"
 #include "page_case.h"
 #include "reference/attention.h"
+#include "twin_caches.h"
 
 namespace {
 
@@ -22,14 +23,10 @@ using kvasir::ElementType;
 using kvasir::Side;
 using page_case::Buffer;
 using page_case::bytes_of;
+using twin_caches::CachePointer;
+using twin_caches::ConfigPointer;
 
 constexpr int kQueryHeads = 6, kKvHeads = 2;
-
-struct Deleter {
-  void operator()(Cache* cache) const { Cache::destroy(cache); }
-  void operator()(CacheConfig* config) const { CacheConfig::destroy(config); }
-};
-using CachePointer = std::unique_ptr<Cache, Deleter>;
 
 struct Setting {
   int head_dim;
@@ -53,8 +50,8 @@ std::vector<float> random_numbers(std::mt19937& random, size_t count, int period
   return numbers;
 }
 
-CachePointer make_cache(const Setting& s, const char* backend, const std::vector<float>& factors) {
-  const std::unique_ptr<CacheConfig, Deleter> config(CacheConfig::create(1));
+CachePointer make_cache(const Setting& s, const char* backend) {
+  const ConfigPointer config(CacheConfig::create(1));
   config->set_heads(0, kQueryHeads, kKvHeads, s.head_dim);
   config->set_codec(0, Side::kKeys, "tiered", 2);
   config->set_option(0, Side::kKeys, "mode", 2);
@@ -63,45 +60,23 @@ CachePointer make_cache(const Setting& s, const char* backend, const std::vector
   config->set_codec(0, Side::kValues, s.values, s.value_bits);
   config->set_sinks(5);
   config->set_window(20);
-  if (s.scaled) config->set_key_scaling(0, factors.data(), static_cast<int64_t>(factors.size()));
+  if (s.scaled) {
+    std::vector<float> factors;
+    for (int i = 0; i < kKvHeads * s.head_dim; ++i) factors.push_back(0.5f + static_cast<float>(i % 7) / 4.0f);
+    config->set_key_scaling(0, factors.data(), static_cast<int64_t>(factors.size()));
+  }
   config->set_backend(backend);
   return CachePointer(Cache::create(*config));
 }
 
-std::vector<uint8_t> page_of(Cache& cache, int64_t id, int64_t page, Side side, int head) {
-  std::vector<uint8_t> bytes(static_cast<size_t>(cache.read_page(id, 0, page, side, head, nullptr, 0)));
-  cache.read_page(id, 0, page, side, head, bytes.data(), static_cast<int64_t>(bytes.size()));
-  return bytes;
-}
-
-// Both caches, in step.
-class Pair {
+class Pair : public twin_caches::Twins {
  public:
   explicit Pair(const Setting& s)
-      : setting_(s),
+      : Twins(make_cache(s, "scalar"), make_cache(s, "cuda")),
+        setting_(s),
         random_(static_cast<unsigned>(s.head_dim)),
         lowest_(static_cast<size_t>(kKvHeads * s.head_dim), 0.0f),
-        highest_(lowest_) {
-    std::vector<float> factors;
-    for (int i = 0; i < kKvHeads * s.head_dim; ++i) factors.push_back(0.5f + static_cast<float>(i % 7) / 4.0f);
-    here_ = make_cache(s, "scalar", factors);
-    there_ = make_cache(s, "cuda", factors);
-    CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  ~Pair() { cudaStreamDestroy(stream_); }
-
-  int64_t new_sequence() {
-    here_->new_sequence();
-    return there_->new_sequence();
-  }
-  int64_t fork(int64_t id) {
-    here_->fork(id);
-    return there_->fork(id);
-  }
-  void truncate(int64_t id, int64_t length) {
-    here_->truncate(id, length);
-    there_->truncate(id, length);
-  }
+        highest_(lowest_) {}
 
   void append(int64_t id, int tokens) {
     const size_t count = static_cast<size_t>(tokens) * kKvHeads * setting_.head_dim;
@@ -112,10 +87,8 @@ class Pair {
       lowest_[channel] = std::min(lowest_[channel], keys[i]);
       highest_[channel] = std::max(highest_[channel], keys[i]);
     }
-    const Buffer device_keys(bytes_of(keys)), device_values(bytes_of(values));
     here_->append(id, 0, keys.data(), values.data(), tokens);
-    there_->append_device(id, 0, device_keys.data(), device_values.data(), ElementType::kFloat32, tokens, stream_);
-    CUDA(cudaStreamSynchronize(stream_));
+    append_there(id, keys, values, tokens);
   }
 
   void attend(const std::vector<int64_t>& ids, int tokens) {
@@ -137,20 +110,7 @@ class Pair {
                                                 << ", allowed " << allowed);
   }
 
-  void compare(int64_t id, int64_t least) const {
-    const int64_t pages = there_->page_count(id, 0);
-    CHECK(pages == here_->page_count(id, 0) && pages >= least, setting_.describe() << ": " << pages);
-    for (int64_t page = 0; page < pages; ++page) {
-      for (const Side side : {Side::kKeys, Side::kValues}) {
-        for (int head = 0; head < kKvHeads; ++head) {
-          const std::string difference =
-              page_case::difference(page_of(*there_, id, page, side, head), page_of(*here_, id, page, side, head));
-          CHECK(difference.empty(), setting_.describe() << " page " << page << " side " << static_cast<int>(side)
-                                                        << " head " << head << ": " << difference);
-        }
-      }
-    }
-  }
+  void compare(int64_t id, int64_t least) const { compare_pages(id, least, kKvHeads, setting_.describe()); }
 
  private:
   // What Precision::kExact promises: 1e-6 times the mean square, over heads of all queries, of the most by which one
@@ -173,8 +133,6 @@ class Pair {
   const Setting setting_;
   std::mt19937 random_;
   std::vector<float> lowest_, highest_;  // of keys, by kv head and channel
-  CachePointer here_, there_;
-  cudaStream_t stream_ = nullptr;
 };
 
 DEVICE_CASE("tiered caches: pages of the device are those of this machine") {
