@@ -260,10 +260,8 @@ void run(const Options& options, int stages, bool fast, int wide, int context, i
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
-  std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", properties.name, options.kv_heads * options.group,
-              options.kv_heads, options.head_dim);
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d\n", bench::device_name().c_str(),
+              options.kv_heads * options.group, options.kv_heads, options.head_dim);
   std::printf("%6s %6s %6s %8s %6s %10s %8s %8s %10s %8s %8s %8s\n", "stages", "tables", "planes", "context", "batch",
               "us", "GB/s", "spread", "nmse", "scores", "values", "merge");
   bench::JsonRows rows(options.json);

@@ -216,10 +216,9 @@ class Layer {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
-  std::printf("\n%s, %d kv heads of %d, %d stages of 64, %d refinements, %d codes, hidden %d\n", properties.name,
-              options.kv_heads, options.head_dim, options.stages, options.refinements, options.codes, options.hidden);
+  std::printf("\n%s, %d kv heads of %d, %d stages of 64, %d refinements, %d codes, hidden %d\n",
+              bench::device_name().c_str(), options.kv_heads, options.head_dim, options.stages, options.refinements,
+              options.codes, options.hidden);
   std::printf("%8s %7s %10s %8s %14s %8s %8s\n", "tokens", "side", "ms", "spread", "host ms, same", "times", "alike");
   const Models models(options);
   for (const int tokens : options.tokens) {

@@ -300,9 +300,7 @@ class Batch {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
-  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, window %d\n", properties.name,
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, window %d\n", bench::device_name().c_str(),
               options.kv_heads * options.group, options.kv_heads, options.head_dim, options.window);
   std::printf("%11s %5s %8s %6s %10s %8s %8s %10s\n", "codec", "bits", "context", "batch", "us", "GB/s", "spread",
               "nmse");

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #define CUDA(call)                                                                                    \
@@ -18,6 +19,13 @@
   } while (false)
 
 namespace bench {
+
+// Of the device that is timed.
+inline std::string device_name() {
+  cudaDeviceProp properties;
+  CUDA(cudaGetDeviceProperties(&properties, 0));
+  return properties.name;
+}
 
 // Whatever is taken of it, it frees in the end.
 class DeviceMemory {

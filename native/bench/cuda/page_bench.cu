@@ -273,9 +273,7 @@ void bench_shrink(const Options& options) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
-  std::printf("\n%s, %d kv heads, head dim %d, prompt %d, layer %d\n", properties.name, options.kv_heads,
+  std::printf("\n%s, %d kv heads, head dim %d, prompt %d, layer %d\n", bench::device_name().c_str(), options.kv_heads,
               options.head_dim, options.prompt, options.layer);
   bench_prompt(options);
   bench_shrink(options);

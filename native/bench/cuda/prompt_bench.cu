@@ -295,11 +295,9 @@ void measure_calls(const Options& options, int context) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
-  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, uniform %d bits, queries %s, %s\n", properties.name,
-              options.group * options.kv_heads, options.kv_heads, options.head_dim, options.bits, options.type,
-              options.precision);
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, uniform %d bits, queries %s, %s\n",
+              bench::device_name().c_str(), options.group * options.kv_heads, options.kv_heads, options.head_dim,
+              options.bits, options.type, options.precision);
   bench::JsonRows json(options.json);
   for (const int tokens : options.contexts) {
     Context context(options, tokens);

@@ -300,11 +300,9 @@ void time_pages(const Options& options, int value_bits) {
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   bench::print_command(argc, argv);
-  cudaDeviceProp properties;
-  CUDA(cudaGetDeviceProperties(&properties, 0));
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d, channels of 16 / 4 / 2 bits: %d / %d / %d\n",
-              properties.name, options.kv_heads * options.group, options.kv_heads, kDim, options.n16, options.n4,
-              kDim - options.n16 - options.n4);
+              bench::device_name().c_str(), options.kv_heads * options.group, options.kv_heads, kDim, options.n16,
+              options.n4, kDim - options.n16 - options.n4);
   std::printf("%6s %8s %6s %10s %8s %8s %10s\n", "values", "context", "batch", "us", "GB/s", "spread", "nmse");
   bench::JsonRows rows(options.json);
   for (const int bits : options.value_bits) {
