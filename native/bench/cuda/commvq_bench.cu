@@ -20,8 +20,8 @@
 #include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
-#include "kernels/cuda/commvq_decode.h"
-#include "kernels/cuda/commvq_params.h"
+#include "kernels/cuda/commvq/attend.h"
+#include "kernels/cuda/commvq/params.h"
 #include "launch_timing.h"
 
 namespace {

@@ -19,7 +19,7 @@
 #include "base/thread_pool.h"
 #include "command_line.h"
 #include "commvq/page_models.h"
-#include "kernels/cuda/commvq_encode.h"
+#include "kernels/cuda/commvq/seal.h"
 #include "kvasir/commvq.h"
 #include "launch_timing.h"
 

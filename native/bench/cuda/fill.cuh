@@ -3,7 +3,7 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/pattern_layout.h"
+#include "kernels/cuda/layout/labels.h"
 
 namespace bench {
 

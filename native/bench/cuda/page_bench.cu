@@ -17,10 +17,10 @@
 
 #include "command_line.h"
 #include "fill.cuh"
-#include "kernels/cuda/decode_rows.h"
-#include "kernels/cuda/encode.h"
-#include "kernels/cuda/rows.h"
-#include "kernels/cuda/shrink.h"
+#include "kernels/cuda/pages/encode.h"
+#include "kernels/cuda/pages/shrink.h"
+#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/rows/unpack.h"
 #include "launch_timing.h"
 
 namespace {

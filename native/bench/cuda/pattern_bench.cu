@@ -15,8 +15,8 @@
 
 #include "command_line.h"
 #include "fill.cuh"
-#include "kernels/cuda/kmeans.h"
-#include "kernels/cuda/seal_patterns.h"
+#include "kernels/cuda/pattern/kmeans.h"
+#include "kernels/cuda/pattern/seal.h"
 #include "launch_timing.h"
 
 namespace {

@@ -20,8 +20,8 @@
 #include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
-#include "kernels/cuda/decode_rows.h"
-#include "kernels/cuda/prompt_attention.h"
+#include "kernels/cuda/prompt/prompt.h"
+#include "kernels/cuda/rows/unpack.h"
 #include "kvasir/kvasir.h"
 #include "launch_timing.h"
 

@@ -20,9 +20,9 @@
 #include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
-#include "kernels/cuda/tiered_decode.h"
-#include "kernels/cuda/tiered_encode.h"
-#include "kernels/cuda/tiered_rows.h"
+#include "kernels/cuda/tiered/attend.h"
+#include "kernels/cuda/tiered/rows.h"
+#include "kernels/cuda/tiered/seal.h"
 #include "launch_timing.h"
 
 namespace {

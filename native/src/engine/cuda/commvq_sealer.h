@@ -5,7 +5,7 @@
 
 #include "engine/cuda/device_arena.h"
 #include "engine/layer_plan.h"
-#include "kernels/cuda/commvq_encode.h"
+#include "kernels/cuda/commvq/seal.h"
 
 namespace kvasir::cuda {
 

@@ -9,10 +9,10 @@
 #include "codecs/tiered/format.h"
 #include "engine/cuda/status.h"
 #include "engine/query_sums.h"
-#include "kernels/cuda/encode.h"
-#include "kernels/cuda/kmeans.h"
-#include "kernels/cuda/query_sums.h"
-#include "kernels/cuda/seal_patterns.h"
+#include "kernels/cuda/pages/encode.h"
+#include "kernels/cuda/pattern/kmeans.h"
+#include "kernels/cuda/pattern/seal.h"
+#include "kernels/cuda/rows/query_sums.h"
 
 namespace kvasir::cuda {
 
@@ -88,7 +88,7 @@ bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
         "reading tiers");
   check(cudaStreamSynchronize(stream_), "reading tiers");
   const PageShape& stored = plan_.shapes[0];
-  const bool arranged = layer_.family() == PageFamily::kTiered;  // as tiered_layout.h has them
+  const bool arranged = layer_.family() == PageFamily::kTiered;  // as tiered/layout.h has them
   for (int64_t page = 0; page < pages_; ++page) {
     int64_t varying = arranged ? tiered_table_bytes(shape.kv_heads) - static_cast<int64_t>(stored.bytes()) : 0;
     for (int head = 0; head < shape.kv_heads; ++head) {

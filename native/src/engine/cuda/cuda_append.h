@@ -8,7 +8,7 @@
 #include "engine/cuda/device_layer.h"
 #include "engine/cuda/layer_state.h"
 #include "engine/engine.h"
-#include "kernels/cuda/tiered_encode.h"
+#include "kernels/cuda/tiered/seal.h"
 
 namespace kvasir::cuda {
 

@@ -18,8 +18,8 @@
 #include "engine/engines.h"
 #include "engine/host/host_engine.h"
 #include "engine/query_sums.h"
-#include "kernels/cuda/query_sums.h"
-#include "kernels/cuda/shrink.h"
+#include "kernels/cuda/pages/shrink.h"
+#include "kernels/cuda/rows/query_sums.h"
 
 namespace kvasir::cuda {
 namespace {

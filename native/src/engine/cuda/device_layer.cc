@@ -9,9 +9,9 @@
 #include "codecs/commvq/model.h"
 #include "codecs/pattern/format.h"
 #include "engine/cuda/status.h"
-#include "kernels/cuda/commvq_tables.h"
-#include "kernels/cuda/convert.h"
-#include "kernels/cuda/pattern_layout.h"
+#include "kernels/cuda/commvq/tables.h"
+#include "kernels/cuda/layout/labels.h"
+#include "kernels/cuda/layout/pack.h"
 
 namespace kvasir::cuda {
 namespace {

@@ -9,12 +9,12 @@
 #include "engine/cuda/commvq_sealer.h"
 #include "engine/cuda/device_arena.h"
 #include "engine/layer_plan.h"
-#include "kernels/cuda/commvq_decode.h"
-#include "kernels/cuda/decode.h"
-#include "kernels/cuda/query_sums.h"
-#include "kernels/cuda/rows.h"
-#include "kernels/cuda/side_format.h"
-#include "kernels/cuda/tiered_decode.h"
+#include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/commvq/attend.h"
+#include "kernels/cuda/layout/side_format.h"
+#include "kernels/cuda/rows/query_sums.h"
+#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/tiered/attend.h"
 
 namespace kvasir::cuda {
 
@@ -30,7 +30,7 @@ enum class SideKind {
 enum class PageFamily {
   kFragments,  // head blocks, which fused decode attention reads; before each, where there are any, labels
   kCommVq,     // docs/format.md, on both sides of codec commvq
-  kTiered,     // tiered keys and uniform values, as tiered_layout.h has them
+  kTiered,     // tiered keys and uniform values, as tiered/layout.h has them
   kCanonical,  // docs/format.md
 };
 

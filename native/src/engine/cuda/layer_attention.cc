@@ -6,8 +6,8 @@
 #include "engine/cuda/plain_path.h"
 #include "engine/cuda/status.h"
 #include "engine/cuda/stream.h"
-#include "kernels/cuda/commvq_types.h"
-#include "kernels/cuda/scale_queries.h"
+#include "kernels/cuda/commvq/types.h"
+#include "kernels/cuda/rows/scale_queries.h"
 
 namespace kvasir::cuda {
 namespace {

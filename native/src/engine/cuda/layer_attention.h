@@ -1,6 +1,6 @@
 // Attention of one layer on the device: which kernel a request takes, and the memory that its launches share.
 //
-//   few query tokens, pages that a fused kernel reads    decode.h, commvq_decode.h, tiered_decode.h
+//   few query tokens, pages that a fused kernel reads    attend/attend.h, commvq/attend.h, tiered/attend.h
 //   all else                                             plain_path.h
 //
 // Fused kernels take a chunk of a sequence's tokens as sequences of their own, each of which sees what its token sees:

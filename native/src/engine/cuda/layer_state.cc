@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "engine/cuda/status.h"
-#include "kernels/cuda/pattern_layout.h"
+#include "kernels/cuda/layout/labels.h"
 
 namespace kvasir::cuda {
 namespace {

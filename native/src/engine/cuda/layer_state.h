@@ -9,7 +9,7 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
-#include "kernels/cuda/seal_patterns.h"
+#include "kernels/cuda/pattern/seal.h"
 
 namespace kvasir::cuda {
 

@@ -6,10 +6,10 @@
 #include "codecs/commvq/model.h"
 #include "codecs/pattern/format.h"
 #include "engine/cuda/status.h"
-#include "kernels/cuda/decode_rows.h"
-#include "kernels/cuda/decoded_rows.h"
-#include "kernels/cuda/row_decoders.h"
-#include "kernels/cuda/tiered_rows.h"
+#include "kernels/cuda/commvq/rows.h"
+#include "kernels/cuda/rows/finish.h"
+#include "kernels/cuda/rows/unpack.h"
+#include "kernels/cuda/tiered/rows.h"
 
 namespace kvasir::cuda {
 namespace {

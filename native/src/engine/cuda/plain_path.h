@@ -3,7 +3,7 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/cuda/layer_state.h"
-#include "kernels/cuda/prompt_attention.h"
+#include "kernels/cuda/prompt/prompt.h"
 
 namespace kvasir::cuda {
 

@@ -1,0 +1,323 @@
+// Times decode attention on packed pages: microseconds, GB/s of stored bytes, and the error against double.
+//
+//   decode_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
+//                [--kinds f16,uniform:2,progressive:2,pattern:2,...] [--window 0] [--patterns 32] [--added 0]
+//                [--json FILE] [--consumers N] [--slots N]
+//
+// --patterns is how many patterns sequences have; with --added 1 every page adds one, and labels are any that it sees.
+// --consumers and --slots divide a block's shared memory otherwise than the plan would, to see what it is worth.
+// Pages are random. Launches go round enough copies of the batch that none finds its pages in the L2 cache. A graph of
+// launches is replayed and timed with events; the figure is the median over replays, the spread is (90th - 10th) /
+// median.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/half.h"
+#include "command_line.h"
+#include "fill.cuh"
+#include "json_rows.h"
+#include "kernels/cuda/attend/attend.h"
+#include "launch_timing.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+
+// One row of the table.
+struct Kind {
+  std::string codec;
+  int bits;
+
+  bool labels() const { return codec == "pattern"; }
+  PageKind page() const {
+    const bool tokens = codec == "progressive";
+    const int width = tokens && bits == 16 ? kWideBits : bits;
+    return {width, width, tokens, labels()};
+  }
+};
+
+std::vector<Kind> kinds(const std::string& text) {
+  std::vector<Kind> list;
+  for (size_t at = 0; at < text.size();) {
+    const std::string one = text.substr(at, text.find(',', at) - at);
+    const size_t colon = one.find(':');
+    list.push_back({one.substr(0, colon), colon == std::string::npos ? 16 : std::atoi(one.c_str() + colon + 1)});
+    at += one.size() + 1;
+  }
+  return list;
+}
+
+struct Options {
+  int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0;
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16};
+  std::vector<Kind> kinds;
+  int patterns = 32, added = 0;
+  const char* json = nullptr;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  const char* wanted =
+      "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform:1,progressive:16,progressive:8,progressive:4,"
+      "progressive:2,pattern:4,pattern:2";
+  bench::parse(argc, argv,
+               {{"--kv-heads", &options.kv_heads},
+                {"--group", &options.group},
+                {"--head-dim", &options.head_dim},
+                {"--window", &options.window},
+                {"--contexts", &options.contexts},
+                {"--batches", &options.batches},
+                {"--kinds", &wanted},
+                {"--patterns", &options.patterns},
+                {"--added", &options.added},
+                {"--json", &options.json},
+                {"--consumers", &options.consumers},
+                {"--slots", &options.slots}});
+  options.kinds = kinds(wanted);
+  return options;
+}
+
+// One element of a part, decoded by the layout's definition.
+double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
+  uint16_t halves[2];
+  if (part.bits == kFloat16Bits) {
+    std::memcpy(halves, bytes + part.float16_byte(x, y), 2);
+    return kvasir::half_to_float(halves[0]);
+  }
+  int code = 0;
+  for (int plane = 0; plane < part.planes(); ++plane) {
+    const Place place = part.code_place(plane, x, y);
+    const int mask = (1 << part.plane_bits(plane)) - 1;
+    code |= (bytes[part.parameter_bytes() + place.byte] >> place.bit & mask) << part.plane_shift(plane);
+  }
+  std::memcpy(halves, bytes + part.parameter_byte(part.y_parameters ? y : x), 4);
+  const double levels = (1 << part.element_bits()) - 1;
+  return kvasir::half_to_float(halves[1]) + code * (kvasir::half_to_float(halves[0]) / levels);
+}
+
+// All copies of one batch, and what launches need.
+class Batch {
+ public:
+  Batch(const Options& options, const Kind& kind, int context, int count)
+      : options_(options),
+        kind_(kind.page()),
+        layout_{options.head_dim, kind_.key_bits, kind_.value_bits, kind_.token_keys},
+        count_(count) {
+    window_ = std::min(options.window, context);
+    pages_ = (context - window_) / kTokensPerPage;
+    labels_ = {kind_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
+    block_bytes_ = labels_.head_bytes() + layout_.bytes();
+    CUDA(plan_decode({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
+    const int slots_of_plan = plan_.consumers * plan_.slots;
+    if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
+    if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
+    const size_t page_bytes = static_cast<size_t>(block_bytes_) * options.kv_heads;
+    set_bytes_ = page_bytes * pages_ * count;
+    // 50 to 60 MB of L2: three times that between two uses of a page.
+    sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
+    blocks_ = memory_.take<uint8_t>(set_bytes_ * sets_);
+    fill();
+    vectors_ = labels_.fixed + (options.added ? pages_ : 0);
+    table_bytes_ = PatternTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
+    if (kind_.labels) {
+      const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
+      tables_ = memory_.take<uint8_t>(all);
+      bench::fill_halves<<<1024, 256>>>(reinterpret_cast<__half*>(tables_), static_cast<int64_t>(all / 2), 999);
+      CUDA(cudaGetLastError());
+    }
+    const RowTileLayout tile = {options.head_dim};
+    const size_t tiles = (window_ + kTileSize - 1) / kTileSize;
+    const size_t row_bytes = tiles * tile.bytes() * options.kv_heads;
+    rows_ = memory_.take<uint8_t>(row_bytes * count + 16);
+    CUDA(cudaMemset(rows_, 0x11, row_bytes * count + 16));
+    for (int set = 0; set < sets_; ++set) {
+      std::vector<DecodeSequence> sequences;
+      for (int s = 0; s < count; ++s) {
+        std::vector<uint64_t> references;
+        for (int p = 0; p < pages_; ++p) references.push_back(page_reference(page(set, s, p), 0));
+        DecodeSequence sequence = {};
+        sequence.pages = memory_.copy(references);
+        sequence.page_count = pages_;
+        sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
+        if (kind_.labels) {
+          const int64_t stride = table_bytes_ / options.kv_heads;
+          sequence.key_patterns = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+          sequence.value_patterns = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+        }
+        sequences.push_back(sequence);
+      }
+      DecodeSequence* const descriptions = memory_.copy(sequences);
+      addresses_.emplace_back();
+      for (int s = 0; s < count; ++s) addresses_.back().push_back(descriptions + s);
+      listed_.push_back(memory_.copy(addresses_.back()));
+    }
+    for (size_t i = 0; i < static_cast<size_t>(count) * options.kv_heads * options.group * options.head_dim; ++i) {
+      queries_host_.push_back(3.0f * unit(hashed(i + 77)));
+    }
+    queries_ = memory_.copy(queries_host_);
+    outputs_ = memory_.take<float>(queries_host_.size());
+    workspace_ = memory_.take<uint8_t>(plan_.workspace_bytes);
+    CUDA(clear_workspace(plan_, workspace_, nullptr));
+    room_vectors_ = (vectors_ + kTileSize - 1) / kTileSize * kTileSize;
+    room_ = memory_.take<uint8_t>(pattern_room_bytes(plan_, room_vectors_));
+    CUDA(cudaDeviceSynchronize());
+  }
+
+  size_t bytes() const {
+    return set_bytes_ + static_cast<size_t>(2) * 2 * window_ * options_.head_dim * options_.kv_heads * count_;
+  }
+  void launch(int set, cudaStream_t stream) const {
+    const bool listed = count_ > kInlineSequences;
+    const DecodeRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
+                                   listed,
+                                   count_,
+                                   queries_,
+                                   outputs_,
+                                   NumberType::kFloat32,
+                                   1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
+                                   &kind_,
+                                   1,
+                                   workspace_,
+                                   room_,
+                                   room_vectors_};
+    CUDA(launch_decode(plan_, request, stream));
+  }
+
+  // Error of the last sequence's last kv head, against double. Without window rows.
+  double error() const {
+    if (window_ > 0) return NAN;
+    const int d = options_.head_dim, group = options_.group;
+    CUDA(cudaMemset(outputs_, 0xff, 4 * queries_host_.size()));
+    launch(0, nullptr);
+    std::vector<float> outputs(queries_host_.size());
+    CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
+    std::vector<double> keys(static_cast<size_t>(pages_) * kTokensPerPage * d), values(keys.size());
+    std::vector<uint8_t> bytes(block_bytes_), tables(kind_.labels ? 2 * table_bytes_ : 0);
+    if (kind_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
+    const int64_t head_table = (options_.kv_heads - 1) * (table_bytes_ / options_.kv_heads);
+    const PatternTableLayout vectors = {d};
+    for (int p = 0; p < pages_; ++p) {
+      CUDA(cudaMemcpy(bytes.data(), page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * block_bytes_,
+                      bytes.size(), cudaMemcpyDeviceToHost));
+      const uint8_t* block = bytes.data() + labels_.head_bytes();
+      // Label l > fixed means vector l - 1 + shift (docs/format.md).
+      const int shift = options_.added ? std::max(0, p + 1 - (kMaxVisible - labels_.fixed)) : 0;
+      auto vector = [&](int label) { return label <= labels_.fixed ? label - 1 : label - 1 + shift; };
+      for (int t = 0; t < kTokensPerPage; ++t) {
+        const int key_label = kind_.labels ? bytes[key_label_byte(t)] : 0;
+        const int value_label = kind_.labels ? bytes[value_label_byte(t)] : 0;
+        for (int c = 0; c < d; ++c) {
+          const size_t i = (static_cast<size_t>(p) * kTokensPerPage + t) * d + c;
+          const int span = layout_.key().x_size;
+          keys[i] = element(layout_.key(), block + layout_.key_offset(c / span), c % span, t);
+          values[i] = element(layout_.value(), block + layout_.value_offset(c / kValueSpan), t, c % kValueSpan);
+          uint16_t half;
+          if (key_label > 0) {
+            std::memcpy(&half, tables.data() + head_table + vectors.key_byte(vector(key_label), c), 2);
+            keys[i] += kvasir::half_to_float(half);
+          }
+          if (value_label > 0) {
+            const uint8_t* from = tables.data() + table_bytes_ + head_table;
+            std::memcpy(&half, from + vectors.value_byte(vector(value_label), c), 2);
+            values[i] += kvasir::half_to_float(half);
+          }
+        }
+      }
+    }
+    double wrong = 0.0, power = 0.0;
+    const size_t tokens = keys.size() / d;
+    for (int h = 0; h < group; ++h) {
+      const size_t row = queries_host_.size() - static_cast<size_t>(group - h) * d;
+      std::vector<double> scores(tokens), out(d, 0.0);
+      for (size_t t = 0; t < tokens; ++t) {
+        double dot = 0.0;
+        for (int c = 0; c < d; ++c) dot += keys[t * d + c] * queries_host_[row + c];
+        scores[t] = dot / std::sqrt(static_cast<double>(d));
+      }
+      const double highest = *std::max_element(scores.begin(), scores.end());
+      double sum = 0.0;
+      for (double& s : scores) sum += s = std::exp(s - highest);
+      for (size_t t = 0; t < tokens; ++t) {
+        for (int c = 0; c < d; ++c) out[c] += scores[t] / sum * values[t * d + c];
+      }
+      for (int c = 0; c < d; ++c) {
+        wrong += (outputs[row + c] - out[c]) * (outputs[row + c] - out[c]);
+        power += out[c] * out[c];
+      }
+    }
+    return wrong / power;
+  }
+
+ private:
+  uint8_t* page(int set, int sequence, int page) const {
+    return blocks_ +
+           ((static_cast<size_t>(set) * count_ + sequence) * pages_ + page) * block_bytes_ * options_.kv_heads;
+  }
+  uint8_t* table(int set, int sequence, int side) const {
+    return tables_ + ((static_cast<size_t>(set) * count_ + sequence) * 2 + side) * table_bytes_;
+  }
+  void fill() {
+    const int64_t count = static_cast<int64_t>(set_bytes_ * sets_ / block_bytes_);
+    bench::fill_blocks<<<2048, 256>>>(blocks_, count, layout_, labels_, 12345);
+    CUDA(cudaGetLastError());
+  }
+  static uint32_t hashed(uint64_t x) { return bench::hashed(x); }
+  static float unit(uint32_t x) { return bench::unit(x); }
+
+  const Options& options_;
+  const PageKind kind_;
+  const HeadLayout layout_;
+  const int count_;
+  bench::Labels labels_ = {};
+  int block_bytes_ = 0, vectors_ = 0;
+  int64_t table_bytes_ = 0;  // of one side of a sequence
+  uint8_t* tables_ = nullptr;
+  int window_ = 0, pages_ = 0, sets_ = 0;
+  size_t set_bytes_ = 0;
+  DecodePlan plan_ = {};
+  uint8_t* blocks_ = nullptr;
+  uint8_t* rows_ = nullptr;
+  std::vector<std::vector<const DecodeSequence*>> addresses_;  // [sets][count]
+  std::vector<const DecodeSequence**> listed_;                 // the same in device memory
+  bench::DeviceMemory memory_;
+  std::vector<float> queries_host_;
+  float* queries_ = nullptr;
+  float* outputs_ = nullptr;
+  uint8_t* workspace_ = nullptr;
+  uint8_t* room_ = nullptr;
+  int room_vectors_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  bench::print_command(argc, argv);
+  std::printf("\n%s, %d query heads, %d kv heads, head dim %d, window %d\n", bench::device_name().c_str(),
+              options.kv_heads * options.group, options.kv_heads, options.head_dim, options.window);
+  std::printf("%11s %5s %8s %6s %10s %8s %8s %10s\n", "codec", "bits", "context", "batch", "us", "GB/s", "spread",
+              "nmse");
+  bench::JsonRows rows(options.json);
+  for (const Kind& kind : options.kinds) {
+    for (const int batch_size : options.batches) {
+      for (const int context : options.contexts) {
+        const Batch batch(options, kind, context, batch_size);
+        const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
+        const double error = batch.error();
+        const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
+        std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context,
+                    batch_size, timing.us, gbps, 100.0 * timing.spread, error);
+        std::fflush(stdout);
+        rows.add(kind.codec.c_str(), kind.bits, context, batch_size, timing.us, gbps);
+      }
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,170 @@
+#include "kernels/cuda/attend/attend.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/attend/instance.h"
+#include "kernels/cuda/attend/unit_tag.h"
+#include "kernels/cuda/layout/labels.h"
+#include "kernels/cuda/primitives/shared_memory.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kMaxSequences = 4096;
+constexpr int kMaxSlots = 3;
+constexpr int kShortBytes = 4 << 20;  // of one block, below which how it ends matters more than that all blocks work
+constexpr int kMaxCached = 64;        // sequences whose description a block keeps in shared memory
+
+const DecodeInstance* instance_for(int head_dim, int tiles) {
+  switch (head_dim) {
+    case 64:
+      return tiles == 1 ? &decode_64_4 : &decode_64_8;
+    case 96:
+      return tiles == 1 ? &decode_96_4 : nullptr;
+    case 128:
+      return tiles == 1 ? &decode_128_4 : &decode_128_8;
+    case 256:
+      return tiles == 1 ? &decode_256_4 : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+bool any_width(int bits) { return bits_supported(bits) || bits == kWideBits; }
+
+bool kind_supported(const PageKind& kind) {
+  const bool values = any_width(kind.value_bits);
+  if (kind.token_keys) {
+    return values && (kind.key_bits == 2 || kind.key_bits == 4 || kind.key_bits == 8 || kind.key_bits == kWideBits);
+  }
+  return values && any_width(kind.key_bits);
+}
+
+bool plain(const PageKind& kind) {
+  return !kind.labels && !kind.token_keys && kind.key_bits != kWideBits && kind.value_bits != kWideBits;
+}
+
+PageEntry entry_of(int head_dim, const PageKind& kind) {
+  const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits, kind.token_keys};
+  uint32_t flags = 0;
+  if (kind.token_keys) flags |= Tag::kTokenKeys;
+  if (kind.labels) {
+    flags |= Tag::kLabels;  // which take the place in a slot that a part could join in
+  } else {
+    flags |= join_flags(layout.key().groups(), layout.key_parts(), layout.value().groups(), layout.value_parts());
+  }
+  return {static_cast<uint32_t>(kind.key_bits | kind.value_bits << 8) | flags,
+          (kind.labels ? kBothLabelBytes : 0) + layout.bytes(),
+          static_cast<int16_t>(layout.key().parameter_bytes()),
+          static_cast<int16_t>(layout.value().parameter_bytes()),
+          static_cast<int16_t>(layout.key().groups()),
+          static_cast<int16_t>(layout.value().groups())};
+}
+
+// Of PatternRoom.
+size_t term_bytes(const DecodePlan& plan, int vectors) {
+  const size_t segments = static_cast<size_t>(plan.shape.sequences) * plan.shape.kv_heads * plan.row_blocks;
+  return aligned(segments * (static_cast<size_t>(vectors) + 1) * 4 * plan.tiles * sizeof(float));
+}
+size_t sum_bytes(const DecodePlan& plan, int vectors) {
+  const size_t warps = static_cast<size_t>(plan.blocks) * plan.consumers;
+  return aligned(warps * static_cast<size_t>(vectors) * 4 * plan.tiles * sizeof(float));
+}
+
+}  // namespace
+
+cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
+  if (!head_dim_supported(shape.head_dim) || shape.kv_heads < 1 || shape.group < 1) return cudaErrorInvalidValue;
+  if (shape.sequences < 1 || shape.sequences > kMaxSequences) return cudaErrorInvalidValue;
+  int device = 0, processors = 0, most_shared = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess) error = most_shared_memory(&most_shared);
+  if (error != cudaSuccess) return error;
+
+  DecodePlan made = {};
+  made.shape = shape;
+  made.tiles = shape.group > 4 && instance_for(shape.head_dim, 2) != nullptr ? 2 : 1;
+  made.row_blocks = (shape.group + 4 * made.tiles - 1) / (4 * made.tiles);
+  made.blocks = processors;
+  const DecodeInstance& instance = *instance_for(shape.head_dim, made.tiles);
+  // Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
+  made.consumers = instance.max_consumers;
+  made.cached = std::min(shape.sequences, shape.patterns ? kMaxCached / 2 : kMaxCached);
+  auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape); };
+  while (made.consumers > 1 && shared(2) > most_shared) --made.consumers;
+  made.slots = kMaxSlots;
+  while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
+  made.shared_bytes = shared(made.slots);
+  if (made.shared_bytes > most_shared) return cudaErrorInvalidValue;
+  error = instance.prepare(most_shared, &made.overlaps);
+  if (error != cudaSuccess) return error;
+
+  const size_t partial = sizeof(float) * instance.partial_floats;
+  const size_t segments = static_cast<size_t>(shape.sequences) * shape.kv_heads * made.row_blocks;
+  made.partials_offset = aligned(segments * sizeof(uint32_t));
+  made.workspace_bytes = made.partials_offset + aligned(partial * made.blocks * 2);
+  *plan = made;
+  return cudaSuccess;
+}
+
+cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream) {
+  return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
+}
+
+size_t pattern_room_bytes(const DecodePlan& plan, int vectors) {
+  return term_bytes(plan, vectors) + sum_bytes(plan, vectors);
+}
+
+cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream) {
+  if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
+  if (request.format_count < 1 || request.format_count > kMaxPageFormats) return cudaErrorInvalidValue;
+  if (request.count > kInlineSequences && !request.listed_on_device) return cudaErrorInvalidValue;
+  if (request.count == 0) return cudaSuccess;
+  DecodeParams params = {};
+  uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
+  if (request.listed_on_device) {
+    params.listed_sequences = request.sequences;
+  } else {
+    std::copy_n(request.sequences, request.count, params.inline_sequences);
+  }
+  params.queries = request.queries;
+  params.outputs = request.outputs;
+  params.arrivals = reinterpret_cast<uint32_t*>(workspace);
+  params.block_partials = reinterpret_cast<float*>(workspace + plan.partials_offset);
+  params.count = request.count;
+  params.kv_heads = plan.shape.kv_heads;
+  params.group = plan.shape.group;
+  params.row_blocks = plan.row_blocks;
+  params.consumers = plan.consumers;
+  params.slots = plan.slots;
+  params.cached = plan.cached;
+  params.patterns = plan.shape.patterns;
+  params.type = request.type;
+  params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  params.plain = true;
+  int largest = 1;
+  for (int i = 0; i < request.format_count; ++i) {
+    if (!kind_supported(request.formats[i])) return cudaErrorInvalidValue;
+    if (request.formats[i].labels && !plan.shape.patterns) return cudaErrorInvalidValue;
+    params.plain = params.plain && plain(request.formats[i]);
+    params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
+    largest = std::max(largest, params.formats[i].head_bytes);
+  }
+  params.short_units = kShortBytes / largest;
+  const DecodeInstance& instance = *instance_for(plan.shape.head_dim, plan.tiles);
+  if (plan.shape.patterns && request.pattern_vectors > kNearVectors) {
+    if (request.pattern_room == nullptr || request.pattern_vectors % kTileSize != 0) return cudaErrorInvalidValue;
+    auto* const room = static_cast<uint8_t*>(request.pattern_room);
+    params.room = {reinterpret_cast<float*>(room),
+                   reinterpret_cast<float*>(room + term_bytes(plan, request.pattern_vectors)), request.pattern_vectors};
+    const cudaError_t error = instance.launch_terms(params, plan.overlaps, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return instance.launch(params, plan.blocks, plan.shared_bytes, plan.overlaps, stream);
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,26 @@
+// The kernels that are compiled, as a table: each instance file defines one row.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/attend/types.h"
+
+namespace kvasir::cuda {
+
+// One head dim and number of query heads (4 * tiles) of a segment.
+struct DecodeInstance {
+  int max_consumers;
+  int partial_floats;
+  // Shared memory of a block.
+  int (*shared_bytes)(int consumers, int slots, int cached, const DecodeShape& shape);
+  // Lets blocks have that much, and says whether launches may overlap.
+  cudaError_t (*prepare)(int shared_bytes, bool* overlaps);
+  // overlaps: may start before the grids before it have ended; the kernel waits for them. Code for sm_90 and up can.
+  cudaError_t (*launch)(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps, cudaStream_t stream);
+  // Fills params.room.terms, before the former.
+  cudaError_t (*launch_terms)(const DecodeParams& params, bool overlaps, cudaStream_t stream);
+};
+
+extern const DecodeInstance decode_64_4, decode_64_8, decode_96_4, decode_128_4, decode_128_8, decode_256_4;
+
+}  // namespace kvasir::cuda

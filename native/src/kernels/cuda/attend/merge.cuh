@@ -1,0 +1,214 @@
+// The end of a launch: the warps of a block merge what they left, then blocks that share a segment do.
+//
+// What there is to merge is known before the last page is read; the producer warp, which is done by then, works it out
+// (plan_merges), because divisions take longer than merging. The block that is the last to deliver its share of a
+// segment merges them all, in the order of the units whoever it is.
+#pragma once
+
+#include "kernels/cuda/attend/partial.cuh"
+#include "kernels/cuda/attend/ring.cuh"
+#include "kernels/cuda/primitives/arrivals.cuh"
+#include "kernels/cuda/primitives/numbers.cuh"
+
+namespace kvasir::cuda {
+
+// Where the warps of a block leave partial states, in shared memory. Where a warp's piece begins inside a segment that
+// ends before the piece does, that segment's state is at front(warp); the state of a segment that the piece ends inside
+// is in the warp's ring, which is free by then.
+template <int D, int kTiles>
+struct PartialPlace {
+  RingPlace<D> rings;
+  float* fronts;
+
+  __device__ float* front(int warp) const { return fronts + warp * kPartialFloats<D, kTiles>; }
+  __device__ float* back(int warp) const { return reinterpret_cast<float*>(rings.slot(warp, 0)); }
+  __device__ int back_stride() const { return rings.slots * kSlotBytes<D> / static_cast<int>(sizeof(float)); }
+};
+
+// One segment that no single warp had all of.
+struct MergeJob {
+  SegmentHeads heads;
+  int segment;
+  int first_warp;
+  int last_warp;
+  bool ends_inside;  // the last warp's piece goes on after the segment
+  int share;         // which of the block's two shares; -1 where no other block has one
+  int first_block;
+  int first_share;  // of the first block
+  int blocks;
+};
+constexpr int kMaxMergeJobs = 16;
+
+// In shared memory.
+struct MergeList {
+  MergeJob jobs[kMaxMergeJobs];
+  int count;
+  int shared;          // of them
+  uint32_t before[2];  // blocks that delivered their share before this one, by share
+};
+
+// The whole producer warp. A segment needs merging if the block begins inside it, or if a warp ends inside it: lane 0
+// looks at the block's first unit, lane w + 1 at the last unit of warp w.
+template <int kTiles>
+__device__ inline void plan_merges(const DecodeParams& params, const Work& work, const Pieces& blocks,
+                                   const Pieces& warps, int warp_count, int lane, MergeList* list) {
+  const UnitRange ours = blocks.at(blockIdx.x);
+  const bool looks = lane <= warp_count;
+  const int unit = lane == 0 || !looks ? ours.begin : warps.at(lane - 1).end - 1;
+  const Position position = work.locate(unit);
+  const int segment = position.sequence * work.heads + position.head;
+  const UnitRange units = work.segment_range(position.sequence, position.head);
+  const int first = warps.of(max(units.begin, ours.begin));
+  const int last = warps.of(min(units.end, ours.end) - 1);
+  const UnitRange last_piece = warps.at(last);
+  const bool complete = units.begin >= last_piece.begin && units.end <= last_piece.end;
+  bool wanted = looks && !complete && (lane > 0 || units.begin < ours.begin);
+  const int previous = __shfl_up_sync(0xffffffffu, segment, 1);
+  const bool previous_wanted = __shfl_up_sync(0xffffffffu, wanted, 1);
+  if (lane > 0 && previous == segment && (lane > 1 || previous_wanted)) wanted = false;  // seen by an earlier lane
+
+  const bool shared = units.begin < ours.begin || units.end > ours.end;
+  const uint32_t all = __ballot_sync(0xffffffffu, wanted);
+  const uint32_t all_shared = __ballot_sync(0xffffffffu, wanted && shared);
+  if (wanted) {
+    MergeJob& job = list->jobs[__popc(all & ((1u << lane) - 1))];
+    job.heads = SegmentHeads::of<kTiles>(params, segment);
+    job.segment = segment;
+    job.first_warp = first;
+    job.last_warp = last;
+    job.ends_inside = units.end < last_piece.end;
+    job.share = !shared ? -1 : units.begin > ours.begin ? 1 : 0;
+    job.first_block = blocks.of(units.begin);
+    job.first_share = units.begin > blocks.at(job.first_block).begin ? 1 : 0;
+    job.blocks = blocks.of(units.end - 1) - job.first_block + 1;
+  }
+  if (lane == 0) {
+    list->count = __popc(all);
+    list->shared = __popc(all_shared);
+  }
+}
+
+constexpr float kNothing = -1e38f;  // below any maximum; finite, so that differences are
+
+// Merges partial states partial(0) .. partial(parts - 1) into outputs, or where `merged` is given into another state. A
+// warp takes 32 * kWidth channels of a head; for the weights each of its lanes looks at one part, 32 at a time.
+//
+// This runs once or twice a launch, when instructions come from far away and every dependent load is waited for: loads
+// are issued together, kAtOnce parts of them.
+template <int D, int kWidth, int kAtOnce, class PartialAt>
+__device__ __forceinline__ void merge_partials(const DecodeParams& params, SegmentHeads heads, int parts,
+                                               PartialAt partial, float* merged) {
+  constexpr int kHead = kPartialHead<D>;
+  constexpr int kTasks = D / 32 / kWidth;  // of a head
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int task = threadIdx.x / 32; task < heads.count * kTasks; task += blockDim.x / 32) {
+    const int head = task / kTasks, channel = task % kTasks * (32 * kWidth) + lane;
+    float highest = kNothing, sum = 0.0f, output[kWidth] = {};
+#pragma unroll 1
+    for (int base = 0; base < parts; base += 32) {
+      float2 state = {kNothing, 0.0f};  // maximum and sum of the lane's part
+      if (base + lane < parts) state = *reinterpret_cast<const float2*>(partial(base + lane) + head * kHead + D);
+      float next = highest, weight = 0.0f;
+#pragma unroll 1
+      for (int first = 0; first < 32 && base + first < parts; first += kAtOnce) {
+        float values[kAtOnce][kWidth];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {  // past the end the last one again: its weight is 0
+          const float* from = partial(min(base + first + k, parts - 1)) + head * kHead + channel;
+#pragma unroll
+          for (int w = 0; w < kWidth; ++w) values[k][w] = from[32 * w];
+        }
+        if (first == 0) {
+          next = fmaxf(highest, max_over_warp(state.x));
+          weight = exp2_approx(state.x - next);
+          const float keep = exp2_approx(highest - next);
+          sum = fmaf(sum, keep, sum_over_warp(weight * state.y));
+#pragma unroll
+          for (int w = 0; w < kWidth; ++w) output[w] *= keep;
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          const float factor = __shfl_sync(0xffffffffu, weight, first + k);
+#pragma unroll
+          for (int w = 0; w < kWidth; ++w) output[w] = fmaf(factor, values[k][w], output[w]);
+        }
+      }
+      highest = next;
+    }
+    if (merged == nullptr) {
+      const float inverse = __fdividef(1.0f, sum);
+#pragma unroll
+      for (int w = 0; w < kWidth; ++w) {
+        store_number(params.outputs, params.type, (heads.first + head) * D + channel + 32 * w, output[w] * inverse);
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < kWidth; ++w) merged[head * kHead + channel + 32 * w] = output[w];
+      if (channel == 0) *reinterpret_cast<float2*>(merged + head * kHead + D) = {highest, sum};
+    }
+  }
+}
+
+template <int D, int kTiles>
+class BlockMerge {
+ public:
+  __device__ BlockMerge(const DecodeParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
+      : params_(params), place_(place), list_(*list) {}
+
+  // All threads, after a barrier.
+  __device__ __forceinline__ void run() {
+#pragma unroll 1
+    for (int j = 0; j < list_.count; ++j) merge_warps(list_.jobs[j]);
+    if (list_.shared == 0) return;
+    deliver();
+#pragma unroll 1
+    for (int j = 0; j < list_.count; ++j) {
+      const MergeJob& job = list_.jobs[j];
+      if (job.share >= 0 && list_.before[job.share] == static_cast<uint32_t>(job.blocks) - 1) merge_blocks(job);
+    }
+  }
+
+ private:
+  static constexpr int kFloats = kPartialFloats<D, kTiles>;
+
+  __device__ __forceinline__ void merge_warps(const MergeJob& job) {
+    const float* const first = place_.back(job.first_warp);
+    const float* const end = job.ends_inside ? place_.front(job.last_warp) : place_.back(job.last_warp);
+    const int last = job.last_warp - job.first_warp;
+    const int last_offset = static_cast<int>(end - first);
+    const int stride = place_.back_stride();
+    merge_partials<D, D / 32, 8>(
+        params_, job.heads, last + 1, [&](int p) { return first + (p == last ? last_offset : p * stride); },
+        job.share < 0 ? nullptr : share(blockIdx.x, job.share));
+  }
+
+  __device__ __forceinline__ void merge_blocks(const MergeJob& job) {
+    const float* const first = share(job.first_block, 0);
+    const int start = job.first_share * kFloats;
+    merge_partials<D, 1, 16>(
+        params_, job.heads, job.blocks, [&](int p) { return first + (p == 0 ? start : p * 2 * kFloats); }, nullptr);
+    if (threadIdx.x == 0) params_.arrivals[job.segment] = 0;  // for the next launch
+  }
+
+  // Our shares are written: tells the other blocks, and learns which of them did before.
+  __device__ __forceinline__ void deliver() {
+    __syncthreads();
+    const int j = threadIdx.x;
+    if (j < list_.count && list_.jobs[j].share >= 0) {
+      list_.before[list_.jobs[j].share] = count_arrival(params_.arrivals + list_.jobs[j].segment);
+    }
+    __syncthreads();
+  }
+
+  // A block has at most two shares: 0 of the segment that it starts in, 1 of one that starts in it and goes on.
+  __device__ float* share(int block, int which) const {
+    return params_.block_partials + static_cast<int64_t>(2 * block + which) * kFloats;
+  }
+
+  const DecodeParams& params_;
+  const PartialPlace<D, kTiles> place_;
+  MergeList& list_;
+};
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,45 @@
+// The queries of a segment, in registers.
+#pragma once
+
+#include "kernels/cuda/attend/partial.cuh"
+#include "kernels/cuda/primitives/numbers.cuh"
+
+namespace kvasir::cuda {
+
+// Head h, h + 4, ... of a lane (h = lane % 4), at channels g, g + 8, ... (g = lane / 4), at most 1 in magnitude.
+template <int D, int kTiles>
+struct Query {
+  static constexpr int kSpans = D > kValueSpan ? D / kValueSpan : 1;
+  float values[kTiles][D / 8];
+  float scale[kTiles];        // what they were divided by, times the softmax scale, in base 2
+  float sum[kTiles][kSpans];  // of the values of each span of channels
+};
+
+template <int D, int kTiles>
+__device__ __forceinline__ void load_query(const DecodeParams& params, int segment, int lane, Query<D, kTiles>& query) {
+  const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    // Lanes without a head of their own read another's, and make it 0.
+    const int head = min(4 * n + lane % 4, heads.count - 1);
+    const bool live = 4 * n + lane % 4 < heads.count;
+    load_numbers<D / 8, 8>(params.queries, params.type, (heads.first + head) * D + lane / 4, query.values[n]);
+    float peak = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) peak = fmaxf(peak, fabsf(query.values[n][i]));
+    peak = max_over_rows(peak);
+    const float inverse = live && peak > 1e-30f ? 1.0f / peak : 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 8; ++i) query.values[n][i] *= inverse;
+#pragma unroll
+    for (int s = 0; s < query.kSpans; ++s) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int i = 0; i < D / 8 / query.kSpans; ++i) sum += query.values[n][s * (kValueSpan / 8) + i];
+      query.sum[n][s] = sum_over_rows(sum);
+    }
+    query.scale[n] = peak * params.scale;
+  }
+}
+
+}  // namespace kvasir::cuda

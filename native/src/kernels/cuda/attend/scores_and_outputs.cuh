@@ -1,0 +1,268 @@
+// Scores from keys and outputs from values, for one page (128 tokens, any kind) or one row tile (16 tokens, float16).
+#pragma once
+
+#include "kernels/cuda/attend/code_products.cuh"
+#include "kernels/cuda/attend/folded_factors.cuh"
+#include "kernels/cuda/attend/labels.cuh"
+#include "kernels/cuda/attend/query.cuh"
+#include "kernels/cuda/attend/softmax.cuh"
+
+namespace kvasir::cuda {
+
+constexpr float kHidden = -1e30f;  // score of a token that must not be seen; finite, so that differences are
+
+// Of a code, as a part of its range; for the sums of a tile.
+template <int kBits>
+__device__ __forceinline__ float step_of_tile(int tile) {
+  constexpr float kStep = 1.0f / ((1 << (kBits == kWideBits ? 16 : kBits)) - 1);
+  return tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits);
+}
+
+template <int kBits, int D, int kTiles>
+__device__ __forceinline__ void code_scores(Reader<D>& reader, const Folded<kTiles, D / 8>& folded,
+                                            float (&scores)[kTiles][16]) {
+  contract_codes<kBits, D / 32, 4, true, kTiles>(reader, folded.fragments, [&](int n, int tile, float sum, float next) {
+    const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+    scores[n][2 * tile] = fmaf(sum, scale, folded.zero[n]);
+    scores[n][2 * tile + 1] = fmaf(next, scale, folded.zero[n]);
+  });
+}
+
+// Keys with parameters per token: span kSpan of the channels. A query is at most 1, so that it is quantised without
+// looking at it. `scores` hold the parameters of a token until its sum comes.
+template <int kBits, int kSpan, int D, int kTiles>
+__device__ __forceinline__ void token_scores(Reader<D>& reader, const Query<D, kTiles>& query,
+                                             float (&scores)[kTiles][16]) {
+  constexpr int kChannels = D < kValueSpan ? D : kValueSpan;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 four = reader.parameters(i);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) scores[n][4 * i + j] = __uint_as_float(words[j]);
+    }
+  }
+  reader.skip_parameters(4 * kTokensPerPage);
+  uint32_t fragments[kTiles][kChannels / 16];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < kChannels / 8; i += 2) {
+      const float* values = query.values[n] + kSpan * (kValueSpan / 8) + i;
+      fragments[n][i / 2] = quantised_pair<true>(values[0], values[1], kQuantum<true>);
+    }
+  }
+  contract_codes<kBits, kChannels / 32, 4, true, kTiles>(
+      reader, fragments, [&](int n, int tile, float sum, float next) {
+        const float scale = query.scale[n] * (step_of_tile<kBits>(tile) / kQuantum<true>);
+        const float zero = query.scale[n] * query.sum[n][kSpan];
+        float* const score = scores[n] + 2 * tile;
+        const float2 first = halves_to_floats(__float_as_uint(score[0]));  // range, lo
+        const float2 second = halves_to_floats(__float_as_uint(score[1]));
+        score[0] = fmaf(sum * scale, first.x, zero * first.y);
+        score[1] = fmaf(next * scale, second.x, zero * second.y);
+      });
+}
+
+template <int kSpan, int D, int kTiles>
+__device__ __forceinline__ void token_page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
+                                                  float (&scores)[kTiles][16]) {
+  switch (bits) {
+    case 2:
+      return token_scores<2, kSpan>(reader, query, scores);
+    case 4:
+      return token_scores<4, kSpan>(reader, query, scores);
+    case 8:
+      return token_scores<8, kSpan>(reader, query, scores);
+    default:
+      return token_scores<kWideBits, kSpan>(reader, query, scores);
+  }
+}
+
+// The reader stands at the part.
+template <bool kAllKinds, int D, int kTiles>
+__device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
+                                            float (&scores)[kTiles][16]) {
+  if (bits == kFloat16Bits) {
+    uint32_t fragments[kTiles][D / 8];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) fragments[n][i] = split_halves(query.values[n][i]);
+    }
+    contract_halves<D / 16, 8, kTiles>(reader, fragments, [&](int n, int tile, const float(&c)[4]) {
+      scores[n][2 * tile] = (c[0] + c[1]) * query.scale[n];
+      scores[n][2 * tile + 1] = (c[2] + c[3]) * query.scale[n];
+    });
+    return;
+  }
+  Folded<kTiles, D / 8> folded;
+  fold<true>(reader, query.values, folded);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    folded.scale[n] *= query.scale[n];
+    folded.zero[n] = sum_over_rows(folded.zero[n]) * query.scale[n];
+  }
+  switch (bits) {
+    case 1:
+      return code_scores<1>(reader, folded, scores);
+    case 2:
+      return code_scores<2>(reader, folded, scores);
+    case 3:
+      return code_scores<3>(reader, folded, scores);
+    case 4:
+      return code_scores<4>(reader, folded, scores);
+    case 8:
+      return code_scores<8>(reader, folded, scores);
+    default:
+      return code_scores < kAllKinds ? kWideBits : 8 > (reader, folded, scores);
+  }
+}
+
+template <int kBits, int kPart, int D, int kTiles>
+__device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTiles, 16>& folded,
+                                             const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
+  constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
+  contract_codes<kBits, 4, kPairs, false, kTiles>(
+      reader, folded.fragments, [&](int n, int tile, float sum, float next) {
+        const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+        float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
+        output[0] = fmaf(output[0], joining.keep[n], sum * scale);
+        output[1] = fmaf(output[1], joining.keep[n], next * scale);
+      });
+}
+
+// Value part kPart. The reader stands at it.
+template <int kPart, bool kAllKinds, int D, int kTiles>
+__device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const float (&weights)[kTiles][16],
+                                             const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
+  if (bits == kFloat16Bits) {
+    constexpr int kRowTiles = (D < kValueSpan ? D : kValueSpan) / 16;
+    uint32_t fragments[kTiles][16];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) fragments[n][i] = split_halves(weights[n][i]);
+      state.zero[n][kPart] *= joining.keep[n];
+    }
+    contract_halves<8, kRowTiles, kTiles>(reader, fragments, [&](int n, int tile, const float(&c)[4]) {
+      float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
+      output[0] = fmaf(output[0], joining.keep[n], (c[0] + c[1]) * joining.gain[n]);
+      output[1] = fmaf(output[1], joining.keep[n], (c[2] + c[3]) * joining.gain[n]);
+    });
+    return;
+  }
+  Folded<kTiles, 16> folded;
+  fold<false>(reader, weights, folded);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    folded.scale[n] *= joining.gain[n];
+    state.zero[n][kPart] = fmaf(state.zero[n][kPart], joining.keep[n], folded.zero[n] * joining.gain[n]);
+  }
+  switch (bits) {
+    case 1:
+      return code_outputs<1, kPart>(reader, folded, joining, state);
+    case 2:
+      return code_outputs<2, kPart>(reader, folded, joining, state);
+    case 3:
+      return code_outputs<3, kPart>(reader, folded, joining, state);
+    case 4:
+      return code_outputs<4, kPart>(reader, folded, joining, state);
+    case 8:
+      return code_outputs<8, kPart>(reader, folded, joining, state);
+    default:
+      return code_outputs<(kAllKinds ? kWideBits : 8), kPart>(reader, folded, joining, state);
+  }
+}
+
+// One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no
+// keys per token and no codes of 16 bits: code for them costs other pages a few percent, though it is not executed.
+template <bool kAllKinds, int D, int kTiles>
+__device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
+                                          const PatternPlace<D, kTiles>& patterns, SoftmaxState<D, kTiles>& state) {
+  float scores[kTiles][16];
+  uint32_t join = Tag::kJoin;
+  const bool labels = kAllKinds && tag.has(Tag::kLabels), token_keys = kAllKinds && tag.has(Tag::kTokenKeys);
+  if (labels) patterns.take_labels(reader, lane);
+  if (!token_keys) {
+    page_scores<kAllKinds>(reader, tag.key_bits(), query, scores);
+  } else {
+    token_page_scores<0>(reader, tag.key_bits(), query, scores);
+    if constexpr (D > kValueSpan) {
+      float more[kTiles][16];
+      reader.next_part(tag.has(join));
+      join <<= 1;
+      token_page_scores<1>(reader, tag.key_bits(), query, more);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) scores[n][i] += more[n][i];
+      }
+    }
+  }
+  if (labels) patterns.add_to_scores(tag.page, lane, scores);
+  if (tag.begin() > 0) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        if (8 * i + lane / 4 < tag.begin()) scores[n][i] = kHidden;
+      }
+    }
+  }
+  const Joining<kTiles> joining = softmax_step(scores, state);
+  if (labels) patterns.collect_weights(tag.page, lane, scores, joining, state);
+  reader.next_part(tag.has(join));
+  page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
+  if constexpr (D > kValueSpan) {
+    reader.next_part(tag.has(join << 1));
+    page_outputs<1, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
+  }
+  reader.release();
+}
+
+// One row tile. The reader stands at its keys, and leaves after its values.
+template <int D, int kTiles>
+__device__ __forceinline__ void row_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
+                                         SoftmaxState<D, kTiles>& state) {
+  constexpr int kGroups = D / 16;
+  float sum[kTiles][4] = {};
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    const uint4 words = reader.group(i, kGroups);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
+    }
+  }
+  float scores[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = 8 * i + lane / 4;
+      const bool visible = token >= tag.begin() && token < tag.end();
+      scores[n][i] = visible ? (sum[n][2 * i] + sum[n][2 * i + 1]) * query.scale[n] : kHidden;
+    }
+  }
+  const Joining<kTiles> joining = softmax_step(scores, state);
+  uint32_t fragments[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    fragments[n][0] = split_halves(scores[n][0]);
+    fragments[n][1] = split_halves(scores[n][1]);
+#pragma unroll
+    for (int p = 0; p < state.kValueParts; ++p) state.zero[n][p] *= joining.keep[n];
+  }
+  reader.next_part(tag.has(Tag::kJoin));
+  contract_halves<1, kGroups, kTiles>(reader, fragments, [&](int n, int tile, const float(&c)[4]) {
+    float* output = state.output[n] + 2 * tile;
+    output[0] = fmaf(output[0], joining.keep[n], (c[0] + c[1]) * joining.gain[n]);
+    output[1] = fmaf(output[1], joining.keep[n], (c[2] + c[3]) * joining.gain[n]);
+  });
+  reader.release();
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,168 @@
+// The end of CommVQ's decode attention: parts of a sequence are merged, and their sums multiplied by the codebook.
+//
+// A block takes 128 rows of the codebook for four query heads of a kv head. The last of a kv head's blocks adds up what
+// they all left, in the order of the rows, and the float16 rows of sinks and window.
+#include "kernels/cuda/commvq/common.cuh"
+#include "kernels/cuda/primitives/arrivals.cuh"
+#include "kernels/cuda/primitives/barrier.cuh"
+#include "kernels/cuda/primitives/overlapping_launch.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kParts = 8;  // a thread takes an eighth of the block's rows in the product, and two columns
+constexpr int kPartCodes = kMergeCodes / kParts;
+constexpr int kThreads = 4 * kMergeCodes;  // a row of each head
+constexpr int kColumns = 2 * kThreads / kParts;
+constexpr int kMaxDim = 256;
+static_assert(kMaxSplits <= 4 * 32, "a lane keeps four states");
+
+struct Shared {
+  float factors[kMaxSplits][4];  // of each part's sums
+  float sums[kMergeCodes][4];
+  float products[kParts][4][kMaxDim];
+  float row_factor[4];
+  float inverse[4];  // of the sum of all weights; 0 where there are none
+  bool last;
+};
+
+// Factors that bring all parts to one maximum. Warp h does head h.
+__device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, int head_rows, Shared& shared) {
+  const int h = threadIdx.x / 32, lane = threadIdx.x % 32, d = params.tables.head_dim;
+  const int kv_head = head_rows / params.row_blocks, in_group = head_rows % params.row_blocks * 4 + h;
+  const bool live = in_group < params.group;
+  const int head = kv_head * params.group + in_group;
+  const float2* states = params.states + int64_t{sequence} * params.splits * params.query_heads() + head;
+  const float* row =
+      params.row_states +
+      (int64_t{sequence} * params.tables.kv_heads * params.row_blocks + head_rows) * row_state_floats(d) + h * (d + 2) +
+      d;
+  float2 mine[kMaxSplits / 32];
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) {
+    const int i = lane + 32 * k;
+    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kLowest, 0.0f};
+  }
+  const float2 rows = live ? float2{row[0], row[1]} : float2{kLowest, 0.0f};
+  float highest = rows.y > 0.0f ? rows.x : kLowest;
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kLowest);
+  highest = max_over_warp(highest);
+  float sum = 0.0f;
+#pragma unroll
+  for (int k = 0; k < kMaxSplits / 32; ++k) {
+    const float factor = mine[k].y > 0.0f ? exp2_approx(mine[k].x - highest) : 0.0f;
+    sum = fmaf(factor, mine[k].y, sum);
+    if (lane + 32 * k < params.splits) shared.factors[lane + 32 * k][h] = factor;
+  }
+  sum = sum_over_warp(sum);
+  if (lane == 0) {
+    const float factor = rows.y > 0.0f ? exp2_approx(rows.x - highest) : 0.0f;
+    sum = fmaf(factor, rows.y, sum);
+    shared.row_factor[h] = factor;
+    shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
+  }
+}
+
+// Two columns of rows of the codebook, 0 where there are no more.
+__device__ __forceinline__ void load_columns(const uint16_t* table, int d, int column, int rows,
+                                             uint32_t (&elements)[kPartCodes]) {
+#pragma unroll
+  for (int i = 0; i < kPartCodes; ++i) {
+    const auto* from = reinterpret_cast<const uint32_t*>(table + int64_t{i} * d + column);
+    elements[i] = i < rows && column < d ? __ldg(from) : 0;
+  }
+}
+
+// kAhead: parts of a sequence whose sums are loaded before all else, as registers of so many blocks a processor allow.
+template <int kAhead, int kBlocks>
+__global__ void __launch_bounds__(kThreads, kBlocks) merge_kernel(const __grid_constant__ CommVqParams params) {
+  __shared__ __align__(16) Shared shared;
+  const int slice = blockIdx.x, head_rows = blockIdx.y, sequence = blockIdx.z, d = params.tables.head_dim;
+  const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
+  const int heads = min(4, params.group - first_head);
+  const int codes = min(kMergeCodes, params.codes - slice * kMergeCodes);
+  // Columns of this thread's rows of the codebook, which need not wait for the grids before.
+  const int part = threadIdx.x / (kThreads / kParts), first = part * kPartCodes;
+  const int column = threadIdx.x % (kThreads / kParts) * 2, rows = codes - first;
+  const uint16_t* const table =
+      params.value_tables + (int64_t{kv_head} * params.codes + slice * kMergeCodes + first) * d;
+  uint32_t elements[kPartCodes];
+  load_columns(table, d, column, rows, elements);
+  wait_for_grids_before();
+  let_next_grid_start();
+  // Sums of all parts: a thread has one row of one head. Parts without tokens left zeros. The first ones are on their
+  // way before it is known what they are multiplied by.
+  const int n = threadIdx.x % kMergeCodes, h = threadIdx.x / kMergeCodes;
+  const int64_t stride = int64_t{params.query_heads()} * params.codes;
+  const float* from = params.sums + int64_t{sequence} * params.splits * stride +
+                      int64_t{kv_head * params.group + first_head + min(h, heads - 1)} * params.codes +
+                      slice * kMergeCodes + min(n, codes - 1);
+  float ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ahead[i] = i < params.splits ? __ldcs(from + i * stride) : 0.0f;
+  if (threadIdx.x < 4 * 32) weigh(params, sequence, head_rows, shared);
+  __syncthreads();
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) sum = i < params.splits ? fmaf(shared.factors[i][h], ahead[i], sum) : sum;
+#pragma unroll 32
+  for (int i = kAhead; i < params.splits; ++i) sum = fmaf(shared.factors[i][h], __ldcs(from + i * stride), sum);
+  shared.sums[n][h] = sum;
+  __syncthreads();
+
+  for (int c = column; c < d; c += kColumns) {
+    if (c != column) load_columns(table, d, c, rows, elements);
+    float2 output[4] = {};
+#pragma unroll
+    for (int i = 0; i < kPartCodes; ++i) {
+      const float2 two = halves_to_floats(elements[i]);
+      const float4 four = *reinterpret_cast<const float4*>(shared.sums[first + i]);
+      const float weights[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        output[k].x = fmaf(weights[k], two.x, output[k].x);
+        output[k].y = fmaf(weights[k], two.y, output[k].y);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) *reinterpret_cast<float2*>(&shared.products[part][k][c]) = output[k];
+  }
+  __syncthreads();
+  const int64_t group = int64_t{sequence} * gridDim.y + head_rows;
+  float* const share = params.shares + (group * gridDim.x + slice) * 4 * d;
+  for (int i = threadIdx.x; i < 4 * d; i += kThreads) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) sum += shared.products[part][i / d][i % d];
+    share[i] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    shared.last = count_arrival(params.arrivals + group) == gridDim.x - 1;
+    if (shared.last) params.arrivals[group] = 0;  // for the next launch
+  }
+  __syncthreads();
+  if (!shared.last) return;
+  const float* const shares = params.shares + group * gridDim.x * 4 * d;
+  const float* const row_state = params.row_states + group * row_state_floats(d);
+  for (int i = threadIdx.x; i < heads * d; i += kThreads) {
+    const int h = i / d, c = i % d;
+    float output = shared.row_factor[h] > 0.0f ? shared.row_factor[h] * row_state[h * (d + 2) + c] : 0.0f;
+#pragma unroll 8
+    for (int s = 0; s < static_cast<int>(gridDim.x); ++s) output += shares[(s * 4 + h) * d + c];
+    const int64_t row = (int64_t{sequence} * params.tables.kv_heads + kv_head) * params.group + first_head + h;
+    store_number(params.outputs, params.type, row * d + c, output * shared.inverse[h]);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream) {
+  const dim3 grid((params.codes + kMergeCodes - 1) / kMergeCodes, params.tables.kv_heads * params.row_blocks,
+                  params.count);
+  const auto kernel = params.few_merges ? merge_kernel<32, 1> : merge_kernel<8, 2>;
+  return launch_kernel<CommVqParams>(kernel, {grid, kThreads, 0, params.overlaps}, params, stream);
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,87 @@
+// The kernel of fast scores: what PlaneScoreWarp computes goes to global memory.
+#include "kernels/cuda/commvq/plane_scores.cuh"
+#include "kernels/cuda/commvq/tiles.cuh"
+#include "kernels/cuda/primitives/overlapping_launch.h"
+
+namespace kvasir::cuda {
+namespace {
+
+// Where scores of a tile and of a block of four query heads go: [tiles][query heads][16].
+struct ScoreArray {
+  float* to;  // of the first of the four heads
+  int heads;  // of the four that there are
+
+  __device__ __forceinline__ void operator()(int token, int head, float2 scores) const {
+    float* const at = to + head * kTileSize + score_place(token);
+    if (head < heads) at[0] = scores.x;
+    if (head + 1 < heads) at[kTileSize] = scores.y;
+  }
+};
+
+template <int kBlocks>
+__global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
+    plane_score_kernel(const __grid_constant__ CommVqParams params) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const KeyTableLayout& tables = params.tables;
+  uint8_t* const zeros = shared + tables.slice_bytes();
+  auto& turns = *reinterpret_cast<PlaneTurns*>(zeros + kZeroBytes);
+  uint8_t* const scratch = zeros + kZeroBytes + kTurnBytes + warp * plane_warp_bytes(tables.slice_stages);
+  if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
+  const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_turns(shared, turns); };
+  const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
+    PlaneScoreWarp<kBlocks> scores(params, shared, zeros, turns, scratch, task.kv_head, task.row_block,
+                                   task.part / tables.stage_slices, tables.stages_of(task.part % tables.stage_slices),
+                                   lane);
+    const int64_t stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
+    ScoreArray sink = {params.scores + (task.part * params.tiles + task.first) * stride +
+                           static_cast<int64_t>(task.kv_head * params.group + task.row_block * 4) * kTileSize,
+                       params.group - task.row_block * 4};
+    int known = -1;  // the sequence whose queries are in place
+    scores.fetch({cursor.data, cursor.page, cursor.tile});
+    for (int64_t tile = task.first; tile < task.last; ++tile, sink.to += stride) {
+      if (cursor.sequence != known) {
+        known = cursor.sequence;
+        scores.enter(known);
+      }
+      const TilePlace place = {cursor.data, cursor.page, cursor.tile};
+      if (tile + 1 < task.last) cursor.advance();
+      scores.tile(place, {tile + 1 < task.last ? cursor.data : nullptr, cursor.page, cursor.tile}, sink);
+    }
+  };
+  for_each_task(params, shared, warp, kPlaneScoreWarps, lane, ready, compute);
+}
+
+template <int kBlocks>
+struct PlaneInstance {
+  static cudaError_t prepare(int shared_bytes) {
+    return cudaFuncSetAttribute(plane_score_kernel<kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
+  static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
+    return launch_kernel(plane_score_kernel<kBlocks>,
+                         {dim3(blocks), 32 * kPlaneScoreWarps, shared_bytes, params.overlaps}, params, stream);
+  }
+};
+
+// The instance for a layout: verb(instance).
+template <class Verb>
+cudaError_t with_instance(const KeyTableLayout& layout, Verb verb) {
+  const int blocks = (layout.head_dim + 2 * kPlaneBlockPairs - 1) / (2 * kPlaneBlockPairs);
+  if (blocks <= 2) return verb(PlaneInstance<2>());
+  if (blocks <= 4) return verb(PlaneInstance<4>());
+  if (blocks <= 6) return verb(PlaneInstance<6>());
+  return verb(PlaneInstance<8>());
+}
+
+}  // namespace
+
+cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes) {
+  return with_instance(layout, [&](auto instance) { return instance.prepare(shared_bytes); });
+}
+
+cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
+  return with_instance(params.tables,
+                       [&](auto instance) { return instance.launch(params, blocks, shared_bytes, stream); });
+}
+
+}  // namespace kvasir::cuda

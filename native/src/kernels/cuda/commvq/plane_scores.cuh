@@ -1,0 +1,443 @@
+// Scores of CommVQ's keys by planes of bytes (planes.h): tables in shared memory, sums, RoPE and products with
+// queries on tensor cores and in float16.
+//
+// Sums. The rows that codes name are an operand of a product of whole numbers as they are loaded: A of m16n8k32, where
+// a lane (g = lane / 4, h = lane % 4) serves token g or g + 8 and every fourth plane. The four words of a block of 16
+// bytes, 8 pairs, are the lane's part of A: words 0 and 2 in row g, words 1 and 3 in row g + 8. B is constant: it picks
+// each component of a word, columns 0..3 for words 0 and 1 and columns 4..7 for words 2 and 3, and multiplies by
+// 2^level; another B turns by i, for rows of b. So one product adds up a look-up in each of 4 planes for 8 tokens and 8
+// pairs, and what comes out are two pairs of the lane's token: a part of A again, for the product with queries.
+//
+// Banks. Odd tokens read block c ^ 1 when even ones read block c. So there are two products with queries: one whose
+// blocks are in plain order, good for even tokens, and one in which neighbours change places.
+//
+// RoPE. With P the position of a tile's token 0, <q, R(P + t) k> = <R(-P) q, R(t) k>. Keys turn by one of 8 angles a
+// pair, a table of 2 KB, and queries once a tile. Columns of the product with queries are 4 heads for tokens 0..7, and
+// the same heads turned back by 8 more for tokens 8..15. All of it is float16, which costs 1e-7.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/commvq/common.cuh"
+#include "kernels/cuda/commvq/planes.h"
+#include "kernels/cuda/primitives/barrier.cuh"
+
+namespace kvasir::cuda {
+
+// 16 tokens of a page.
+struct TilePlace {
+  const uint8_t* page;  // null where there is no such tile
+  int number;           // of the page in its sequence
+  int tile;             // of the page
+};
+
+// d = A (16 x 32, signed bytes) * B (32 x 8, signed bytes) + c. Like load_shared it stays where it is written.
+__device__ __forceinline__ void mma_planes(int (&d)[4], const uint4& a, const uint32_t (&b)[2], const int (&c)[4]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
+      : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+}
+
+// Two complex numbers as float16, and what turns them: cosines and sines.
+struct alignas(8) TwoPairs {
+  __half2 re, im;
+
+  __device__ __forceinline__ static TwoPairs of(float2 first, float2 second) {
+    return {__floats2half2_rn(first.x, second.x), __floats2half2_rn(first.y, second.y)};
+  }
+  __device__ __forceinline__ TwoPairs turned(const TwoPairs& by) const {
+    return {__hfma2(__hneg2(im), by.im, __hmul2(re, by.re)), __hfma2(re, by.im, __hmul2(im, by.re))};
+  }
+  __device__ __forceinline__ TwoPairs turned_back(const TwoPairs& by) const {
+    return {__hfma2(im, by.im, __hmul2(re, by.re)), __hfma2(__hneg2(re), by.im, __hmul2(im, by.re))};
+  }
+  __device__ __forceinline__ uint2 words() const {
+    return {*reinterpret_cast<const uint32_t*>(&re), *reinterpret_cast<const uint32_t*>(&im)};
+  }
+};
+
+// What a block has in shared memory beside its slice.
+struct alignas(16) PlaneTurns {
+  TwoPairs keys[kMaxSlicePairs / (2 * kPlaneBlockPairs)][32][2];  // by two blocks, lanes
+  float2 half_tile[kMaxSlicePairs];                               // by 8 positions
+};
+static_assert(sizeof(PlaneTurns) == kTurnBytes, "as planned");
+
+// Codes of two tiles, which begin at an even one: lane p takes those of plane p. Stages lie far apart, so that what
+// counts is how many loads there are, not how many bytes.
+class PlaneCodes {
+ public:
+  // `offset` in a page of what this lane's plane has, and its level. A negative offset and level 0 if there is no
+  // plane: its codes are all 0.
+  __device__ PlaneCodes(int index_bits, int offset, int level)
+      : bits_(index_bits), offset_(offset), levels_(level << 12 | level << 28) {}
+
+  __device__ __forceinline__ void fetch(const uint8_t* page, int tile) {
+    if (offset_ < 0) return;
+    const uint8_t* from = page + offset_ + tile / 2 * (8 * bits_);
+    if (bits_ == 6) {
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        words_[4 * i] = four.x;
+        words_[4 * i + 1] = four.y;
+        words_[4 * i + 2] = four.z;
+        words_[4 * i + 3] = four.w;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 10; ++i) {
+        if (i < 2 * bits_) words_[i] = __ldg(reinterpret_cast<const uint32_t*>(from) + i);
+      }
+    }
+  }
+
+  // Those of one tile to shared memory: words of tokens k and k + 8, each of which is a + 64 b + 4096 level. k = 0..3
+  // go to `first_words`, the others to `last_words`.
+  __device__ __forceinline__ void expand(int tile, uint32_t* first_words, uint32_t* last_words) const {
+    const bool odd = tile % 2 != 0;
+    uint32_t first[3], second[3];  // tokens 0..7 and 8..15
+    uint32_t both[8] = {};
+    if (bits_ == 6) {
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        first[i] = odd ? words_[i + 6] : words_[i];
+        second[i] = odd ? words_[i + 9] : words_[i + 3];
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const int word = 12 * k / 32, shift = 12 * k % 32;
+        const uint32_t x = __funnelshift_r(first[word], first[min(word + 1, 2)], shift);
+        const uint32_t y = __funnelshift_r(second[word], second[min(word + 1, 2)], shift);
+        both[k] = (__byte_perm(x, y, 0x5410) & 0x0fff0fffu) | levels_;
+      }
+    } else {
+      const uint32_t mask = (1u << bits_) - 1;
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        first[i] = bits_ == 5 ? (odd ? words_[i + 5] : words_[i]) : odd ? words_[i + 4] : words_[i];
+        const uint32_t low = odd ? words_[i + 7] : words_[i + 2], high = odd ? words_[i + 8] : words_[i + 3];
+        second[i] = bits_ == 5 ? __funnelshift_r(low, high, 16) : odd ? words_[i + 6] : words_[i + 2];
+      }
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t pair = __byte_perm(first[0], second[0], 0x5410);
+        both[k] = (pair & (mask | mask << 16)) | (pair >> bits_ & (mask | mask << 16)) << 6 | levels_;
+        next(first);
+        next(second);
+      }
+    }
+    *reinterpret_cast<uint4*>(first_words) = {both[0], both[1], both[2], both[3]};
+    *reinterpret_cast<uint4*>(last_words) = {both[4], both[5], both[6], both[7]};
+  }
+
+ private:
+  __device__ __forceinline__ void next(uint32_t (&words)[3]) const {
+    words[0] = __funnelshift_r(words[0], words[1], 2 * bits_);
+    words[1] = __funnelshift_r(words[1], words[2], 2 * bits_);
+    words[2] >>= 2 * bits_;
+  }
+
+  const int bits_, offset_;
+  const uint32_t levels_;
+  uint32_t words_[12] = {};
+};
+
+// One warp: scores of tiles, for one slice and four query heads. kBlocks: blocks of 8 pairs, an even number.
+//
+//   PlaneScoreWarp<8> warp(...);       a slice in shared memory, see there
+//   warp.enter(sequence);              whose queries and positions the next tiles have
+//   warp.fetch(place);                 the first tile's codes
+//   warp.tile(place, next, sink);      any number of times; the next tile's codes are on their way then. Where `next`
+//                                      has an odd number, it is that of the same page after `place`
+//
+// The sink gets the scores of 16 tokens and 4 heads, as base-2 logarithms: lanes call sink(token, head, scores) with
+// the scores of `head` and `head` + 1 of the four.
+template <int kBlocks>
+class PlaneScoreWarp {
+ public:
+  // In shared memory: a slice, kZeroBytes of zeros, what make_turns() made, and plane_warp_bytes() of this warp.
+  __device__ PlaneScoreWarp(const CommVqParams& params, const uint8_t* slice, const uint8_t* zeros,
+                            const PlaneTurns& block_turns, uint8_t* scratch, int kv_head, int row_block, int pair_slice,
+                            int planes, int lane)
+      : params_(params),
+        turns_(reinterpret_cast<const double*>(slice)),
+        steps_(reinterpret_cast<const float*>(turns_ + kMaxSlicePairs)),
+        query_turns_(reinterpret_cast<TwoPairs*>(scratch)),
+        codes_(reinterpret_cast<uint32_t*>(scratch + 4 * kMaxSlicePairs)),
+        kv_head_(kv_head),
+        row_block_(row_block),
+        first_pair_(pair_slice * kMaxSlicePairs),
+        rounds_(plane_rounds(planes)),
+        lane_(lane),
+        g_(lane / 4),
+        h_(lane % 4),
+        next_codes_(params.tables.index_bits,
+                    lane < planes ? codes_offset(params, kv_head, slice[kPlaneStagesAt + lane]) : -1,
+                    lane < planes ? slice[kPlaneLevelsAt + lane] : 0),
+        block_turns_(block_turns),
+        odd_blocks_(g_ % 2 * -32) {
+    const int first = g_ % 2 * 16;  // block 0, or 1 for odd tokens
+    table_ = shared_address(slice + params.tables.head_bytes()) + h_ * kPlaneBytes + first;
+    const int last = (rounds_ - 1) * kRoundPlanes;
+    last_table_ = last + h_ < planes ? table_ + last * kPlaneBytes : shared_address(zeros) + h_ * kPlaneGap + first;
+    // Row k of B is a byte of this lane's look-ups, column g the component that it goes to.
+    const int component = g_ % 4, other = component ^ 1;
+    const uint32_t plain = 1u << 8 * component;
+    times_i_mask_ = 0xffu << 8 * other;
+    const uint32_t times_i = component % 2 == 0 ? times_i_mask_ : 1u << 8 * other;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      plain_[half] = g_ / 4 == half ? plain : 0;
+      times_i_[half] = g_ / 4 == half ? times_i : 0;
+    }
+  }
+
+  // What keys and queries of a slice are turned by. The whole block.
+  __device__ static void make_turns(const uint8_t* slice, PlaneTurns& made) {
+    const auto* turns = reinterpret_cast<const double*>(slice);
+    for (int i = threadIdx.x; i < kBlocks * 32; i += blockDim.x) {
+      const int block = i / 32, lane = i % 32, g = lane / 4, h = lane % 4;
+      made.keys[block / 2][lane][block % 2] = TwoPairs::of(turn_of(g, turns[pair_of(block ^ g % 2, h, 0)]),
+                                                           turn_of(g, turns[pair_of(block ^ g % 2, h, 1)]));
+    }
+    for (int i = threadIdx.x; i < kBlocks * kPlaneBlockPairs; i += blockDim.x) {
+      made.half_tile[i] = turn_of(kTileSize / 2, turns[i]);
+    }
+  }
+
+  __device__ __forceinline__ void enter(int sequence) {
+    sequence_ = params_.sequences + sequence;
+    page_token_ = sequence_->page_token;
+    shifted_ = sequence_->shift_count > 0;
+    // Queries are scaled to 1 at most, which turning does not change by more than the square root of 2.
+    float2 queries[kLanePairs];
+    float peak = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      queries[i] = query(sequence, i);
+      peak = fmaxf(peak, fmaxf(fabsf(queries[i].x), fabsf(queries[i].y)));
+    }
+    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
+    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
+    const float inverse = peak > 1e-30f ? 1.0f / peak : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kLanePairs; ++i) {
+      // Columns of tokens 8..15 are turned back by 8 positions.
+      const float2 turn = g_ < 4 ? float2{1.0f, 0.0f} : block_turns_.half_tile[pair_of(i / 2, h_, i % 2)];
+      const float2 q = {queries[i].x * inverse, queries[i].y * inverse};
+      queries[i] = {q.x * turn.x + q.y * turn.y, q.y * turn.x - q.x * turn.y};
+    }
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      query_[block] = TwoPairs::of(queries[2 * block], queries[2 * block + 1]);
+    }
+    const float scale = peak * params_.scale * (1.0f / kKeyScale);
+    // Those of the two heads whose scores this lane will hold: columns 2h and 2h + 1.
+    scale_[0] = __shfl_sync(0xffffffffu, scale, h_ * 8);
+    scale_[1] = __shfl_sync(0xffffffffu, scale, h_ * 8 + 4);
+  }
+
+  __device__ __forceinline__ void fetch(const TilePlace& place) { next_codes_.fetch(place.page, place.tile); }
+
+  template <class Sink>
+  __device__ __forceinline__ void tile(const TilePlace& place, const TilePlace& next, Sink& sink) {
+    __syncwarp();
+    if (lane_ < rounds_ * kRoundPlanes) {
+      next_codes_.expand(place.tile, codes_ + 4 * lane_, codes_ + 4 * lane_ + last_codes(rounds_));
+    }
+    if (next.page != nullptr && next.tile % 2 == 0) fetch(next);
+    const int token = g_ + h_ / 2 * 8;
+    const auto* norms = reinterpret_cast<const uint16_t*>(place.page) + place.tile * kTileSize;
+    const uint16_t half_norm = __ldg(norms + token);
+    const int64_t number = page_token_ + int64_t{place.number} * kTokensPerPage + place.tile * kTileSize;
+    int64_t position = shifted_ ? number + shift_of(*sequence_, number) : number;
+    float2 scores;
+    // Where shifts begin inside the tile, tokens after them are computed again.
+    for (int from = 0; from < kTileSize;) {
+      turn_queries(position);
+      const float2 products = multiply();
+      if (token >= from) scores = products;
+      from = shifted_ ? next_shift(number, from, position) : kTileSize;
+    }
+    const float norm = late_float(half_norm);
+    sink(token, h_ % 2 * 2, float2{scores.x * (norm * scale_[0]), scores.y * (norm * scale_[1])});
+  }
+
+ private:
+  static constexpr int kLanePairs = 2 * kBlocks;
+  // Blocks whose sums a lane has at a time: codes are read again for each such unit.
+  static constexpr int kUnit = kBlocks % 4 == 0 ? 4 : 2;
+  // Sums begin at what reads as 1.5 * 2^23 as a float, so that they need no conversion; they stay below 2^22.
+  static constexpr int kMagic = 0x4b400000;
+  // Keys are this much smaller than the whole numbers, so that float16 holds them.
+  static constexpr float kKeyScale = 1.0f / 64.0f;
+
+  // Where the second half of codes begins: in other banks than the first.
+  __device__ __forceinline__ static int last_codes(int rounds) { return (rounds | 1) * kRoundPlanes * 4; }
+
+  __device__ __forceinline__ static int codes_offset(const CommVqParams& params, int kv_head, int stage) {
+    return 2 * kTokensPerPage + static_cast<int>(kv_head * params.key_head_bytes()) + stage * params.key_stage_bytes();
+  }
+
+  // Like load_shared it stays where it is written: a conversion right after the load would wait for it there.
+  __device__ __forceinline__ static float late_float(uint16_t half) {
+    float number;
+    asm volatile("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(half));
+    return number;
+  }
+
+  // A lane's two pairs of a block.
+  __device__ __forceinline__ static int pair_of(int block, int h, int i) {
+    return kPlaneBlockPairs * block + h / 2 * 4 + i * 2 + h % 2;
+  }
+
+  // Of this lane's column: head g % 4. Where there is none it reads the first number there is and takes 0 for it, so
+  // that all loads of a query are on their way together.
+  __device__ __forceinline__ float2 query(int sequence, int i) const {
+    const int head = row_block_ * 4 + g_ % 4, in_slice = pair_of(i / 2, h_, i % 2), pair = first_pair_ + in_slice;
+    const bool exists = pair < params_.tables.head_dim / 2 && head < params_.group;
+    const int64_t row =
+        ((int64_t{sequence} * params_.tables.kv_heads + kv_head_) * params_.group + head) * params_.tables.head_dim;
+    float re[1], im[1];
+    load_numbers<1, 2>(params_.queries, params_.type, exists ? row + first_channel(params_, pair) : 0, re);
+    load_numbers<1, 2>(params_.queries, params_.type, exists ? row + second_channel(params_, pair) : 0, im);
+    const float step = steps_[in_slice];
+    return {exists ? re[0] * step : 0.0f, exists ? im[0] * step : 0.0f};
+  }
+
+  // The first shift after token `from` of the tile that begins in it, and the position that token 0 would then have;
+  // kTileSize if there is none.
+  __device__ __forceinline__ int next_shift(int64_t number, int from, int64_t& position) const {
+#pragma unroll 1
+    for (int64_t i = 0; i < sequence_->shift_count; ++i) {
+      const TokenShift shift = sequence_->shifts[i];
+      if (shift.first <= number + from) continue;
+      if (shift.first >= number + kTileSize) break;
+      position = number + shift.offset;
+      return static_cast<int>(shift.first - number);
+    }
+    return kTileSize;
+  }
+
+  // What queries are turned back by: a lane computes two pairs for all heads.
+  __device__ __forceinline__ void turn_queries(int64_t position) {
+    __syncwarp();
+    float2 turns[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const double whole = static_cast<double>(position) * turns_[pair_of(g_, h_, i)];
+      __sincosf(6.2831853f * static_cast<float>(whole - rint(whole)), &turns[i].y, &turns[i].x);
+    }
+    query_turns_[lane_] = TwoPairs::of(turns[0], turns[1]);
+    __syncwarp();
+  }
+
+  // Products with this lane's two heads of its token: g, or g + 8 where h is 2 or 3.
+  __device__ __forceinline__ float2 multiply() const {
+    float plain[4] = {}, swapped[4] = {};
+#pragma unroll
+    for (int unit = 0; unit < kBlocks; unit += kUnit) {
+      int sums[kUnit][2][4];  // of a block: tokens g and g + 8; real and imaginary part of two pairs
+      const uint32_t* codes = codes_ + h_ * 4 + g_ % 4 + g_ / 4 * last_codes(rounds_);
+      add_round<true>(*codes, rounds_ == 1 ? last_table_ : table_, unit, sums);
+#pragma unroll 1
+      for (int r = 1; r < rounds_; ++r) {
+        codes += kRoundPlanes * 4;
+        add_round<false>(*codes, r + 1 == rounds_ ? last_table_ : table_ + r * kRoundPlanes * kPlaneBytes, unit, sums);
+      }
+#pragma unroll
+      for (int c = 0; c < kUnit; c += 2) {
+        alignas(16) TwoPairs forth[2];
+        *reinterpret_cast<uint4*>(forth) = *reinterpret_cast<const uint4*>(block_turns_.keys[(unit + c) / 2][lane_]);
+        uint4 keys[2];
+        uint2 queries[2];
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          keys[k] = turned_keys(sums[c + k], forth[k]);
+          queries[k] = query_[unit + c + k].turned_back(query_turns_[(unit + c + k) * 4 + h_]).words();
+        }
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          mma_halves(plain, keys[k], queries[k].x, queries[k].y);
+          mma_halves(swapped, keys[k], queries[k ^ 1].x, queries[k ^ 1].y);
+        }
+      }
+    }
+    const bool odd = g_ % 2 != 0, second = h_ >= 2;
+    const float2 low = odd ? float2{swapped[0], swapped[1]} : float2{plain[0], plain[1]};
+    const float2 high = odd ? float2{swapped[2], swapped[3]} : float2{plain[2], plain[3]};
+    return second ? high : low;
+  }
+
+  // A fragment of A: of a block's sums.
+  __device__ __forceinline__ static uint4 turned_keys(const int (&sums)[2][4], const TwoPairs& turns) {
+    uint2 keys[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int(&s)[4] = sums[i];
+      keys[i] = TwoPairs::of(float2{from_magic(s[0]), from_magic(s[1])}, float2{from_magic(s[2]), from_magic(s[3])})
+                    .turned(turns)
+                    .words();
+    }
+    return {keys[0].x, keys[1].x, keys[0].y, keys[1].y};
+  }
+
+  __device__ __forceinline__ static float from_magic(int sum) {
+    return fmaf(__int_as_float(sum), kKeyScale, -12582912.0f * kKeyScale);
+  }
+
+  // Four planes, one of which this lane serves with its codes for tokens g and g + 8. The first ones begin the sums.
+  template <bool kFirst>
+  __device__ __forceinline__ void add_round(uint32_t codes, uint32_t table, int unit, int (&sums)[kUnit][2][4]) const {
+    const uint32_t addresses[4] = {table + ((codes & 63) << 7), table + ((codes & 63 << 16) >> 9),
+                                   table + ((codes & 63 << 6) << 1), table + ((codes & 63 << 22) >> 15)};
+    const int level = codes >> 12 & 7;
+    uint4 rows[2][kUnit];  // one row's blocks are on their way while those of another are multiplied
+    load_row(addresses[0], unit, rows[0]);
+    uint32_t picks[2][2];  // B for rows of a and of b
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      picks[0][half] = plain_[half] << level;
+      picks[1][half] = times_i_[half] << level & times_i_mask_;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {  // a of both tokens, b of both tokens
+      if (k < 3) load_row(addresses[k + 1], unit, rows[(k + 1) % 2]);
+#pragma unroll
+      for (int c = 0; c < kUnit; ++c) {
+        if (kFirst && k < 2) {
+          mma_planes(sums[c][k], rows[k][c], picks[0], {kMagic, kMagic, kMagic, kMagic});
+        } else {
+          mma_planes(sums[c][k % 2], rows[k % 2][c], picks[k / 2], sums[c][k % 2]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void load_row(uint32_t address, int unit, uint4 (&blocks)[kUnit]) const {
+    const uint32_t addresses[2] = {address, address + odd_blocks_};
+#pragma unroll
+    for (int c = 0; c < kUnit; ++c) blocks[c] = load_shared(addresses[c % 2] + 16 * (unit + c));
+  }
+
+  const CommVqParams& params_;
+  const double* const turns_;
+  const float* const steps_;
+  TwoPairs* const query_turns_;  // [blocks][4]
+  uint32_t* const codes_;        // [2][planes][4]
+  const int kv_head_, row_block_, first_pair_, rounds_, lane_, g_, h_;
+  PlaneCodes next_codes_;
+  const PlaneTurns& block_turns_;
+  const uint32_t odd_blocks_;    // what blocks of odd number are further on by
+  uint32_t table_, last_table_;  // shared memory: this lane's plane of the first and of the last round
+  uint32_t plain_[2], times_i_[2], times_i_mask_;
+  TwoPairs query_[kBlocks];
+  float scale_[2] = {};
+  int64_t page_token_ = 0;
+  const CommVqSequence* sequence_ = nullptr;
+  bool shifted_ = false;
+};
+
+}  // namespace kvasir::cuda

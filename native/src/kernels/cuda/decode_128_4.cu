@@ -1,3 +1,0 @@
-#include "kernels/cuda/decode_instance.cuh"
-
-const kvasir::cuda::DecodeInstance kvasir::cuda::decode_128_4 = InstanceOf<128, 1>::value;

@@ -1,3 +1,0 @@
-#include "kernels/cuda/decode_instance.cuh"
-
-const kvasir::cuda::DecodeInstance kvasir::cuda::decode_64_8 = InstanceOf<64, 2>::value;

@@ -1,3 +1,0 @@
-#include "kernels/cuda/decode_instance.cuh"
-
-const kvasir::cuda::DecodeInstance kvasir::cuda::decode_96_4 = InstanceOf<96, 1>::value;

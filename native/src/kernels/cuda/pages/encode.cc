@@ -1,0 +1,39 @@
+#include "kernels/cuda/pages/encode.h"
+
+#include "kernels/cuda/pages/encode_parts.h"
+
+namespace kvasir::cuda {
+namespace {
+
+// The request for the sides of one family alone; false where there are none.
+bool of_family(bool fragments, const EncodeRequest& request, EncodeRequest* out) {
+  *out = request;
+  bool any = false;
+  for (SideFormat& side : out->sides) {
+    if (side.fragments != fragments) side.codec = StoredCodec::kNone;
+    any |= side.codec != StoredCodec::kNone;
+  }
+  return any;
+}
+
+}  // namespace
+
+cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream) {
+  if (request.page_count < 0 || request.first_row < 0 ||
+      request.first_row + request.page_count * kTokensPerPage > request.staging.rows) {
+    return cudaErrorInvalidValue;
+  }
+  for (const SideFormat& side : request.sides) {
+    if (side.codec != StoredCodec::kNone && side.format.head_dim != request.shape.head_dim) {
+      return cudaErrorInvalidValue;
+    }
+  }
+  EncodeRequest part;
+  if (of_family(true, request, &part)) {
+    const cudaError_t error = encode_fragments(part, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return of_family(false, request, &part) ? encode_canonical(part, stream) : cudaSuccess;
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,29 @@
+// Seals pages: float16 rows of the staging become pages, byte for byte those of the host's kernels.
+//
+// One launch takes kPagesPerLaunch pages, all kv heads and both sides; more pages take more launches. The list of pages
+// is read on the host before the call returns, and travels with the launch.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/layout/side_format.h"
+#include "kernels/cuda/rows/rows.h"
+
+namespace kvasir::cuda {
+
+constexpr int kPagesPerLaunch = 256;
+
+struct EncodeRequest {
+  RowShape shape;
+  SideFormat sides[2];    // keys, values; kNone is left alone
+  Staging staging;        // rows are finite and at most kMaxMagnitude
+  int64_t first_row;      // page p holds staging rows first_row + 128 p .. + 127
+  uint8_t* const* pages;  // on the host: [page_count], device addresses, 128-byte aligned
+  int64_t page_count;
+};
+
+cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,62 @@
+#include "kernels/cuda/pages/shrink_step.cuh"
+
+#include "codecs/uniform/format.h"
+
+namespace kvasir::cuda {
+namespace {
+
+static_assert(kGroupBytes == 1 << 9 && CodePlane::kVectorBytes == 1 << 6, "chunk_bits below");
+
+bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
+  ShrinkSide side = {};
+  side.from_offset = static_cast<uint32_t>(from.offset);
+  side.from_stride = static_cast<uint32_t>(from.stride);
+  side.to_offset = static_cast<uint32_t>(to.offset);
+  side.to_stride = static_cast<uint32_t>(to.stride);
+  const bool same = from.codec == to.codec && from.fragments == to.fragments && from.format.axis == to.format.axis &&
+                    from.format.group == to.format.group && from.format.head_dim == to.format.head_dim;
+  if (!same || from.codec == StoredCodec::kNone) return false;
+  const int parts = from.fragments ? from.parts() : 1;
+  side.from_part = static_cast<uint32_t>(from.bytes() / parts);
+  side.to_part = static_cast<uint32_t>(to.bytes() / parts);
+  if (from.format.bits == to.format.bits) {
+    *out = side;
+    return true;
+  }
+  if (from.codec != StoredCodec::kProgressive || from.format.bits != 2 * to.format.bits) return false;
+  if (parts > 2) return false;
+  side.to_bits = to.format.bits;
+  side.shift = static_cast<Shift>(static_cast<int>(to.format.numbers[progressive::kShift]));
+  if (from.fragments) {
+    side.parameter_bytes = static_cast<uint32_t>(from.part().parameter_bytes());
+    side.chunk_bits = 9;
+    side.distance = kGroupBytes;
+    side.pitch = 2 * kGroupBytes;
+  } else {
+    const uniform::Layout layout = uniform::layout_of(from.format);
+    side.parameter_bytes = static_cast<uint32_t>(layout.plane_offset[0]);
+    side.entries = static_cast<uint32_t>(layout.entries);
+    const bool planes = layout.plane_count == 2;
+    side.chunk_bits = 6;
+    side.pitch = (planes ? 1 : 2) * CodePlane::kVectorBytes;
+    side.distance = planes ? static_cast<uint32_t>(layout.planes[0].bytes()) : CodePlane::kVectorBytes;
+  }
+  *out = side;
+  return true;
+}
+
+}  // namespace
+
+bool plan_shrink(int kv_heads, const SideFormat from[2], const SideFormat to[2], ShrinkPlan* plan) {
+  ShrinkPlan made = {};
+  for (int i = 0; i < 2; ++i) {
+    if (!make_side(from[i], to[i], &made.sides[i])) return false;
+  }
+  if (from[0].fragments != from[1].fragments || page_bytes(kv_heads, from) > INT32_MAX) return false;
+  made.vectors = static_cast<uint32_t>(page_bytes(kv_heads, to) / kVectorBytes);
+  made.head_blocks = from[0].fragments;
+  *plan = made;
+  return true;
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,74 @@
+// k-means on tensor cores: the launches.
+//
+// Distances are |x|^2 - 2 <x, c> + |c|^2: points are float16 and exact, centres are split into two float16 numbers,
+// sums are float32. Sums of points are products with a matrix of ones and zeros made from the labels. Steps after the
+// one that converged do nothing.
+#include <algorithm>
+
+#include "kernels/cuda/pattern/kmeans.h"
+#include "kernels/cuda/pattern/kmeans_lloyd.cuh"
+#include "kernels/cuda/pattern/kmeans_seed.cuh"
+
+namespace kvasir::cuda {
+namespace {
+
+template <int D>
+cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
+  const int problems = 2 * params.heads;
+  const int assign_bytes = AssignShared<D>::bytes(params.clusters);
+  const cudaError_t error = cudaFuncSetAttribute(assign_points<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                 AssignShared<D>::bytes(kMaxClusters));
+  if (error != cudaSuccess) return error;
+  start_seeding<D><<<problems, kSeedThreads, 0, stream>>>(params);
+  const dim3 seed_grid((params.sample + kSeedRows - 1) / kSeedRows, problems);
+  for (int round = 0; round < params.clusters; ++round) {
+    seed_centre<D><<<seed_grid, kSeedThreads, 0, stream>>>(params, round);
+  }
+  for (int step = 0; step < max_steps; ++step) {
+    assign_points<D><<<dim3(kParts, problems), kAssignThreads, assign_bytes, stream>>>(params, step);
+    update_centres<D><<<dim3(params.clusters, problems), D, 0, stream>>>(params, step);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+size_t mining_scratch_bytes(const RowShape& shape, int64_t points) {
+  return static_cast<size_t>(scratch_floats(shape.head_dim, points)) * sizeof(float) * 2 * shape.kv_heads;
+}
+
+cudaError_t mine_patterns(const MiningRequest& request, cudaStream_t stream) {
+  const int d = request.shape.head_dim;
+  if (!head_dim_supported(d) || request.tokens < 1 || request.points < 1 || request.points > request.tokens ||
+      request.points > (1 << 30) || request.clusters < 1 || request.clusters > kMaxClusters || request.max_steps < 1 ||
+      request.max_steps > kMaxSteps) {
+    return cudaErrorInvalidValue;
+  }
+  Params params = {};
+  params.head_elements = request.staging.rows * d;
+  params.tokens = request.tokens;
+  params.points = static_cast<int>(request.points);
+  params.heads = request.shape.kv_heads;
+  params.clusters = static_cast<int>(std::min<int64_t>(request.clusters, request.points));
+  params.sample = std::min(params.points, 64 * params.clusters);
+  params.tolerance = request.tolerance;
+  params.seed = request.seed;
+  params.scratch = static_cast<float*>(request.scratch);
+  for (int s = 0; s < 2; ++s) {
+    params.vectors[s] = request.vectors[s];
+    if (request.vectors[s].vectors == nullptr) continue;
+    params.rows[s] = request.staging.sides[s] + request.first_row * d;
+  }
+  switch (d) {
+    case 64:
+      return mine<64>(params, request.max_steps, stream);
+    case 96:
+      return mine<96>(params, request.max_steps, stream);
+    case 128:
+      return mine<128>(params, request.max_steps, stream);
+    default:
+      return mine<256>(params, request.max_steps, stream);
+  }
+}
+
+}  // namespace kvasir::cuda

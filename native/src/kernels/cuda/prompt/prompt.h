@@ -1,0 +1,71 @@
+// Attention of a chunk of query tokens, causal among themselves, over rows decoded to float16: prompts, and pages that
+// no fused kernel reads.
+//
+//   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: decode_half_rows; or float32 rows of
+//                                           commvq/rows.h, rows/finish.h, then round_rows)
+//                                           launch_prompt_part
+//   then                                    launch_prompt_finish
+//
+// Parts may come in any order, and tokens of a part stand side by side. Between launches the softmax states of all
+// query rows are in `states`. Nothing is allocated or waited for. Equal calls give equal bits.
+//
+// Products are float16 times float16, summed in float32. What float16 cannot hold of an operand is a second operand,
+// and one more product, where the precision asks for it:
+//
+//                   queries            keys   weights   values   error (NMSE)
+//   kFast           1                  1      1         1        1e-7 for scores of about 1, and as their square
+//   kExact          2, 1 of 16 bits    2      1         1        5e-8: scores are those of float32
+//   kHalves         2, 1 of 16 bits    1      2         1        float32's, for rows that are float16 numbers
+//   kTurnedHalves   2, 1 of 16 bits    2      2         1        float32's, for values that are float16 numbers
+//
+// Queries are first multiplied by a power of two that is their row's own, so that their size does not matter. Decoded
+// keys and values below 2^-14 are held to 2^-25.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/attend/types.h"
+
+namespace kvasir::cuda {
+
+enum class PromptPrecision : int { kFast, kExact, kHalves, kTurnedHalves };
+
+constexpr bool has_low_keys(PromptPrecision precision) {
+  return precision == PromptPrecision::kExact || precision == PromptPrecision::kTurnedHalves;
+}
+
+struct PromptRequest {
+  int kv_heads;
+  int group;     // query heads of a kv head
+  int head_dim;  // a multiple of 16 in 32..256
+  int tokens;    // query tokens
+  NumberType type;
+  PromptPrecision precision;
+  const void* queries;  // [tokens][kv_heads * group][head_dim]
+  void* outputs;        // the same
+  int64_t first_query;  // position of the first query token
+  int64_t sliding_window;
+  float scale;    // positive
+  float* states;  // prompt_state_bytes
+};
+
+size_t prompt_state_bytes(const PromptRequest& request);
+
+struct PromptRows {
+  const uint16_t* keys;      // [kv_heads][stride][head_dim], float16, 16-byte aligned like the others
+  const uint16_t* keys_low;  // the same: what `keys` lack, where has_low_keys; else null
+  const uint16_t* values;    // the same as keys
+  int64_t stride;            // rows of a head
+  int64_t tokens;
+  int64_t position;  // of the first token; the others follow
+};
+
+// `first`: the states hold nothing yet.
+cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& rows, bool first, cudaStream_t stream);
+// Writes the outputs; zeros where a query saw nothing.
+cudaError_t launch_prompt_finish(const PromptRequest& request, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,186 @@
+// Eight neighbouring channels of one row: where they come from, where they go. Rows move as these between input,
+// staging, row tiles and float32; rows_exact.cu pairs a source with a target.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/layout/fragments.h"
+#include "kernels/cuda/rows/rows.h"
+#include "kvasir/config.h"
+
+namespace kvasir::cuda {
+
+constexpr int kOctet = 8;
+
+// Float16 bits, two channels a word.
+struct Octet {
+  uint32_t words[4];
+};
+
+// Which octet: `token` counts from the first row of the move.
+struct RowPlace {
+  int side;
+  int64_t token;
+  int head;
+  int channel;  // a multiple of 8
+};
+
+__device__ __forceinline__ uint32_t packed(float even, float odd) {
+  const __half2 pair = __floats2half2_rn(even, odd);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+__device__ __forceinline__ float2 unpacked(uint32_t word) { return __half22float2(*reinterpret_cast<__half2*>(&word)); }
+
+// NaN is not.
+__device__ __forceinline__ bool acceptable(float x) { return fabsf(x) <= kMaxMagnitude; }
+
+struct InputSource {
+  InputRows rows;
+  RowShape shape;
+  int64_t first;
+
+  __device__ bool has(int) const { return true; }
+  __device__ Octet load(const RowPlace& at) const {
+    const int64_t index = ((first + at.token) * shape.kv_heads + at.head) * shape.head_dim + at.channel;
+    float x[kOctet];
+    load_floats(rows.sides[at.side], rows.types[at.side], index, x);
+    bool fine = true;
+    const bool scaled = at.side == 0 && rows.key_scaling != nullptr;
+    float factors[kOctet];
+    if (scaled) {
+      const int64_t factor = static_cast<int64_t>(at.head) * shape.head_dim + at.channel;
+      load_floats(rows.key_scaling, NumberType::kFloat32, factor, factors);
+    }
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) {
+      bool good = acceptable(x[i]);
+      if (scaled) {
+        x[i] = __fdiv_rn(x[i], factors[i]);
+        good &= acceptable(x[i]);
+      }
+      if (!good) x[i] = 0.0f;
+      fine &= good;
+    }
+    // All that store here store the same.
+    if (!fine) *static_cast<volatile uint32_t*>(rows.refused + at.side) = 1;
+    return {{packed(x[0], x[1]), packed(x[2], x[3]), packed(x[4], x[5]), packed(x[6], x[7])}};
+  }
+
+ private:
+  static __device__ void load_floats(const void* numbers, NumberType type, int64_t index, float (&x)[kOctet]) {
+    if (type == NumberType::kFloat32) {
+      const float4* vectors = reinterpret_cast<const float4*>(static_cast<const float*>(numbers) + index);
+      const float4 a = vectors[0], b = vectors[1];
+      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
+      x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+      return;
+    }
+    const uint4 vector = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(numbers) + index);
+    const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 halves = unpacked(words[i]);
+      const bool half = type == NumberType::kFloat16;
+      x[2 * i] = half ? halves.x : __uint_as_float(words[i] << 16);
+      x[2 * i + 1] = half ? halves.y : __uint_as_float(words[i] & 0xffff0000u);
+    }
+  }
+};
+
+// The staging, from row `first` on.
+struct StagingRows {
+  Staging staging;
+  RowShape shape;
+  int64_t first;
+
+  __device__ bool has(int) const { return true; }
+  __device__ uint4* vector(const RowPlace& at) const {
+    const int64_t row = at.head * staging.rows + first + at.token;
+    return reinterpret_cast<uint4*>(staging.sides[at.side] + row * shape.head_dim + at.channel);
+  }
+  __device__ Octet load(const RowPlace& at) const {
+    const uint4 v = *vector(at);
+    return {{v.x, v.y, v.z, v.w}};
+  }
+  __device__ void store(const RowPlace& at, const Octet& octet) const {
+    *vector(at) = make_uint4(octet.words[0], octet.words[1], octet.words[2], octet.words[3]);
+  }
+};
+
+// Row tiles, from row `first` on. Channels of a key lie in pairs 16 bytes apart, those of a value singly, 64 bytes
+// apart.
+struct TileRows {
+  RowTiles window;
+  RowShape shape;
+  int64_t first;
+
+  __device__ bool has(int) const { return true; }
+  __device__ uint8_t* element(const RowPlace& at) const {
+    const RowTileLayout layout = {shape.head_dim};
+    const int64_t row = first + at.token;
+    const int token = static_cast<int>(row % kTileSize);
+    uint8_t* tile = window.tiles + at.head * window.head_stride + row / kTileSize * layout.bytes();
+    return tile + (at.side == 0 ? layout.key_byte(token, at.channel) : layout.value_byte(token, at.channel));
+  }
+  __device__ Octet load(const RowPlace& at) const {
+    const uint8_t* bytes = element(at);
+    Octet octet;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (at.side == 0) {
+        octet.words[i] = *reinterpret_cast<const uint32_t*>(bytes + 16 * i);
+      } else {
+        const uint32_t even = *reinterpret_cast<const uint16_t*>(bytes + 128 * i);
+        const uint32_t odd = *reinterpret_cast<const uint16_t*>(bytes + 128 * i + 64);
+        octet.words[i] = even | odd << 16;
+      }
+    }
+    return octet;
+  }
+  __device__ void store(const RowPlace& at, const Octet& octet) const {
+    uint8_t* bytes = element(at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (at.side == 0) {
+        *reinterpret_cast<uint32_t*>(bytes + 16 * i) = octet.words[i];
+      } else {
+        *reinterpret_cast<uint16_t*>(bytes + 128 * i) = static_cast<uint16_t>(octet.words[i]);
+        *reinterpret_cast<uint16_t*>(bytes + 128 * i + 64) = static_cast<uint16_t>(octet.words[i] >> 16);
+      }
+    }
+  }
+};
+static_assert(fragment_byte16(2, 0) - fragment_byte16(0, 0) == 16, "pairs of a key");
+static_assert(fragment_byte16(0, 1) - fragment_byte16(0, 0) == 64, "channels of a value");
+
+// Float32 rows; what is read from them is cut off at kMaxMagnitude.
+struct FloatOctets {
+  FloatRows rows;
+
+  __device__ bool has(int side) const { return rows.sides[side] != nullptr; }
+  __device__ float* element(const RowPlace& at) const {
+    return rows.sides[at.side] + at.token * rows.token_stride + at.head * rows.head_stride + at.channel;
+  }
+  __device__ Octet load(const RowPlace& at) const {
+    const float* x = element(at);
+    Octet octet;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) octet.words[i] = packed(clamped(x[2 * i]), clamped(x[2 * i + 1]));
+    return octet;
+  }
+  __device__ void store(const RowPlace& at, const Octet& octet) const {
+    float* x = element(at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = unpacked(octet.words[i]);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
+    }
+  }
+
+ private:
+  static __device__ float clamped(float x) { return fminf(fmaxf(x, -kMaxMagnitude), kMaxMagnitude); }
+};
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,84 @@
+// 16-bit rows: between what callers append, the staging that encoders read, and the row tiles of sinks and windows.
+//
+//   append     append_rows                       one small launch: the common case, a token that seals no page
+//   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
+//              pages/encode.h, then fill_rows          pages from the staging's front; what remains goes back to the window
+//   truncate   unpack.h, restore_rows       the rows of a cut page return to the window
+//   inspect    read_rows                         window rows as float32
+//
+// All pointers are to device memory, or to mapped host memory. Nothing is allocated or waited for; sizes of 0 do
+// nothing. Elements are rounded to nearest even, as base/half.h does it. Head dims are multiples of 16, 32 .. 256.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/attend/types.h"
+
+namespace kvasir::cuda {
+
+struct RowShape {
+  int kv_heads;
+  int head_dim;
+};
+
+// Rows that a caller appends, both sides: [tokens][kv_heads][head_dim].
+//
+// Elements must be finite and at most kMaxMagnitude, keys also after scaling. Where one is not, the kernels store 0
+// in its place and set refused[0] (keys) or refused[1] (values) to 1; they never set them to 0. So a refused append
+// leaves finite rows behind the end, and the caller, who learns of it later, simply does not move the end.
+struct InputRows {
+  const void* sides[2];  // keys, values; 16-byte aligned
+  NumberType types[2];   // of each side
+  int64_t tokens;        // rows of each side
+  const float*
+      key_scaling;  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null
+  uint32_t* refused;  // [2]
+};
+
+// Float16 rows of the tokens that are about to be sealed: each side [kv_heads][rows][head_dim], 16-byte aligned.
+struct Staging {
+  uint16_t* sides[2];
+  int64_t rows;  // of one head
+};
+
+// Storage of sinks and window: row tiles of layout/fragments.h. Row r is row r % 16 of tile r / 16, for sinks and window alike.
+struct RowTiles {
+  uint8_t* tiles;       // of kv head 0, 16-byte aligned
+  int64_t head_stride;  // bytes from one kv head's tiles to the next one's
+};
+
+// Float32 rows: element (token, head, channel) of a side is at token * token_stride + head * head_stride + channel.
+struct FloatRows {
+  float* sides[2];  // null: this side is left out
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+// Input rows first .. first + count - 1 become rows `row`, row + 1, ... of the window. One launch, both sides.
+cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
+                        const RowTiles& window, int64_t row, cudaStream_t stream);
+
+// The same into rows `row`, ... of the staging.
+cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
+                       const Staging& staging, int64_t row, cudaStream_t stream);
+
+// Window rows `row` .. row + count - 1 into rows `to`, ... of the staging.
+cudaError_t gather_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count,
+                        const Staging& staging, int64_t to, cudaStream_t stream);
+
+// Staging rows `from` .. from + count - 1 into rows `row`, ... of the window.
+cudaError_t fill_rows(const RowShape& shape, const Staging& staging, int64_t from, int64_t count,
+                      const RowTiles& window, int64_t row, cudaStream_t stream);
+
+// Window rows `row` .. row + count - 1 as float32 tokens 0, 1, ...
+cudaError_t read_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count, const FloatRows& out,
+                      cudaStream_t stream);
+
+// Float32 tokens 0 .. count - 1, cut off at plus and minus kMaxMagnitude, into rows `row`, ... of the window: decoded
+// rows may pass what append accepts, because ranges are rounded up.
+cudaError_t restore_rows(const RowShape& shape, const FloatRows& from, int64_t count, const RowTiles& window,
+                         int64_t row, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

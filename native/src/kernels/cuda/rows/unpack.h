@@ -1,0 +1,44 @@
+// Pages as rows. Float32 rows are bit for bit what the host's kernels decode: for inspection and for truncating.
+// Float16 rows are those rounded: for attention on many query tokens, and on pages that no fused kernel reads.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/layout/side_format.h"
+#include "kernels/cuda/rows/rows.h"
+
+namespace kvasir::cuda {
+
+struct DecodeRowsRequest {
+  RowShape shape;
+  SideFormat sides[2];          // keys, values; kNone is left alone
+  const uint8_t* const* pages;  // on the host: [page_count], device addresses
+  int64_t page_count;
+  FloatRows out;  // page p is tokens 128 p .. 128 p + 127; a side whose pointer is null is left out
+};
+
+// One launch takes kPagesPerLaunch pages, as in pages/encode.h.
+cudaError_t decode_rows(const DecodeRowsRequest& request, cudaStream_t stream);
+
+// Float16 rows of one side, strides as in FloatRows, even ones. `high` is the nearest number, `low` the nearest to what
+// it lacks: their sum is good to 22 bits, or to 2^-25.
+struct HalfRows {
+  uint16_t* high;  // null: this side is left out
+  uint16_t* low;   // null: there is none
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+struct DecodeHalfRowsRequest {
+  RowShape shape;
+  SideFormat sides[2];
+  const uint8_t* const* pages;
+  int64_t page_count;
+  HalfRows out[2];
+};
+
+cudaError_t decode_half_rows(const DecodeHalfRowsRequest& request, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

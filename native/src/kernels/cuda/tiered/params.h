@@ -1,0 +1,46 @@
+// What the kernel of tiered decode attention takes, and sizes that it and its launcher agree on.
+#pragma once
+
+#include "kernels/cuda/tiered/attend.h"
+
+namespace kvasir::cuda {
+
+constexpr int kTieredWarps = 16;
+constexpr int kTieredSlots = 3;  // chunks that a warp has room for
+constexpr int kMaxTieredSplits = 64;
+
+struct TieredParams {
+  const DecodeSequence* sequences;
+  const void* queries;
+  void* outputs;
+  uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
+  float* partials;     // [count][kv_heads * row_blocks][splits][4][head_dim + 2]: output, maximum, sum
+  int count;
+  int kv_heads;
+  int group;
+  int row_blocks;
+  int splits;             // parts of a sequence
+  int value_bytes;        // of all value groups
+  uint32_t value_groups;  // bit v: a group begins with value chunk v
+  NumberType type;
+  float scale;  // of scores, times log2(e)
+};
+
+// Bytes of a slot. The key bounds come with the first chunk of keys.
+KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int head_dim, int value_bits) {
+  const TieredFormat largest = {32, value_bits, 32, 32};
+  const int value_bytes = largest.value_bytes(), key_bytes = head_dim + largest.narrow_chunk_bytes();
+  return value_bytes > key_bytes ? value_bytes : key_bytes;
+}
+// Shared memory of a block: slots, queries, their magnitudes, their scales.
+KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
+  return kTieredWarps * kTieredSlots * tiered_slot_bytes(head_dim, value_bits) + 16 * head_dim + 8 * head_dim + 16;
+}
+
+// The instances for values of 2 and of 4 bits.
+cudaError_t prepare_tiered_2(const TieredShape& shape, int shared_bytes, bool* overlaps);
+cudaError_t prepare_tiered_4(const TieredShape& shape, int shared_bytes, bool* overlaps);
+cudaError_t launch_tiered_2(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
+cudaError_t launch_tiered_4(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
+
+}  // namespace kvasir::cuda

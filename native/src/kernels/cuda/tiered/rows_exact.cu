@@ -1,0 +1,133 @@
+// Compiled without contraction (CMakeLists.txt): the arithmetic is the host's, operation by operation.
+#include "base/half.h"
+#include "codecs/uniform/formula.h"
+#include "kernels/cuda/tiered/rows.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+static_assert(kThreads >= kMaxHeadDim, "a thread for each channel of the 16-bit tier");
+constexpr int kMaxGridColumns = 1 << 20;  // pages that a launch counts in blockIdx.x; more take turns
+constexpr uint16_t kNone = 0xffff;
+
+struct Params {
+  TieredFormat format;
+  int kv_heads;
+  const uint8_t* const* pages;
+  int64_t page_count;
+  float* sides[2];
+};
+
+// Where the codes of a channel are: chunk and column, kNone where it has none. Or its place in the 16-bit tier.
+struct Shared {
+  uint16_t low[kMaxHeadDim], high[kMaxHeadDim];
+  uint16_t sixteen[kMaxHeadDim];
+  float2 scales[kMaxHeadDim / 32 * kTokensPerPage];  // of values: lo and step, by group and token
+};
+
+__device__ __forceinline__ float load_half(const uint8_t* from) {
+  return half_to_float(*reinterpret_cast<const uint16_t*>(from));
+}
+
+__device__ __forceinline__ int code_at(const uint8_t* block, const TieredBlock& layout, int column, int token) {
+  const Place place = layout.code_place(column / kColumnsPerChunk, column % kColumnsPerChunk, token);
+  return block[place.byte] >> place.bit & 3;
+}
+
+__device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBlock& layout, Shared& shared,
+                                            float* rows) {
+  const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
+  if (thread < d) shared.low[thread] = shared.high[thread] = kNone;
+  __syncthreads();
+  for (int i = thread; i < layout.key_chunks() * kColumnsPerChunk; i += kThreads) {
+    const int chunk = i / kColumnsPerChunk, x = i % kColumnsPerChunk;
+    const TieredColumn column = layout.column(chunk, x);
+    if (column.kind == kPadding) continue;
+    const int channel = block[layout.column_byte(chunk, layout.is_wide(chunk) ? x % kWideChannels : x)];
+    (column.kind == kHighBits ? shared.high : shared.low)[channel] = static_cast<uint16_t>(i);
+  }
+  if (thread < layout.n16) shared.sixteen[block[layout.channels_offset() + thread]] = static_cast<uint16_t>(thread);
+  __syncthreads();
+  // A thread has one channel, and every so many tokens of it.
+  const int channel = thread % d, at_once = kThreads / d;
+  if (thread >= at_once * d) return;
+  const int low = shared.low[channel], high = shared.high[channel];
+  if (low == kNone) {
+    const uint8_t* const elements = block + layout.elements_offset() + 256 * shared.sixteen[channel];
+    for (int token = thread / d; token < kTokensPerPage; token += at_once) {
+      rows[token * d + channel] = load_half(elements + token % 8 * 32 + token / 8 * 2);
+    }
+    return;
+  }
+  const int group = layout.format.key_group;  // a multiple of at_once
+  for (int first = 0; first < kTokensPerPage; first += group) {
+    const uint8_t* const parameters =
+        block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, first / group);
+    const float lo = load_half(parameters + 2);
+    const float step = uniform::step_of(load_half(parameters), high == kNone ? 3 : 15);
+    for (int token = first + thread / d; token < first + group; token += at_once) {
+      int code = code_at(block, layout, low, token);
+      if (high != kNone) code |= code_at(block, layout, high, token) << 2;
+      rows[token * d + channel] = uniform::decode_element(code, lo, step);
+    }
+  }
+}
+
+__device__ __forceinline__ void decode_values(const uint8_t* block, const TieredBlock& layout, Shared& shared,
+                                              float* rows) {
+  const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
+  const int levels = (1 << layout.format.value_bits) - 1;
+  const PartLayout part = layout.format.value_chunk();
+  for (int i = thread; i < layout.format.value_groups() * kTokensPerPage; i += kThreads) {
+    const uint8_t* const parameters =
+        block + layout.value_parameters_offset(i / kTokensPerPage) + part.parameter_byte(i % kTokensPerPage);
+    shared.scales[i] = {load_half(parameters + 2), uniform::step_of(load_half(parameters), levels)};
+  }
+  __syncthreads();
+  const int channel = thread % d, at_once = kThreads / d, chunk = channel / 32;
+  if (thread >= at_once * d) return;
+  const float2* const scales = shared.scales + layout.value_group_of(chunk) * kTokensPerPage;
+  const uint8_t* const codes = block + layout.value_codes_offset(chunk);
+  for (int token = thread / d; token < kTokensPerPage; token += at_once) {
+    const Place place = part.code_place(0, token, channel % 32);
+    const int code = codes[place.byte] >> place.bit & levels;
+    rows[token * d + channel] = uniform::decode_element(code, scales[token].x, scales[token].y);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) tiered_rows(const __grid_constant__ Params params) {
+  __shared__ Shared shared;
+  const int head = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z), d = params.format.head_dim;
+  if (params.sides[side] == nullptr) return;
+  for (int64_t page = blockIdx.x; page < params.page_count; page += gridDim.x) {
+    const uint8_t* const data = params.pages[page];
+    const TieredPlace place = reinterpret_cast<const TieredPlace*>(data)[head];
+    const TieredBlock layout = tiered_block(params.format, place);
+    float* const rows = params.sides[side] + (head * params.page_count + page) * kTokensPerPage * d;
+    __syncthreads();  // the page before is done with what is shared
+    if (side == 0) {
+      decode_keys(data + place.offset, layout, shared, rows);
+    } else {
+      decode_values(data + place.offset, layout, shared, rows);
+    }
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_tiered_rows(const TieredRows& request, cudaStream_t stream) {
+  if (!tiered_supported(request.keys, request.values)) return cudaErrorInvalidValue;
+  if (request.page_count <= 0) return cudaSuccess;
+  const Params params = {tiered_format(request.keys, request.values),
+                         request.kv_heads,
+                         request.pages,
+                         request.page_count,
+                         {request.sides[0], request.sides[1]}};
+  const int64_t columns = request.page_count < kMaxGridColumns ? request.page_count : kMaxGridColumns;
+  tiered_rows<<<dim3(static_cast<unsigned>(columns), static_cast<unsigned>(request.kv_heads), 2), kThreads, 0,
+                stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace kvasir::cuda

@@ -1,0 +1,227 @@
+// Fast key tables of CommVQ: how they are cut into planes, and attention on them for tables of every kind.
+#include "kernels/cuda/commvq/planes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "commvq/attend_case.h"
+#include "reference/attention.h"
+#include "reference/half.h"
+
+namespace {
+
+using namespace commvq_case;
+using kvasir::cuda::KeyPrecision;
+using kvasir::cuda::KeyTableLayout;
+using kvasir::cuda::PlanePlan;
+
+constexpr double kFastNmse = 1e-4;  // Precision::kFast (kvasir/config.h)
+constexpr int kMostShared = 227 * 1024;
+
+Setting setting_of(int head_dim, int stages, double fall, bool uniform, double mean = 0.0) {
+  Setting s{2, 4, head_dim, stages, 64, 64};
+  s.precision = KeyPrecision::kFast;
+  s.fall = fall;
+  s.uniform = uniform;
+  s.mean = mean;
+  return s;
+}
+
+KeyTableLayout layout_of(const KeyModel& model, int most_shared) {
+  KeyTableLayout layout = {};
+  layout.kv_heads = model.page.kv_heads;
+  layout.head_dim = model.head_dim;
+  layout.stages = model.page.stages;
+  layout.entries = model.entries;
+  layout.index_bits = model.page.index_bits;
+  layout.element_bytes = 1;
+  CHECK(plan_plane_tables(model, most_shared, &layout) == cudaSuccess, "planning");
+  return layout;
+}
+
+// The model's entry as float16 tables have it.
+double entry_of(const KeyModel& model, int head, int stage, int e, int channel) {
+  const size_t chunk = static_cast<size_t>(head) * (model.head_dim / 16) + channel / 16;
+  return reference::half_value(
+      model.memory[((chunk * model.page.stages + stage) * model.entries + e) * 16 + channel % 16]);
+}
+
+// What packed tables say an entry is: the sum over the planes of its stage, by the layout that commvq/planes.h
+// describes.
+class PackedTables {
+ public:
+  PackedTables(const KeyModel& model, const KeyTableLayout& layout) : layout_(layout), bytes_(layout.bytes()) {
+    const std::vector<double> frequencies(model.head_dim / 2, 0.5);
+    pack_key_tables(model, layout, frequencies.data(), 1.0, bytes_.data());
+  }
+  double step(int head, int pair) const {
+    float step;
+    std::memcpy(&step, bytes_.data() + layout_.slice_offset(head, pair / 64, 0) + 512 + 4 * (pair % 64), 4);
+    return step;
+  }
+  double entry(int head, int stage, int e, int pair, int part, int* planes, double* size) const {
+    double sum = 0.0;
+    *planes = 0;
+    *size = 0.0;
+    for (int i = 0; i < layout_.planes; ++i) {
+      const int ss = i / layout_.slice_stages, p = i % layout_.slice_stages;
+      const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, ss);
+      if (slice[772 + p] != stage) continue;
+      const auto byte =
+          static_cast<int8_t>(slice[layout_.head_bytes() + p * (64 * 128 + 32) + e * 128 + 2 * (pair % 64) + part]);
+      sum += byte * std::exp2(slice[804 + p]);
+      *size = *planes == 0 ? std::exp2(slice[804 + p]) : 1.0;
+      ++*planes;
+    }
+    return sum * step(head, pair);
+  }
+
+ private:
+  const KeyTableLayout layout_;
+  std::vector<uint8_t> bytes_;
+};
+
+HOST_CASE("CommVQ planes: packed tables hold the model's entries, and lose what is promised") {
+  const Setting settings[] = {setting_of(128, 11, 1.0, true),  setting_of(128, 22, 0.84, false),
+                              setting_of(80, 7, 0.95, false),  setting_of(160, 5, 0.7, false, 3.0),
+                              setting_of(32, 64, 1.0, false),  setting_of(128, 3, 0.05, true),
+                              setting_of(128, 22, 0.84, true), setting_of(48, 1, 1.0, false)};
+  for (const Setting& s : settings) {
+    std::mt19937 random(3);
+    const KeyModel model(s, random);
+    const KeyTableLayout layout = layout_of(model, kMostShared);
+    const PackedTables packed(model, layout);
+    const int pairs = s.head_dim / 2;
+    double worst = 0.0, total = 0.0;
+    for (int h = 0; h < s.kv_heads; ++h) {
+      for (int j = 0; j < pairs; ++j) {
+        double lost = 0.0, variance = 0.0;
+        for (int r = 0; r < s.stages; ++r) {
+          for (int part = 0; part < 2; ++part) {
+            double sum = 0.0, squares = 0.0, wrong = 0.0;
+            for (int e = 0; e < s.entries; ++e) {
+              int planes;
+              double size;
+              const double value = entry_of(model, h, r, e, j + part * pairs);
+              const double error = packed.entry(h, r, e, j, part, &planes, &size) - value;
+              CHECK(planes == 1 || planes == 2, s.describe() << ": " << planes << " planes");
+              worst = std::max(worst, std::fabs(error) / (size * packed.step(h, j)));
+              sum += value;
+              squares += value * value;
+              wrong += error * error;
+            }
+            lost += wrong / s.entries;
+            variance += squares / s.entries - sum * sum / s.entries / s.entries;
+          }
+        }
+        total += lost / variance / (s.kv_heads * pairs);
+      }
+    }
+    const PlanePlan plan(model, layout);
+    std::printf("     %s: %d planes in %d slices, %.1e lost, %.1e planned\n", s.describe().c_str(), layout.planes,
+                layout.slices(), total, plan.loss());
+    // Steps are float32: numbers of up to 8128 are off by 2^-24 of themselves.
+    CHECK(worst <= 0.501, s.describe() << ": an entry is off by " << worst << " of its plane's units");
+    CHECK(static_cast<int>(plan.planes().size()) == layout.planes, s.describe());
+    // Errors of rounding are uniform, so the plan is right but for chance.
+    CHECK(plan.loss() <= kvasir::cuda::kPlaneTolerance, s.describe() << ": " << plan.loss());
+    CHECK(std::fabs(total - plan.loss()) <= 0.2 * plan.loss(), s.describe() << ": " << total << ", " << plan.loss());
+  }
+}
+
+HOST_CASE("CommVQ planes: as few as the tables allow") {
+  const auto planes = [](const Setting& s) {
+    std::mt19937 random(5);
+    return layout_of(KeyModel(s, random), kMostShared).planes;
+  };
+  // Uniform entries of equal size fit one plane; what fills up the last step of four gets a second one.
+  CHECK(planes(setting_of(128, 11, 1.0, true)) == 12, planes(setting_of(128, 11, 1.0, true)));
+  CHECK(planes(setting_of(128, 22, 1.0, true)) == 24, planes(setting_of(128, 22, 1.0, true)));
+  // Large first stages need two, the rest do not.
+  CHECK(planes(setting_of(128, 22, 0.84, false)) <= 26, planes(setting_of(128, 22, 0.84, false)));
+  CHECK(planes(setting_of(128, 22, 0.6, false)) <= 26, planes(setting_of(128, 22, 0.6, false)));
+  CHECK(planes(setting_of(128, 22, 1.0, false)) > 28, "normal entries of equal size");
+}
+
+HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of nothing") {
+  Setting s = setting_of(128, 22, 0.84, false);
+  std::mt19937 random(5);
+  KeyModel model(s, random);
+  const KeyTableLayout small = layout_of(model, 100 * 1024);
+  CHECK(small.stage_slices > 1, small.stage_slices);
+  CHECK(plane_shared_bytes(small) <= 100 * 1024, plane_shared_bytes(small));
+  KeyTableLayout none = small;
+  CHECK(plan_plane_tables(model, 4096, &none) == cudaErrorInvalidValue, "4 KB of shared memory");
+  std::fill(model.memory.begin(), model.memory.end(), uint16_t{0});
+  const KeyTableLayout zero = layout_of(model, kMostShared);
+  const PackedTables packed(model, zero);
+  int planes;
+  double size;
+  CHECK(packed.entry(1, 3, 5, 17, 1, &planes, &size) == 0.0, "zeros stay zeros");
+  // A pair that is the same in all entries.
+  for (size_t i = 0; i < model.memory.size(); ++i) model.memory[i] = i % 16 == 2 ? 0x4900 : 0x3c00 + i / 16 % 64;
+  const KeyTableLayout same = layout_of(model, kMostShared);
+  const double value = PackedTables(model, same).entry(0, 2, 9, 2, 0, &planes, &size);
+  CHECK(std::fabs(value - 10.0) < 0.01, value);
+}
+
+DEVICE_CASE("CommVQ planes: attention, whatever the sizes of stages") {
+  for (const int head_dim : {64, 128}) {
+    for (const int stages : {11, 22}) {
+      for (const double fall : {1.0, 0.84, 0.6}) {
+        for (const bool uniform : {false, true}) {
+          for (const double mean : {0.0, 3.0}) {
+            if (mean > 0.0 && (uniform || fall == 1.0)) continue;
+            Setting s = setting_of(head_dim, stages, fall, uniform, mean);
+            s.lengths = {{2, 4, 9}, {0, 9, 0}};
+            Batch batch(s);
+            const std::vector<float> got = batch.attend();
+            const double error = reference::nmse(got.data(), batch.expected());
+            const KeyTableLayout& tables = batch.plan().shape.tables;
+            std::printf("     %s: %d planes in %d slices, nmse %.1e\n", s.describe().c_str(), tables.planes,
+                        tables.slices(), error);
+            CHECK(error <= kFastNmse, s.describe() << ": " << error);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Keys that are larger: scores of a variance of about 4, where what tables lose comes close to what is promised.
+DEVICE_CASE("CommVQ planes: sharp scores") {
+  for (const int stages : {11, 22}) {
+    for (const double fall : {1.0, 0.84}) {
+      for (const unsigned seed : {1u, 2u, 3u}) {
+        Setting s = setting_of(128, stages, fall, seed == 2);
+        s.seed = seed;
+        s.magnitude = std::sqrt(2.0);
+        s.lengths = {{2, 9, 9}, {0, 20, 0}};
+        Batch batch(s);
+        const std::vector<float> got = batch.attend();
+        const double error = reference::nmse(got.data(), batch.expected());
+        std::printf("     %s: %d planes, nmse %.1e\n", s.describe().c_str(), batch.plan().shape.tables.planes, error);
+        CHECK(error <= kFastNmse, s.describe() << ": " << error);
+      }
+    }
+  }
+}
+
+DEVICE_CASE("CommVQ planes: groups of query heads, a long batch, twice the same bits") {
+  for (const int group : {1, 3, 4, 7}) {
+    Setting s = setting_of(128, 11, 0.84, false);
+    s.kv_heads = group == 4 ? 8 : 3;
+    s.group = group;
+    s.lengths = {{4, 40, 100}, {0, 1, 0}, {0, 0, 3}, {0, 33, 0, 99}};
+    Batch batch(s);
+    const std::vector<float> first = batch.attend(), second = batch.attend();
+    CHECK(std::memcmp(first.data(), second.data(), 4 * first.size()) == 0, "equal input gives equal bits");
+    const double error = reference::nmse(first.data(), batch.expected());
+    std::printf("     %s: nmse %.1e\n", s.describe().c_str(), error);
+    CHECK(error <= kFastNmse, s.describe() << ": " << error);
+    CHECK(batch.workspace_is_clear(), s.describe());
+  }
+}
+
+}  // namespace

@@ -1,0 +1,205 @@
+// Sealing: pages from the device are those that docs/format.md prescribes, byte for byte, and nothing else is written.
+#include "kernels/cuda/pages/encode.h"
+
+#include <cstring>
+
+#include "kernels/cuda/pages/canonical_pack.cuh"
+#include "kernels/cuda/pages/fragment_pack.cuh"
+#include "pages/page_case.h"
+#include "reference/half.h"
+#include "reference/uniform_page.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+using namespace page_case;
+
+constexpr int kFirstRow = 5, kRowsAfter = 7, kGuard = 256;
+
+std::vector<uint16_t> staged(const std::vector<float>& rows, const Setting& setting) {
+  const int64_t tokens = int64_t{setting.pages} * kTokensPerPage;
+  std::vector<uint16_t> staging;
+  for (int h = 0; h < setting.kv_heads; ++h) {
+    staging.resize(staging.size() + kFirstRow * setting.head_dim, 0x7bff);  // rows around are far from the pages' own
+    for (int64_t i = 0; i < tokens * setting.head_dim; ++i) {
+      staging.push_back(reference::half_nearest(rows[h * tokens * setting.head_dim + i]));
+    }
+    staging.resize(staging.size() + kRowsAfter * setting.head_dim, 0xfbff);
+  }
+  return staging;
+}
+
+// Codes of one part's slabs as the lanes of the kernel's warps pack them, with elements fetched by definition.
+template <int kSpan>
+void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vector<uint8_t>& expected, uint8_t* out) {
+  const int d = side.format.head_dim, parts = side.parts();
+  const bool keys = side.format.side == kvasir::Side::kKeys, coded = side.codec != StoredCodec::kFloat16;
+  const bool exact = side.codec == StoredCodec::kProgressive;
+  const bool per_token = coded && side.format.axis == kvasir::Axis::kToken;
+  for (int s = 0; s < d / kSpan; ++s) {
+    const Slab slab = {side.part(), keys, per_token, parts > 1 ? 0 : s};
+    uint8_t* part = out + (parts > 1 ? s * slab.part.bytes() : 0);
+    std::vector<ScalePair> scales(64);
+    std::vector<float> ranges(128);
+    std::vector<double> inverse16(128);
+    for (int i = 0; coded && i < (per_token ? kTokensPerPage : kSpan); ++i) {
+      // Parameters come from the expected bytes: the test of the launch compares them.
+      const int at = slab.part.parameter_byte(slab.stretch * kSpan + i);
+      uint16_t stored[2];
+      std::memcpy(stored, expected.data() + (part - out) + at, 4);
+      std::memcpy(part + at, stored, 4);
+      const Quantiser q = quantiser_of({stored[1], stored[0]}, slab.part.element_bits());
+      scales[i / 2].lo[i % 2] = q.lo;
+      scales[i / 2].inverse[i % 2] = q.inverse;
+      ranges[i] = q.range;
+      inverse16[i] = inverse16_of(q.range);
+    }
+    const SlabQuantisers quantisers = {scales.data(), ranges.data(), inverse16.data()};
+    const auto element = [&](int x, int y) -> uint32_t {
+      const int token = keys ? y : x, channel = s * kSpan + (keys ? x : y);
+      return rows[token * d + channel];
+    };
+    for (int thread = 0; thread < 2 * kSpan; ++thread) {
+      const int warp = thread / 32, lane = thread % 32;
+      const auto store = [&](int group, const uint32_t(&words)[4]) {
+        std::memcpy(part + slab.part.parameter_bytes() + group * kGroupBytes + 16 * lane, words, 16);
+      };
+      const auto pair = [&](int x, int y) { return element(x, y) | element(x + 1, y) << 16; };
+      const auto fetch = [&](int x, int y, uint32_t(&words)[4]) {
+        for (int i = 0; i < 4; ++i) words[i] = pair(x + 8 * i + 2 * (lane % 4), y + lane / 4);
+      };
+      const auto fetch16 = [&](int x, int y, uint32_t(&words)[4]) {
+        for (int i = 0; i < 4; ++i) words[i] = pair(x + 8 * (i / 2) + 2 * (lane % 4), y + 8 * (i % 2) + lane / 4);
+      };
+      if (coded) {
+        pack_codes<kSpan>(slab, exact, quantisers, warp, kSpan / 16, lane, fetch, store);
+      } else {
+        pack_halves<kSpan>(slab, warp, kSpan / 16, fetch16, store);
+      }
+    }
+  }
+}
+
+// A canonical part, group by group and word by word.
+void pack_on_host(const SideFormat& format, const uint16_t* rows, uint8_t* out) {
+  const CanonicalSide side = canonical_side(format);
+  std::vector<Quantiser> quantisers;
+  std::vector<double> inverse16;
+  for (int i = 0; i < side.layout.entries * side.layout.groups; ++i) {
+    const kvasir::uniform::Parameters stored = group_parameters(side, rows, i);
+    const int entry = i % side.layout.entries, group = i / side.layout.entries;
+    std::memcpy(out + side.layout.lo_offset(group) + 2 * entry, &stored.lo, 2);
+    std::memcpy(out + side.layout.range_offset(group) + 2 * entry, &stored.range, 2);
+    quantisers.push_back(quantiser_of(stored, side.bits));
+    inverse16.push_back(inverse16_of(quantisers.back().range));
+  }
+  for (int p = 0; p < side.layout.plane_count; ++p) {
+    for (int i = 0; i < plane_words(side, p); ++i) {
+      const uint32_t word = plane_word(side, rows, quantisers.data(), inverse16.data(), p, i);
+      std::memcpy(out + side.layout.plane_offset[p] + 4 * i, &word, 4);
+    }
+  }
+}
+
+// The steps of the kernels on the host.
+void check_packing(const Setting& setting, const Layer& layer) {
+  SideFormat sides[2];
+  make_sides(setting, sides);
+  const int d = setting.head_dim;
+  for (int s = 0; s < 2; ++s) {
+    if (!setting.fragments && sides[s].codec == StoredCodec::kFloat16) continue;  // is copied
+    const std::vector<uint16_t> rows = staged(layer.rows[s], setting);
+    const size_t bytes = static_cast<size_t>(sides[s].bytes());
+    const int64_t head_rows = kFirstRow + setting.pages * kTokensPerPage + kRowsAfter;
+    for (int h = 0; h < setting.kv_heads; ++h) {
+      for (int p = 0; p < setting.pages; ++p) {
+        const auto from = layer.pages[p].begin() + sides[s].offset + h * sides[s].stride;
+        const std::vector<uint8_t> expected(from, from + static_cast<int64_t>(bytes));
+        const uint16_t* page_rows = rows.data() + (h * head_rows + kFirstRow + p * kTokensPerPage) * d;
+        std::vector<uint8_t> got(bytes, 0xa5);
+        if (!setting.fragments) {
+          pack_on_host(sides[s], page_rows, got.data());
+        } else if (d == 64) {
+          pack_on_host<64>(sides[s], page_rows, expected, got.data());
+        } else if (d == 96) {
+          pack_on_host<96>(sides[s], page_rows, expected, got.data());
+        } else {
+          pack_on_host<128>(sides[s], page_rows, expected, got.data());
+        }
+        const std::string wrong = difference(got, expected);
+        CHECK(wrong.empty(), describe(setting) << " side " << s << " head " << h << ": " << wrong);
+      }
+    }
+  }
+}
+
+// The steps on the host or, in device cases, the launch.
+void check_encode(bool device, const Setting& setting) {
+  const Layer layer = make_layer(setting, 1);
+  if (!device) return check_packing(setting, layer);
+  const Buffer keys(bytes_of(staged(layer.rows[0], setting))), values(bytes_of(staged(layer.rows[1], setting)));
+  const size_t bytes = layer.pages[0].size() + kGuard;
+  const Buffer memory(bytes * setting.pages);
+  std::vector<uint8_t*> pages;
+  for (int p = 0; p < setting.pages; ++p) pages.push_back(memory.data() + bytes * p);
+
+  EncodeRequest request = {};
+  request.shape = {setting.kv_heads, setting.head_dim};
+  make_sides(setting, request.sides);
+  request.staging = {{keys.as<uint16_t>(), values.as<uint16_t>()},
+                     kFirstRow + setting.pages * kTokensPerPage + kRowsAfter};
+  request.first_row = kFirstRow;
+  request.pages = pages.data();
+  request.page_count = setting.pages;
+  const cudaError_t error = encode_pages(request, nullptr);
+  CHECK(error == cudaSuccess, describe(setting) << ": " << cudaGetErrorString(error));
+  CUDA(cudaDeviceSynchronize());
+  const std::vector<uint8_t> got = memory.read();
+  for (int p = 0; p < setting.pages; ++p) {
+    std::vector<uint8_t> expected = layer.pages[p];
+    expected.resize(bytes, 0xa5);
+    const std::vector<uint8_t> page(got.begin() + bytes * p, got.begin() + bytes * (p + 1));
+    const std::string wrong = difference(page, expected);
+    CHECK(wrong.empty(), describe(setting) << " page " << p << ": " << wrong);
+  }
+}
+
+void check_fragments(bool device) {
+  for (const int d : {64, 96, 128, 256}) {
+    check_encode(device, {d, 3, 2, kHalves, kHalves, true});
+    for (const int bits : {1, 2, 3, 4, 8, 16}) check_encode(device, {d, 3, 2, uniform(bits), uniform(bits), true});
+    for (const int bits : {2, 4, 8, 16}) check_encode(device, {d, 3, 2, progressive(bits), progressive(bits), true});
+    check_encode(device, {d, 2, 1, uniform(3), progressive(4), true});
+    check_encode(device, {d, 1, 1, kHalves, uniform(2), true});
+    check_encode(device, {d, 1, 1, progressive(8, {{"axis", 0.0}}), kHalves, true});
+  }
+}
+
+void check_canonical(bool device) {
+  for (const int d : {32, 48, 80, 128, 240, 256}) {
+    check_encode(device, {d, 2, 2, kHalves, kHalves, false});
+    const bool all = d < 128;
+    for (const auto& options : reference::uniform::variants(reference::Side::kKeys, d)) {
+      for (const int bits : {1, 2, 3, 4, 8, 16}) {
+        if (!all && bits != 3 && bits != 4) continue;
+        check_encode(device, {d, 1, 1, uniform(bits, options), uniform(bits, options), false});
+      }
+      for (const int bits : {2, 4, 8, 16}) {
+        if (!all && bits != 8 && bits != 16) continue;
+        check_encode(device, {d, 1, 1, progressive(bits, options), progressive(bits, options), false});
+      }
+    }
+  }
+}
+
+HOST_CASE("encode steps: fragments of every codec, width and head dim") { check_fragments(false); }
+DEVICE_CASE("encode: fragments of every codec, width and head dim") { check_fragments(true); }
+HOST_CASE("encode steps: canonical pages of every codec, width, axis, group and head dim") { check_canonical(false); }
+DEVICE_CASE("encode: canonical pages of every codec, width, axis, group and head dim") { check_canonical(true); }
+
+DEVICE_CASE("encode: more pages than a launch takes") {
+  check_encode(true, {64, 1, kPagesPerLaunch + 3, uniform(2), uniform(4), true});
+  check_encode(true, {32, 1, kPagesPerLaunch + 3, uniform(2), uniform(4), false});
+}
+
+}  // namespace

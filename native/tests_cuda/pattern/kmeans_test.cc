@@ -1,0 +1,203 @@
+// k-means on the device: as good as the host's, whose code it shares nothing with, and the same every time.
+#include "kernels/cuda/pattern/kmeans.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "base/kmeans.h"
+#include "check.h"
+#include "kernels/cuda/layout/labels.h"
+#include "reference/half.h"
+
+namespace {
+
+using namespace kvasir::cuda;
+
+// Searches for the host's k-means, plainly.
+void squared_table(const float* rows, int count, int dim, const float* block, float* out) {
+  for (int r = 0; r < count; ++r) {
+    for (int i = 0; i < kvasir::kMatchBlock; ++i) {
+      double sum = 0;
+      for (int c = 0; c < dim; ++c) {
+        const double difference = rows[static_cast<size_t>(r) * dim + c] - block[c * kvasir::kMatchBlock + i];
+        sum += difference * difference;
+      }
+      out[r * kvasir::kMatchBlock + i] = static_cast<float>(sum);
+    }
+  }
+}
+
+void squared(const float* rows, int count, int dim, const float* blocks, int vector_count, int* labels,
+             float* distances) {
+  for (int r = 0; r < count; ++r) {
+    distances[r] = INFINITY;
+    for (int first = 0; first < vector_count; first += kvasir::kMatchBlock) {
+      float table[kvasir::kMatchBlock];
+      squared_table(rows + static_cast<size_t>(r) * dim, 1, dim, blocks + static_cast<size_t>(first) * dim, table);
+      for (int i = 0; i < kvasir::kMatchBlock && first + i < vector_count; ++i) {
+        if (table[i] >= distances[r]) continue;
+        distances[r] = table[i];
+        labels[r] = first + i;
+      }
+    }
+  }
+}
+
+struct Setting {
+  int head_dim;
+  int tokens;
+  int points;
+  int clusters;
+  int kinds = 20;      // of rows
+  double noise = 0.7;  // around them
+  int max_steps = 30;
+  int kv_heads = 2;
+};
+
+std::vector<float> make_rows(const Setting& s, std::mt19937& random) {
+  std::normal_distribution<double> normal;
+  std::vector<double> kinds(static_cast<size_t>(s.kinds) * s.head_dim);
+  for (double& x : kinds) x = 2 * normal(random);
+  std::vector<float> rows;
+  for (int t = 0; t < s.tokens; ++t) {
+    const size_t kind = random() % s.kinds;
+    for (int c = 0; c < s.head_dim; ++c) {
+      const double x = kinds[kind * s.head_dim + c] + s.noise * normal(random);
+      rows.push_back(static_cast<float>(reference::half_value(reference::half_nearest(x))));
+    }
+  }
+  return rows;
+}
+
+// Mean squared distance of points to the nearest of float16 centres, in double.
+double spread(const std::vector<float>& points, const std::vector<float>& centres, int d) {
+  double sum = 0;
+  for (size_t p = 0; p < points.size(); p += d) {
+    double least = INFINITY;
+    for (size_t k = 0; k < centres.size(); k += d) {
+      double distance = 0;
+      for (int c = 0; c < d; ++c) distance += (points[p + c] - centres[k + c]) * (points[p + c] - centres[k + c]);
+      least = std::min(least, distance);
+    }
+    sum += least;
+  }
+  return sum / static_cast<double>(points.size() / d);
+}
+
+void check_mining(const Setting& s) {
+  std::ostringstream text;
+  text << "d=" << s.head_dim << " tokens " << s.tokens << " points " << s.points << " clusters " << s.clusters
+       << " kinds " << s.kinds;
+  const int d = s.head_dim, first_row = 3, rows = first_row + s.tokens + 2, count = std::min(s.clusters, s.points);
+  std::mt19937 random(static_cast<unsigned>(d + s.points));
+  std::vector<std::vector<float>> data;  // of each side and head
+  std::vector<uint16_t> staging[2];
+  for (int side = 0; side < 2; ++side) {
+    for (int h = 0; h < s.kv_heads; ++h) {
+      data.push_back(make_rows(s, random));
+      staging[side].resize(staging[side].size() + first_row * d, 0x7bff);
+      for (const float x : data.back()) staging[side].push_back(reference::half_nearest(x));
+      staging[side].resize(staging[side].size() + 2 * d, 0xfbff);
+    }
+  }
+  const PatternTableLayout layout = {d};
+  const int64_t stride = layout.bytes(count + 1);
+  void *device_rows[2], *tables[2], *scratch;
+  const size_t row_bytes = 2 * staging[0].size(), table_bytes = static_cast<size_t>(stride) * s.kv_heads;
+  const RowShape shape = {s.kv_heads, d};
+  for (int side = 0; side < 2; ++side) {
+    CUDA(cudaMalloc(&device_rows[side], row_bytes));
+    CUDA(cudaMemcpy(device_rows[side], staging[side].data(), row_bytes, cudaMemcpyHostToDevice));
+    CUDA(cudaMalloc(&tables[side], table_bytes));
+  }
+  CUDA(cudaMalloc(&scratch, mining_scratch_bytes(shape, s.points)));
+  MiningRequest request = {};
+  request.shape = shape;
+  request.staging = {{static_cast<uint16_t*>(device_rows[0]), static_cast<uint16_t*>(device_rows[1])}, rows};
+  request.first_row = first_row;
+  request.tokens = s.tokens;
+  request.points = s.points;
+  request.clusters = s.clusters;
+  request.max_steps = s.max_steps;
+  request.tolerance = 1e-4f;
+  request.seed = 1;
+  for (int side = 0; side < 2; ++side) request.vectors[side] = {static_cast<uint8_t*>(tables[side]), stride};
+  request.scratch = scratch;
+  std::vector<uint8_t> got[2], again[2];
+  for (auto* result : {got, again}) {
+    CUDA(cudaMemset(scratch, 0xff, mining_scratch_bytes(shape, s.points)));
+    for (void* table : tables) CUDA(cudaMemset(table, 0, table_bytes));
+    const cudaError_t error = mine_patterns(request, nullptr);
+    CHECK(error == cudaSuccess, text.str() << ": " << cudaGetErrorString(error));
+    CUDA(cudaDeviceSynchronize());
+    for (int side = 0; side < 2; ++side) {
+      result[side].resize(table_bytes);
+      CUDA(cudaMemcpy(result[side].data(), tables[side], table_bytes, cudaMemcpyDeviceToHost));
+    }
+  }
+  for (int side = 0; side < 2; ++side) CHECK(got[side] == again[side], text.str() << ": runs differ, side " << side);
+
+  kvasir::ThreadPool threads(1);
+  const kvasir::MatchKernels kernels = {squared, nullptr, squared_table};
+  double worst = 0;
+  for (int side = 0; side < 2; ++side) {
+    for (int h = 0; h < s.kv_heads; ++h) {
+      const std::vector<float>& all = data[side * s.kv_heads + h];
+      std::vector<float> points;
+      for (int64_t i = 0; i < s.points; ++i) {
+        const auto row = all.begin() + i * s.tokens / s.points * d;
+        points.insert(points.end(), row, row + d);
+      }
+      kvasir::KMeansOptions options;
+      options.clusters = s.clusters;
+      options.max_steps = s.max_steps;
+      std::vector<float> theirs(static_cast<size_t>(s.clusters) * d), ours;
+      kvasir::kmeans(points.data(), s.points, d, options, kernels, threads, theirs.data(), nullptr);
+      theirs.resize(static_cast<size_t>(count) * d);
+      for (float& x : theirs) x = static_cast<float>(reference::half_value(reference::half_nearest(x)));
+      bool beyond = false;
+      for (int k = 0; k < (count + 16) / 16 * 16 && k < stride / (2 * d); ++k) {
+        for (int c = 0; c < d; ++c) {
+          uint16_t half;
+          const int64_t byte = side == 0 ? layout.key_byte(k, c) : layout.value_byte(k, c);
+          std::memcpy(&half, got[side].data() + h * stride + byte, 2);
+          if (k < count) ours.push_back(static_cast<float>(reference::half_value(half)));
+          beyond = beyond || (k >= count && half != 0);
+        }
+      }
+      CHECK(!beyond, text.str() << ": wrote vectors that do not exist");
+      const double limit = spread(points, theirs, d), reached = spread(points, ours, d);
+      if (limit > 0) worst = std::max(worst, reached / limit);
+      CHECK(reached <= 1.01 * limit + 1e-9,
+            text.str() << " side " << side << " head " << h << ": " << reached << " beside " << limit);
+    }
+  }
+  std::printf("  %s: %.5f of the host's error at worst\n", text.str().c_str(), worst);
+  for (int side = 0; side < 2; ++side) {
+    cudaFree(device_rows[side]);
+    cudaFree(tables[side]);
+  }
+  cudaFree(scratch);
+}
+
+DEVICE_CASE("k-means: as good as the host's") {
+  for (const int d : {64, 96, 128, 256}) check_mining({d, 1000, 1000, 32});
+  check_mining({128, 3001, 2500, 32, 100, 1.0});
+  check_mining({128, 1500, 1500, 64, 200, 0.2});
+  check_mining({64, 700, 700, 17, 1, 1.0});
+}
+
+DEVICE_CASE("k-means: few points") {
+  for (const int points : {1, 5, 31, 32, 129}) check_mining({128, points, points, 32, 3, 0.3});
+}
+
+DEVICE_CASE("k-means: clusters without points") {
+  check_mining({128, 600, 600, 8, 3, 0.0});
+  check_mining({64, 300, 300, 32, 40, 0.0});
+}
+
+DEVICE_CASE("k-means: one step") { check_mining({128, 1000, 1000, 32, 60, 1.0, 1}); }
+
+}  // namespace
