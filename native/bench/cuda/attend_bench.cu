@@ -1,6 +1,6 @@
-// Times decode attention on packed pages: microseconds, GB/s of stored bytes, and the error against double.
+// Times attention on packed pages: microseconds, GB/s of stored bytes, and the error against double.
 //
-//   decode_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
+//   attend_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
 //                [--kinds f16,uniform:2,progressive:2,pattern:2,...] [--window 0] [--patterns 32] [--added 0]
 //                [--json FILE] [--consumers N] [--slots N]
 //
@@ -111,10 +111,10 @@ class Batch {
         layout_{options.head_dim, kind_.key_bits, kind_.value_bits, kind_.token_keys},
         count_(count) {
     window_ = std::min(options.window, context);
-    pages_ = (context - window_) / kTokensPerPage;
+    pages_ = (context - window_) / kvasir::kPageTokens;
     labels_ = {kind_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
     block_bytes_ = labels_.head_bytes() + layout_.bytes();
-    CUDA(plan_decode({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
+    CUDA(plan_attend({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
     const int slots_of_plan = plan_.consumers * plan_.slots;
     if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
     if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
@@ -125,7 +125,7 @@ class Batch {
     blocks_ = memory_.take<uint8_t>(set_bytes_ * sets_);
     fill();
     vectors_ = labels_.fixed + (options.added ? pages_ : 0);
-    table_bytes_ = PatternTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
+    table_bytes_ = VectorTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
     if (kind_.labels) {
       const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
       tables_ = memory_.take<uint8_t>(all);
@@ -138,22 +138,22 @@ class Batch {
     rows_ = memory_.take<uint8_t>(row_bytes * count + 16);
     CUDA(cudaMemset(rows_, 0x11, row_bytes * count + 16));
     for (int set = 0; set < sets_; ++set) {
-      std::vector<DecodeSequence> sequences;
+      std::vector<DeviceSequence> sequences;
       for (int s = 0; s < count; ++s) {
         std::vector<uint64_t> references;
         for (int p = 0; p < pages_; ++p) references.push_back(page_reference(page(set, s, p), 0));
-        DecodeSequence sequence = {};
+        DeviceSequence sequence = {};
         sequence.pages = memory_.copy(references);
         sequence.page_count = pages_;
         sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
         if (kind_.labels) {
           const int64_t stride = table_bytes_ / options.kv_heads;
-          sequence.key_patterns = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
-          sequence.value_patterns = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+          sequence.key_vectors = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
+          sequence.value_vectors = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
         }
         sequences.push_back(sequence);
       }
-      DecodeSequence* const descriptions = memory_.copy(sequences);
+      DeviceSequence* const descriptions = memory_.copy(sequences);
       addresses_.emplace_back();
       for (int s = 0; s < count; ++s) addresses_.back().push_back(descriptions + s);
       listed_.push_back(memory_.copy(addresses_.back()));
@@ -166,7 +166,7 @@ class Batch {
     workspace_ = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, workspace_, nullptr));
     room_vectors_ = (vectors_ + kTileSize - 1) / kTileSize * kTileSize;
-    room_ = memory_.take<uint8_t>(pattern_room_bytes(plan_, room_vectors_));
+    room_ = memory_.take<uint8_t>(vector_room_bytes(plan_, room_vectors_));
     CUDA(cudaDeviceSynchronize());
   }
 
@@ -175,19 +175,19 @@ class Batch {
   }
   void launch(int set, cudaStream_t stream) const {
     const bool listed = count_ > kInlineSequences;
-    const DecodeRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
+    const AttendRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
                                    listed,
                                    count_,
                                    queries_,
                                    outputs_,
-                                   NumberType::kFloat32,
+                                   kvasir::ElementType::kFloat32,
                                    1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
                                    &kind_,
                                    1,
                                    workspace_,
                                    room_,
                                    room_vectors_};
-    CUDA(launch_decode(plan_, request, stream));
+    CUDA(launch_attend(plan_, request, stream));
   }
 
   // Error of the last sequence's last kv head, against double. Without window rows.
@@ -198,11 +198,11 @@ class Batch {
     launch(0, nullptr);
     std::vector<float> outputs(queries_host_.size());
     CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
-    std::vector<double> keys(static_cast<size_t>(pages_) * kTokensPerPage * d), values(keys.size());
+    std::vector<double> keys(static_cast<size_t>(pages_) * kvasir::kPageTokens * d), values(keys.size());
     std::vector<uint8_t> bytes(block_bytes_), tables(kind_.labels ? 2 * table_bytes_ : 0);
     if (kind_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
     const int64_t head_table = (options_.kv_heads - 1) * (table_bytes_ / options_.kv_heads);
-    const PatternTableLayout vectors = {d};
+    const VectorTableLayout vectors = {d};
     for (int p = 0; p < pages_; ++p) {
       CUDA(cudaMemcpy(bytes.data(), page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * block_bytes_,
                       bytes.size(), cudaMemcpyDeviceToHost));
@@ -210,11 +210,11 @@ class Batch {
       // Label l > fixed means vector l - 1 + shift (docs/format.md).
       const int shift = options_.added ? std::max(0, p + 1 - (kMaxVisible - labels_.fixed)) : 0;
       auto vector = [&](int label) { return label <= labels_.fixed ? label - 1 : label - 1 + shift; };
-      for (int t = 0; t < kTokensPerPage; ++t) {
+      for (int t = 0; t < kvasir::kPageTokens; ++t) {
         const int key_label = kind_.labels ? bytes[key_label_byte(t)] : 0;
         const int value_label = kind_.labels ? bytes[value_label_byte(t)] : 0;
         for (int c = 0; c < d; ++c) {
-          const size_t i = (static_cast<size_t>(p) * kTokensPerPage + t) * d + c;
+          const size_t i = (static_cast<size_t>(p) * kvasir::kPageTokens + t) * d + c;
           const int span = layout_.key().x_size;
           keys[i] = element(layout_.key(), block + layout_.key_offset(c / span), c % span, t);
           values[i] = element(layout_.value(), block + layout_.value_offset(c / kValueSpan), t, c % kValueSpan);
@@ -281,11 +281,11 @@ class Batch {
   uint8_t* tables_ = nullptr;
   int window_ = 0, pages_ = 0, sets_ = 0;
   size_t set_bytes_ = 0;
-  DecodePlan plan_ = {};
+  AttendPlan plan_ = {};
   uint8_t* blocks_ = nullptr;
   uint8_t* rows_ = nullptr;
-  std::vector<std::vector<const DecodeSequence*>> addresses_;  // [sets][count]
-  std::vector<const DecodeSequence**> listed_;                 // the same in device memory
+  std::vector<std::vector<const DeviceSequence*>> addresses_;  // [sets][count]
+  std::vector<const DeviceSequence**> listed_;                 // the same in device memory
   bench::DeviceMemory memory_;
   std::vector<float> queries_host_;
   float* queries_ = nullptr;

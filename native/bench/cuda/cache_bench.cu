@@ -92,7 +92,7 @@ void run(const Options& options, int context) {
   CUDA(cudaMemcpy(memory, queries.data(), query * sizeof(float), cudaMemcpyHostToDevice));
   CUDA(cudaMemcpy(memory + 2 * query, rows.data(), 2 * row * sizeof(float), cudaMemcpyHostToDevice));
   const auto attend = [&] {
-    cache->attend_device(0, &id, 1, 1, memory, memory + query, ElementType::kFloat32, stream);
+    cache->attend_device(0, &id, 1, 1, memory, memory + query, kvasir::ElementType::kFloat32, stream);
   };
   const auto wait = [&] { CUDA(cudaStreamSynchronize(stream)); };
   const double chained = time_calls(50, attend, wait);
@@ -100,7 +100,8 @@ void run(const Options& options, int context) {
   const double append = time_calls(
       50,
       [&] {
-        cache->append_device(id, 0, memory + 2 * query, memory + 2 * query + row, ElementType::kFloat32, 1, stream);
+        cache->append_device(id, 0, memory + 2 * query, memory + 2 * query + row, kvasir::ElementType::kFloat32, 1,
+                             stream);
       },
       wait);
   std::printf("%8d %14.2f %14.2f %14.2f %14.2f\n", context, here, chained, alone, append);

@@ -1,4 +1,4 @@
-// Times decode attention on CommVQ's pages: microseconds, and the error of one query head against double.
+// Times attention on CommVQ's pages: microseconds, and the error of one query head against double.
 //
 //   commvq_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1]
 //                [--stages 11,22] [--fast 0,1] [--wide 0] [--check 1] [--json FILE]
@@ -90,7 +90,7 @@ class Model : public kvasir::commvq::KeyModel {
 class Batch {
  public:
   Batch(const Options& options, int stages, bool fast, int wide, int context, int count)
-      : options_(options), model_(options, stages, wide), count_(count), pages_(context / kTokensPerPage) {
+      : options_(options), model_(options, stages, wide), count_(count), pages_(context / kvasir::kPageTokens) {
     const int d = options.head_dim, width = options.kv_heads * d;
     codes_ = static_cast<int>(std::lround(12.0 * stages / d)) * width;
     KeyTableLayout layout;
@@ -134,7 +134,7 @@ class Batch {
     common.count = count;
     common.queries = memory_.copy(queries_);
     common.outputs = outputs_ = memory_.take<float>(queries_.size());
-    common.type = NumberType::kFloat32;
+    common.type = kvasir::ElementType::kFloat32;
     common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(d));
     common.key_tables = memory_.copy(tables);
     common.value_tables = memory_.copy(value_table_);

@@ -91,7 +91,7 @@ PageFormat format_of(kvasir::Side side, StoredCodec codec, int bits, int head_di
   format.bits = bits;
   const bool by_channel = codec == StoredCodec::kUniform && side == kvasir::Side::kKeys;
   format.axis = by_channel ? Axis::kChannel : Axis::kToken;
-  format.group = by_channel ? kTokensPerPage : std::min(head_dim, kValueSpan);
+  format.group = by_channel ? kvasir::kPageTokens : std::min(head_dim, kValueSpan);
   return format;
 }
 
@@ -128,7 +128,7 @@ struct Rows {
     auto* halves = reinterpret_cast<uint16_t*>(staged.data());
     staging = {{halves, halves + elements}, tokens};
     input = {{keys.data(), values.data()},
-             {NumberType::kBFloat16, NumberType::kBFloat16},
+             {kvasir::ElementType::kBFloat16, kvasir::ElementType::kBFloat16},
              tokens,
              nullptr,
              reinterpret_cast<uint32_t*>(refused.data())};
@@ -182,7 +182,7 @@ void bench_prompt(const Options& options) {
       {"canonical uniform 2", StoredCodec::kUniform, 2, false},
       {"canonical progressive 16", StoredCodec::kProgressive, 16, false},
   };
-  const int64_t pages = options.prompt / kTokensPerPage;
+  const int64_t pages = options.prompt / kvasir::kPageTokens;
   const Memory out(5 * static_cast<size_t>(rows.elements));
   const Memory floats(static_cast<size_t>(8 * rows.elements));
   auto* decoded = reinterpret_cast<float*>(floats.data());
@@ -202,7 +202,7 @@ void bench_prompt(const Options& options) {
               });
     }
     const std::vector<const uint8_t*> readable(table.begin(), table.end());
-    const DecodeRowsRequest request = {
+    const UnpackRowsRequest request = {
         rows.shape,
         {sides[0], sides[1]},
         readable.data(),
@@ -210,13 +210,13 @@ void bench_prompt(const Options& options) {
         {{decoded, decoded + rows.elements}, options.head_dim, int64_t{options.prompt} * options.head_dim}};
     measure(options, std::string("decode the prompt, ") + kind.name + " [in + out]",
             8.0 * static_cast<double>(rows.elements) + static_cast<double>(bytes * pages), 2,
-            [&](cudaStream_t stream) { CUDA(decode_rows(request, stream)); });
+            [&](cudaStream_t stream) { CUDA(unpack_rows(request, stream)); });
   }
 }
 
 void bench_shrink(const Options& options) {
   const Rows rows(options, options.layer);
-  const int64_t pages = options.layer / kTokensPerPage;
+  const int64_t pages = options.layer / kvasir::kPageTokens;
   Memory wide(5 * static_cast<size_t>(rows.elements)), small(5 * static_cast<size_t>(rows.elements)), differences(8);
   for (const bool fragments : {true, false}) {
     for (const int bits : {16, 8, 4}) {

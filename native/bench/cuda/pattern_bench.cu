@@ -50,11 +50,11 @@ int main(int argc, char** argv) {
                 {"--patterns", &patterns},
                 {"--steps", &steps},
                 {"--bits", &bits}});
-  const int pages = tokens / kTokensPerPage;
-  tokens = pages * kTokensPerPage;
+  const int pages = tokens / kvasir::kPageTokens;
+  tokens = pages * kvasir::kPageTokens;
   const HeadLayout layout = {d, bits, bits};
   const size_t page_bytes = static_cast<size_t>(kBothLabelBytes + layout.bytes()) * heads;
-  const int64_t elements = static_cast<int64_t>(heads) * tokens * d, stride = PatternTableLayout{d}.bytes(patterns);
+  const int64_t elements = static_cast<int64_t>(heads) * tokens * d, stride = VectorTableLayout{d}.bytes(patterns);
   const RowShape shape = {heads, d};
   void *rows[2], *tables[2], *memory, *scratch;
   for (int side = 0; side < 2; ++side) {

@@ -58,11 +58,11 @@ Options parse(int argc, char** argv) {
 }
 
 // A number of the given type in each element; float32 ones are not of 16 bits.
-__global__ void fill_queries(void* queries, NumberType type, int64_t count) {
+__global__ void fill_queries(void* queries, kvasir::ElementType type, int64_t count) {
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += stride) {
     const float x = 2.0f * bench::unit(bench::hashed(77 + static_cast<uint64_t>(i)));
-    if (type == NumberType::kFloat32) {
+    if (type == kvasir::ElementType::kFloat32) {
       static_cast<float*>(queries)[i] = x;
     } else {
       static_cast<uint16_t*>(queries)[i] = static_cast<uint16_t>(__float_as_uint(x) >> 16);
@@ -70,9 +70,9 @@ __global__ void fill_queries(void* queries, NumberType type, int64_t count) {
   }
 }
 
-float number_at(const std::vector<uint8_t>& bytes, NumberType type, int64_t index) {
+float number_at(const std::vector<uint8_t>& bytes, kvasir::ElementType type, int64_t index) {
   float number = 0.0f;
-  if (type == NumberType::kFloat32) {
+  if (type == kvasir::ElementType::kFloat32) {
     std::memcpy(&number, bytes.data() + 4 * index, 4);
   } else {
     uint16_t half;
@@ -87,8 +87,9 @@ class Context {
  public:
   Context(const Options& options, int tokens)
       : options_(options),
-        pages_(tokens / kTokensPerPage),
-        type_(std::strcmp(options.type, "float32") == 0 ? NumberType::kFloat32 : NumberType::kBFloat16) {
+        pages_(tokens / kvasir::kPageTokens),
+        type_(std::strcmp(options.type, "float32") == 0 ? kvasir::ElementType::kFloat32
+                                                        : kvasir::ElementType::kBFloat16) {
     SideCodec codecs[2];
     for (const Side side : {Side::kKeys, Side::kValues}) {
       PageFormat format;
@@ -96,7 +97,7 @@ class Context {
       format.head_dim = options.head_dim;
       format.bits = options.bits;
       format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
-      format.group = side == Side::kKeys ? kTokensPerPage : std::min(options.head_dim, kValueSpan);
+      format.group = side == Side::kKeys ? kvasir::kPageTokens : std::min(options.head_dim, kValueSpan);
       codecs[static_cast<int>(side)] = {StoredCodec::kUniform, format};
     }
     if (!fragment_sides(codecs[0], codecs[1], sides_)) std::exit(2);
@@ -105,7 +106,7 @@ class Context {
     auto* memory = memory_.take<uint8_t>(static_cast<size_t>(blocks) * layout.bytes());
     bench::fill_blocks<<<2048, 256>>>(memory, blocks, layout, {0, false, 1, options.kv_heads}, 5);
     for (int64_t p = 0; p < pages_; ++p) list_.push_back(memory + p * options.kv_heads * layout.bytes());
-    const size_t side = static_cast<size_t>(kPagesPerPart) * kTokensPerPage * row();
+    const size_t side = static_cast<size_t>(kPagesPerPart) * kvasir::kPageTokens * row();
     for (uint16_t*& rows : rows_) rows = memory_.take<uint16_t>(side);
     const std::string precision = options.precision;
     precision_ = precision == "fast"     ? PromptPrecision::kFast
@@ -114,25 +115,25 @@ class Context {
   }
 
   int64_t row() const { return int64_t{options_.kv_heads} * options_.head_dim; }
-  int64_t tokens() const { return pages_ * kTokensPerPage; }
-  int64_t number_bytes() const { return type_ == NumberType::kFloat32 ? 4 : 2; }
+  int64_t tokens() const { return pages_ * kvasir::kPageTokens; }
+  int64_t number_bytes() const { return type_ == kvasir::ElementType::kFloat32 ? 4 : 2; }
 
   // Float32 rows of pages first .. first + count - 1.
   void decode(int64_t first, int64_t count, float* const (&rows)[2], cudaStream_t stream) const {
-    DecodeRowsRequest request = {};
+    UnpackRowsRequest request = {};
     request.shape = {options_.kv_heads, options_.head_dim};
     request.sides[0] = sides_[0];
     request.sides[1] = sides_[1];
     request.pages = list_.data() + first;
     request.page_count = count;
-    request.out = {{rows[0], rows[1]}, options_.head_dim, count * kTokensPerPage * options_.head_dim};
-    CUDA(decode_rows(request, stream));
+    request.out = {{rows[0], rows[1]}, options_.head_dim, count * kvasir::kPageTokens * options_.head_dim};
+    CUDA(unpack_rows(request, stream));
   }
 
   void run(const PromptRequest& request, cudaStream_t stream, bool products = true) const {
-    const int64_t d = options_.head_dim, stride = kPagesPerPart * kTokensPerPage;
+    const int64_t d = options_.head_dim, stride = kPagesPerPart * kvasir::kPageTokens;
     for (int64_t page = 0; page < pages_; page += kPagesPerPart) {
-      DecodeHalfRowsRequest decoding = {};
+      UnpackHalfRowsRequest decoding = {};
       decoding.shape = {options_.kv_heads, options_.head_dim};
       decoding.sides[0] = sides_[0];
       decoding.sides[1] = sides_[1];
@@ -141,10 +142,10 @@ class Context {
       uint16_t* const low = has_low_keys(precision_) ? rows_[2] : nullptr;
       decoding.out[0] = {rows_[0], low, d, stride * d};
       decoding.out[1] = {rows_[1], nullptr, d, stride * d};
-      CUDA(decode_half_rows(decoding, stream));
+      CUDA(unpack_half_rows(decoding, stream));
       if (!products) continue;
       const PromptRows part = {
-          rows_[0], low, rows_[1], stride, decoding.page_count * kTokensPerPage, page * kTokensPerPage};
+          rows_[0], low, rows_[1], stride, decoding.page_count * kvasir::kPageTokens, page * kvasir::kPageTokens};
       CUDA(launch_prompt_part(request, part, page == 0, stream));
     }
     if (products) CUDA(launch_prompt_finish(request, stream));
@@ -235,7 +236,7 @@ class Context {
 
   const Options& options_;
   const int64_t pages_;
-  const NumberType type_;
+  const kvasir::ElementType type_;
   SideFormat sides_[2];
   bench::DeviceMemory memory_;
   std::vector<const uint8_t*> list_;
@@ -265,7 +266,7 @@ void measure_calls(const Options& options, int context) {
   bench::DeviceMemory memory;
   float* queries = memory.take<float>(2 * most * row * options.group);
   float* outputs = queries + most * row * options.group;
-  fill_queries<<<1024, 256>>>(queries, wide ? NumberType::kFloat32 : NumberType::kBFloat16,
+  fill_queries<<<1024, 256>>>(queries, wide ? kvasir::ElementType::kFloat32 : kvasir::ElementType::kBFloat16,
                               static_cast<int64_t>(most * row) * options.group);
   cudaStream_t stream;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));

@@ -2,7 +2,7 @@
 
     python3 sdpa_peer.py [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts ...] [--batches ...] [--json FILE]
 
-Same method as decode_bench: buffers rotated past the L2 cache, a graph of calls replayed, events, the median.
+Same method as attend_bench: buffers rotated past the L2 cache, a graph of calls replayed, events, the median.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-// Times decode attention on tiered keys with uniform values: microseconds, GB/s of the device's own layout, and the
+// Times attention on tiered keys with uniform values: microseconds, GB/s of the device's own layout, and the
 // error of one query head against double. Then what sealing and decoding the pages of 32K tokens take.
 //
 //   tiered_bench [--kv-heads 8] [--group 4] [--contexts 8192,32768,131072] [--batches 1,16] [--value-bits 2,4]
@@ -64,7 +64,7 @@ uint16_t half_bits(float value) {
 class Batch {
  public:
   Batch(const Options& options, int value_bits, int context, int count)
-      : options_(options), count_(count), pages_(context / kTokensPerPage) {
+      : options_(options), count_(count), pages_(context / kvasir::kPageTokens) {
     keys_.head_dim = values_.head_dim = kDim;
     keys_.group = options.key_group;
     values_.group = options.value_group;
@@ -94,18 +94,18 @@ class Batch {
     common.count = count;
     common.queries = memory_.copy(queries_);
     common.outputs = outputs_ = memory_.take<float>(queries_.size());
-    common.type = NumberType::kFloat32;
+    common.type = kvasir::ElementType::kFloat32;
     common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(kDim));
     common.workspace = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, common.workspace, nullptr));
     for (int set = 0; set < sets_; ++set) {
-      std::vector<DecodeSequence> sequences;
+      std::vector<DeviceSequence> sequences;
       for (int s = 0; s < count; ++s) {
         std::vector<uint64_t> table;
         for (int p = 0; p < pages_; ++p) {
           table.push_back(reinterpret_cast<uint64_t>(data + set * set_bytes_ + (s * pages_ + p) * page_bytes));
         }
-        DecodeSequence sequence = {};
+        DeviceSequence sequence = {};
         sequence.pages = memory_.copy(table);
         sequence.page_count = pages_;
         sequences.push_back(sequence);
@@ -128,7 +128,7 @@ class Batch {
     std::vector<double> weights;
     for (int p = 0; p < pages_; ++p) {
       const float* key = key_rows_[p % kDistinct].data();
-      for (int t = 0; t < kTokensPerPage; ++t, key += kDim) {
+      for (int t = 0; t < kvasir::kPageTokens; ++t, key += kDim) {
         double score = 0.0;
         for (int c = 0; c < kDim; ++c) score += static_cast<double>(queries_[row + c]) * key[c];
         weights.push_back(score / std::sqrt(static_cast<double>(kDim)));
@@ -245,7 +245,7 @@ class Batch {
 
 // Every channel has another range, so that thresholds and budgets find what to choose.
 void time_pages(const Options& options, int value_bits) {
-  constexpr int64_t kTokens = 32768, kPages = kTokens / kTokensPerPage;
+  constexpr int64_t kTokens = 32768, kPages = kTokens / kvasir::kPageTokens;
   bench::DeviceMemory memory;
   const size_t side = static_cast<size_t>(options.kv_heads) * kTokens * kDim;
   std::vector<uint16_t> rows;

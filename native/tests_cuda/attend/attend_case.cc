@@ -9,7 +9,7 @@
 #include "reference/progressive_page.h"
 #include "reference/uniform_page.h"
 
-namespace decode_case {
+namespace attend_case {
 namespace {
 
 using namespace kvasir::cuda;
@@ -76,22 +76,22 @@ Encoded encode(reference::Side side, int bits, bool by_token, int d, const std::
 }  // namespace
 
 Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) {
-  CUDA(plan_decode(setting_.shape, &plan_));
+  CUDA(plan_attend(setting_.shape, &plan_));
   if (setting_.blocks > 0) plan_.blocks = setting_.blocks;
   for (const Length& length : setting_.lengths) sequences_.push_back(build(length));
   for (const Sequence& sequence : sequences_) {  // each in memory of its own
-    addresses_.push_back(static_cast<DecodeSequence*>(upload(&sequence.device, sizeof(DecodeSequence))));
+    addresses_.push_back(static_cast<DeviceSequence*>(upload(&sequence.device, sizeof(DeviceSequence))));
   }
-  device_addresses_ = static_cast<const DecodeSequence**>(upload(addresses_.data(), 8 * addresses_.size()));
+  device_addresses_ = static_cast<const DeviceSequence**>(upload(addresses_.data(), 8 * addresses_.size()));
 
   const size_t numbers = sequences_.size() * setting_.shape.kv_heads * setting_.shape.group * setting_.shape.head_dim;
   std::normal_distribution<float> normal;
   std::vector<uint16_t> narrow;
   for (size_t i = 0; i < numbers; ++i) {
     const float x = normal(random_) * (setting_.data == Data::kPeaked ? 100.0f : 1.0f);
-    if (setting_.type == NumberType::kFloat32) {
+    if (setting_.type == kvasir::ElementType::kFloat32) {
       queries_.push_back(x);
-    } else if (setting_.type == NumberType::kFloat16) {
+    } else if (setting_.type == kvasir::ElementType::kFloat16) {
       narrow.push_back(reference::half_nearest(x));
       queries_.push_back(static_cast<float>(reference::half_value(narrow.back())));
     } else {
@@ -104,7 +104,7 @@ Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) 
   CUDA(cudaMalloc(&workspace_, plan_.workspace_bytes));
   CUDA(cudaMemset(workspace_, 0xff, plan_.workspace_bytes));
   CUDA(clear_workspace(plan_, workspace_, nullptr));
-  const size_t room = pattern_room_bytes(plan_, setting_.patterns.room);
+  const size_t room = vector_room_bytes(plan_, setting_.patterns.room);
   CUDA(cudaMalloc(&pattern_room_, room + 256));
   CUDA(cudaMemset(pattern_room_, 0xff, room + 256));
 }
@@ -150,7 +150,7 @@ const Batch::Page& Batch::page(int format, int index) {
   const PageKind& kind = setting_.formats[format];
   const HeadLayout layout = {d, kind.key_bits, kind.value_bits, kind.token_keys};
   Page made;
-  make_rows(made.keys, made.values, kTokensPerPage);
+  make_rows(made.keys, made.values, kvasir::kPageTokens);
   std::vector<uint8_t> bytes(static_cast<size_t>(layout.bytes()) * heads);
   for (int h = 0; h < heads; ++h) {
     const std::vector<float> keys = head_rows(made.keys, heads, d, h), values = head_rows(made.values, heads, d, h);
@@ -176,7 +176,7 @@ Batch::Table Batch::make_table(bool keys, int pages) {
   table.count = patterns.fixed + added;
   std::normal_distribution<double> normal;
   for (int i = 0; i < heads * table.count * d; ++i) table.vectors.push_back(rounded(normal(random_)));
-  const PatternTableLayout layout = {d};
+  const VectorTableLayout layout = {d};
   const int64_t stride = layout.bytes(table.count + 20);
   std::vector<uint8_t> bytes(static_cast<size_t>(stride * heads), 0);
   for (int h = 0; h < heads; ++h) {
@@ -213,7 +213,7 @@ Batch::Page Batch::labelled_page(int format, int index, const Table& keys, const
       const int room = 255 - table.device.fixed;
       const int visible = table.device.fixed + std::min(newer, room);
       std::vector<float>& rows = side ? made.keys : made.values;
-      for (int t = 0; t < kTokensPerPage; ++t) {
+      for (int t = 0; t < kvasir::kPageTokens; ++t) {
         const int label = static_cast<int>(random_() % (visible + 1));
         labels[side ? key_label_byte(t) : value_label_byte(t)] = static_cast<uint8_t>(label);
         if (label == 0) continue;
@@ -269,11 +269,11 @@ Batch::Sequence Batch::build(const Length& length) {
   }
   std::vector<uint64_t> table;
   Table key_table, value_table;
-  if (setting_.shape.patterns) {
+  if (setting_.shape.labels) {
     key_table = make_table(true, length.pages);
     value_table = make_table(false, length.pages);
-    sequence.device.key_patterns = key_table.device;
-    sequence.device.value_patterns = value_table.device;
+    sequence.device.key_vectors = key_table.device;
+    sequence.device.value_vectors = value_table.device;
   }
   for (int p = 0; p < length.pages; ++p) {
     const int format = p % static_cast<int>(setting_.formats.size());
@@ -294,7 +294,7 @@ Batch::Sequence Batch::build(const Length& length) {
   return sequence;
 }
 
-DecodeRequest Batch::request() const {
+AttendRequest Batch::request() const {
   const bool listed = setting_.listed || addresses_.size() > kInlineSequences;
   return {listed ? device_addresses_ : addresses_.data(),
           listed,
@@ -312,25 +312,25 @@ DecodeRequest Batch::request() const {
 
 std::vector<float> Batch::attend() {
   const size_t numbers = queries_.size();
-  const size_t width = setting_.type == NumberType::kFloat32 ? 4 : 2;
+  const size_t width = setting_.type == kvasir::ElementType::kFloat32 ? 4 : 2;
   CUDA(cudaMemset(device_outputs_, 0xff, width * numbers));  // NaN in every type
-  CUDA(launch_decode(plan_, request(), nullptr));
+  CUDA(launch_attend(plan_, request(), nullptr));
   CUDA(cudaDeviceSynchronize());
   std::vector<uint8_t> bytes(width * numbers);
   CUDA(cudaMemcpy(bytes.data(), device_outputs_, bytes.size(), cudaMemcpyDeviceToHost));
   std::vector<float> out(numbers);
   for (size_t i = 0; i < numbers; ++i) {
     uint16_t half = 0;
-    std::memcpy(setting_.type == NumberType::kFloat32 ? static_cast<void*>(&out[i]) : &half, bytes.data() + width * i,
-                width);
-    if (setting_.type == NumberType::kFloat16) out[i] = static_cast<float>(reference::half_value(half));
-    if (setting_.type == NumberType::kBFloat16) out[i] = bfloat_value(half);
+    std::memcpy(setting_.type == kvasir::ElementType::kFloat32 ? static_cast<void*>(&out[i]) : &half,
+                bytes.data() + width * i, width);
+    if (setting_.type == kvasir::ElementType::kFloat16) out[i] = static_cast<float>(reference::half_value(half));
+    if (setting_.type == kvasir::ElementType::kBFloat16) out[i] = bfloat_value(half);
   }
   return out;
 }
 
 std::vector<double> Batch::expected() const {
-  const DecodeShape& s = setting_.shape;
+  const AttendShape& s = setting_.shape;
   const int query_heads = s.kv_heads * s.group;
   std::vector<double> out;
   for (size_t i = 0; i < sequences_.size(); ++i) {
@@ -357,4 +357,4 @@ double nmse(const std::vector<float>& got, const std::vector<double>& expected) 
   return reference::nmse(got.data(), expected);
 }
 
-}  // namespace decode_case
+}  // namespace attend_case

@@ -1,4 +1,4 @@
-// A random batch for decode attention, on the host in double and on the device packed.
+// A random batch for attention, on the host in double and on the device packed.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/pack.h"
 
-namespace decode_case {
+namespace attend_case {
 
 // What a sequence looks like: tokens in sinks, pages and window, in this order.
 struct Length {
@@ -37,15 +37,15 @@ struct Patterns {
   int first_page = 1 << 30;  // this page and later ones add a vector; may be negative
   bool keys = true;          // else labels of that side are 0, and it has no table
   bool values = true;
-  int room = 0;  // vectors that PatternRoom has place for
+  int room = 0;  // vectors that VectorRoom has place for
 };
 
 struct Setting {
-  kvasir::cuda::DecodeShape shape;
+  kvasir::cuda::AttendShape shape;
   std::vector<kvasir::cuda::PageKind> formats;  // pages take them in turn
   std::vector<Length> lengths;
   Data data = Data::kPlain;
-  kvasir::cuda::NumberType type = kvasir::cuda::NumberType::kFloat32;
+  kvasir::ElementType type = kvasir::ElementType::kFloat32;
   unsigned seed = 1;
   bool listed = false;  // the addresses of sequences are listed in device memory, however few
   Patterns patterns = {};
@@ -64,14 +64,14 @@ class Batch {
   // The same in double over the decoded pages; zeros for sequences without tokens.
   std::vector<double> expected() const;
 
-  const kvasir::cuda::DecodePlan& plan() const { return plan_; }
-  kvasir::cuda::DecodeRequest request() const;
+  const kvasir::cuda::AttendPlan& plan() const { return plan_; }
+  kvasir::cuda::AttendRequest request() const;
   bool workspace_is_clear() const;
 
  private:
   struct Sequence {
     std::vector<float> keys, values;  // visible rows, [tokens][kv heads][head dim]
-    kvasir::cuda::DecodeSequence device = {};
+    kvasir::cuda::DeviceSequence device = {};
   };
   struct Page {
     std::vector<float> keys, values;  // decoded, [128][kv heads][head dim]
@@ -81,7 +81,7 @@ class Batch {
   struct Table {
     std::vector<float> vectors;  // [kv heads][count][head dim]
     int count = 0;
-    kvasir::cuda::PatternTable device = {};
+    kvasir::cuda::VectorTable device = {};
   };
   static constexpr int kDistinctPages = 12;
   Sequence build(const Length& length);
@@ -96,14 +96,14 @@ class Batch {
   Page labelled_page(int format, int index, const Table& keys, const Table& values);
 
   const Setting setting_;
-  kvasir::cuda::DecodePlan plan_ = {};
+  kvasir::cuda::AttendPlan plan_ = {};
   std::mt19937 random_;
   std::map<std::pair<int, int>, Page> pages_;
   std::vector<Sequence> sequences_;
   std::vector<float> queries_;  // as the device reads them
   std::vector<void*> memory_;
-  std::vector<const kvasir::cuda::DecodeSequence*> addresses_;
-  const kvasir::cuda::DecodeSequence** device_addresses_ = nullptr;
+  std::vector<const kvasir::cuda::DeviceSequence*> addresses_;
+  const kvasir::cuda::DeviceSequence** device_addresses_ = nullptr;
   void* device_queries_ = nullptr;
   void* device_outputs_ = nullptr;
   void* workspace_ = nullptr;
@@ -112,4 +112,4 @@ class Batch {
 
 double nmse(const std::vector<float>& got, const std::vector<double>& expected);
 
-}  // namespace decode_case
+}  // namespace attend_case

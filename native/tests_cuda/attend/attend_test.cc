@@ -1,4 +1,4 @@
-// Decode attention against the definition in double over what the pages decode to.
+// Attention against the definition in double over what the pages decode to.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 
 namespace {
 
-using namespace decode_case;
+using namespace attend_case;
+using kvasir::ElementType;
 using kvasir::cuda::kFloat16Bits;
 using kvasir::cuda::kWideBits;
-using kvasir::cuda::NumberType;
 using kvasir::cuda::PageKind;
 
 constexpr double kExact = 1e-6;
@@ -24,7 +24,7 @@ std::string describe(const Setting& s) {
   for (const PageKind& f : s.formats) {
     text << " " << f.key_bits << (f.token_keys ? "t" : "") << "/" << f.value_bits << (f.labels ? "+labels" : "");
   }
-  if (s.shape.patterns) {
+  if (s.shape.labels) {
     text << " patterns " << s.patterns.fixed << " from page " << s.patterns.first_page << " room " << s.patterns.room;
   }
   text << " data " << static_cast<int>(s.data) << " type " << static_cast<int>(s.type);
@@ -46,7 +46,7 @@ std::vector<Length> ragged() {
           {64, 7, 128}, {0, 1, 16, 100}, {16, 4, 20, 0, 7}, {0, 9, 3, 127, 33}};
 }
 
-DEVICE_CASE("decode: every width and head dim") {
+DEVICE_CASE("attend: every width and head dim") {
   for (const int d : {64, 96, 128, 256}) {
     for (const int bits : kWidths) {
       const double error = compare({{d, 2, 4, 8}, {{bits, bits}}, ragged()});
@@ -55,7 +55,7 @@ DEVICE_CASE("decode: every width and head dim") {
   }
 }
 
-DEVICE_CASE("decode: every number of query heads") {
+DEVICE_CASE("attend: every number of query heads") {
   for (const int d : {64, 96, 128, 256}) {
     for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16}) {
       for (const int bits : {2, kFloat16Bits}) compare({{d, 2, group, 8}, {{bits, bits}}, {{3, 4, 5}, {0, 2, 130}}});
@@ -63,7 +63,7 @@ DEVICE_CASE("decode: every number of query heads") {
   }
 }
 
-DEVICE_CASE("decode: keys and values of different widths") {
+DEVICE_CASE("attend: keys and values of different widths") {
   for (const int key_bits : kWidths) {
     for (const int value_bits : kWidths) {
       compare({{128, 1, 4, 2}, {{key_bits, value_bits}}, {{0, 5, 3}, {2, 1, 0}}});
@@ -72,7 +72,7 @@ DEVICE_CASE("decode: keys and values of different widths") {
   }
 }
 
-DEVICE_CASE("decode: pages of all widths in one call") {
+DEVICE_CASE("attend: pages of all widths in one call") {
   std::vector<PageKind> formats;
   for (const int bits : kWidths) formats.push_back({bits, bits});
   for (const int d : {64, 96, 128, 256}) {
@@ -81,7 +81,7 @@ DEVICE_CASE("decode: pages of all widths in one call") {
   }
 }
 
-DEVICE_CASE("decode: long and short sequences in one batch") {
+DEVICE_CASE("attend: long and short sequences in one batch") {
   compare({{128, 8, 4, 3}, {{2, 2}}, {{0, 300, 60}, {0, 1, 0}, {4, 40, 127}}});
   std::vector<Length> many;
   for (int i = 0; i < 200; ++i) many.push_back({i % 3, i * 7 % 4, i % 40});
@@ -89,7 +89,7 @@ DEVICE_CASE("decode: long and short sequences in one batch") {
   compare({{128, 1, 8, 1}, {{2, 2}}, {{0, 1000, 1}}});
 }
 
-DEVICE_CASE("decode: hard numbers") {
+DEVICE_CASE("attend: hard numbers") {
   for (const Data data : {Data::kOutliers, Data::kConstant, Data::kPeaked}) {
     for (const int bits : kWidths) {
       const double error = compare({{128, 2, 4, 8}, {{bits, bits}}, ragged(), data});
@@ -98,7 +98,7 @@ DEVICE_CASE("decode: hard numbers") {
   }
 }
 
-DEVICE_CASE("decode: keys with parameters per token, codes of 16 bits") {
+DEVICE_CASE("attend: keys with parameters per token, codes of 16 bits") {
   for (const int d : {64, 96, 128, 256}) {
     for (const int bits : {2, 4, 8, kWideBits}) {
       const double error = compare({{d, 2, 4, 8}, {{bits, bits, true}}, ragged()});
@@ -112,7 +112,7 @@ DEVICE_CASE("decode: keys with parameters per token, codes of 16 bits") {
   }
 }
 
-DEVICE_CASE("decode: pages of all kinds in one call") {
+DEVICE_CASE("attend: pages of all kinds in one call") {
   std::vector<PageKind> formats;
   for (const int bits : kWidths) formats.push_back({bits, bits});
   for (const int bits : {2, 4, 8, kWideBits}) formats.push_back({bits, bits, true});
@@ -128,7 +128,7 @@ DEVICE_CASE("decode: pages of all kinds in one call") {
   }
 }
 
-DEVICE_CASE("decode: patterns") {
+DEVICE_CASE("attend: patterns") {
   for (const int d : {64, 96, 128, 256}) {
     for (const int group : {4, 8}) {
       for (const int bits : {1, 2, 3, 4, 8}) {
@@ -152,9 +152,9 @@ DEVICE_CASE("decode: patterns") {
 }
 
 // Their blocks have different amounts of shared memory and run the same kernel.
-DEVICE_CASE("decode: plans of different sizes live side by side") {
+DEVICE_CASE("attend: plans of different sizes live side by side") {
   Setting small = {{128, 2, 4, 1}, {{2, 2, false, true}}, {{0, 5, 9}}};
-  small.shape.patterns = true;
+  small.shape.labels = true;
   small.patterns.fixed = 8;
   Setting large = small;
   large.shape.sequences = 64;
@@ -165,7 +165,7 @@ DEVICE_CASE("decode: plans of different sizes live side by side") {
   }
 }
 
-DEVICE_CASE("decode: more patterns than labels") {
+DEVICE_CASE("attend: more patterns than labels") {
   for (const int fixed : {32, 60, 250}) {
     Setting setting = {{128, 1, 4, 2, true}, {{2, 2, false, true}}, {{0, 300, 5}, {0, 260, 0}}};
     setting.patterns = {fixed, 1, true, true, 560};
@@ -174,7 +174,7 @@ DEVICE_CASE("decode: more patterns than labels") {
   }
 }
 
-DEVICE_CASE("decode: patterns that outgrow their room") {
+DEVICE_CASE("attend: patterns that outgrow their room") {
   Setting setting = {{128, 1, 4, 2, true}, {{2, 2, false, true}}, {{0, 100, 5}, {0, 20, 0}}};
   setting.patterns = {32, 0};
   for (const int room : {0, 112}) {  // none, and too little
@@ -189,7 +189,7 @@ DEVICE_CASE("decode: patterns that outgrow their room") {
   }
 }
 
-DEVICE_CASE("decode: far patterns, warps with many pages") {
+DEVICE_CASE("attend: far patterns, warps with many pages") {
   for (const int group : {3, 8}) {
     Setting setting = {{128, 1, group, 3, true}, {{2, 2, false, true}}, {{0, 300, 5}, {0, 3, 0}, {4, 170, 0}}};
     setting.patterns = {32, 0, true, true, 336};
@@ -198,7 +198,7 @@ DEVICE_CASE("decode: far patterns, warps with many pages") {
   }
 }
 
-DEVICE_CASE("decode: patterns of one side, hard numbers") {
+DEVICE_CASE("attend: patterns of one side, hard numbers") {
   for (const Data data : {Data::kPlain, Data::kOutliers, Data::kConstant, Data::kPeaked}) {
     for (const bool keys : {true, false}) {
       Setting setting = {{128, 2, 4, 8, true}, {{2, 4, false, true}}, ragged(), data};
@@ -211,13 +211,13 @@ DEVICE_CASE("decode: patterns of one side, hard numbers") {
   }
 }
 
-DEVICE_CASE("decode: queries and outputs in 16 bits") {
+DEVICE_CASE("attend: queries and outputs in 16 bits") {
   // Outputs are rounded to 11 or 8 significant bits.
-  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, NumberType::kFloat16}, 1e-6);
-  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, NumberType::kBFloat16}, 1e-5);
+  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kFloat16}, 1e-6);
+  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kBFloat16}, 1e-5);
 }
 
-DEVICE_CASE("decode: equal input gives equal bits") {
+DEVICE_CASE("attend: equal input gives equal bits") {
   Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 200, 77}, {3, 90, 9}}});
   const std::vector<float> first = batch.attend();
   for (int i = 0; i < 20; ++i) {
@@ -226,15 +226,15 @@ DEVICE_CASE("decode: equal input gives equal bits") {
   }
 }
 
-DEVICE_CASE("decode: captured in a graph") {
+DEVICE_CASE("attend: captured in a graph") {
   Batch batch({{128, 8, 4, 2}, {{4, 4}}, {{0, 50, 77}, {3, 9, 9}}});
   const std::vector<float> expected = batch.attend();
-  const kvasir::cuda::DecodeRequest request = batch.request();
+  const kvasir::cuda::AttendRequest request = batch.request();
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
-  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
+  CUDA(kvasir::cuda::launch_attend(batch.plan(), request, stream));
+  CUDA(kvasir::cuda::launch_attend(batch.plan(), request, stream));
   cudaGraph_t graph;
   CUDA(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t exec;
@@ -252,45 +252,45 @@ DEVICE_CASE("decode: captured in a graph") {
   CUDA(cudaStreamDestroy(stream));
 }
 
-DEVICE_CASE("decode: sequences listed in device memory") {
+DEVICE_CASE("attend: sequences listed in device memory") {
   Setting setting = {{128, 2, 4, 8}, {{2, 2}}, ragged()};
   setting.listed = true;
   compare(setting);
 }
 
-DEVICE_CASE("decode: a graph reads sequences as they are when it runs") {
+DEVICE_CASE("attend: a graph reads sequences as they are when it runs") {
   Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 50, 77}, {3, 9, 9}}});
-  kvasir::cuda::DecodeRequest request = batch.request();
-  using kvasir::cuda::DecodeSequence;
-  const DecodeSequence* const sequences[2] = {request.sequences[0], request.sequences[1]};
+  kvasir::cuda::AttendRequest request = batch.request();
+  using kvasir::cuda::DeviceSequence;
+  const DeviceSequence* const sequences[2] = {request.sequences[0], request.sequences[1]};
   void* memory;
-  CUDA(cudaMalloc(&memory, 2 * sizeof(DecodeSequence)));
-  DecodeSequence* const slots = static_cast<DecodeSequence*>(memory);
+  CUDA(cudaMalloc(&memory, 2 * sizeof(DeviceSequence)));
+  DeviceSequence* const slots = static_cast<DeviceSequence*>(memory);
   const size_t numbers = static_cast<size_t>(2) * 32 * 128;
   std::vector<float> expected(numbers), got(numbers);
   cudaStream_t stream;
   CUDA(cudaStreamCreate(&stream));
-  const DecodeSequence* const addresses[2] = {slots, slots + 1};
+  const DeviceSequence* const addresses[2] = {slots, slots + 1};
   request.sequences = addresses;
   CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-  CUDA(kvasir::cuda::launch_decode(batch.plan(), request, stream));
+  CUDA(kvasir::cuda::launch_attend(batch.plan(), request, stream));
   cudaGraph_t graph;
   CUDA(cudaStreamEndCapture(stream, &graph));
   cudaGraphExec_t exec;
   CUDA(cudaGraphInstantiate(&exec, graph, 0));
   for (int turn = 0; turn < 3; ++turn) {
     for (int i = 0; i < 2; ++i) {
-      CUDA(cudaMemcpyAsync(slots + i, sequences[(turn + i) % 2], sizeof(DecodeSequence), cudaMemcpyDeviceToDevice,
+      CUDA(cudaMemcpyAsync(slots + i, sequences[(turn + i) % 2], sizeof(DeviceSequence), cudaMemcpyDeviceToDevice,
                            stream));
     }
     CUDA(cudaMemsetAsync(request.outputs, 0xff, 4 * numbers, stream));
     CUDA(cudaGraphLaunch(exec, stream));
     CUDA(cudaMemcpyAsync(got.data(), request.outputs, 4 * numbers, cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
-    kvasir::cuda::DecodeRequest plain = batch.request();
-    const DecodeSequence* const turned[2] = {sequences[turn % 2], sequences[(turn + 1) % 2]};
+    kvasir::cuda::AttendRequest plain = batch.request();
+    const DeviceSequence* const turned[2] = {sequences[turn % 2], sequences[(turn + 1) % 2]};
     plain.sequences = turned;
-    CUDA(kvasir::cuda::launch_decode(batch.plan(), plain, stream));
+    CUDA(kvasir::cuda::launch_attend(batch.plan(), plain, stream));
     CUDA(cudaMemcpyAsync(expected.data(), plain.outputs, 4 * numbers, cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     CHECK(std::memcmp(got.data(), expected.data(), 4 * numbers) == 0, "turn " << turn);
@@ -301,37 +301,37 @@ DEVICE_CASE("decode: a graph reads sequences as they are when it runs") {
   CUDA(cudaFree(slots));
 }
 
-DEVICE_CASE("decode: requests that cannot be are refused") {
-  kvasir::cuda::DecodePlan plan;
-  CHECK(kvasir::cuda::plan_decode({80, 2, 4, 1}, &plan) == cudaErrorInvalidValue, "head dim");
-  CHECK(kvasir::cuda::plan_decode({128, 0, 4, 1}, &plan) == cudaErrorInvalidValue, "kv heads");
-  CHECK(kvasir::cuda::plan_decode({128, 2, 4, 0}, &plan) == cudaErrorInvalidValue, "sequences");
+DEVICE_CASE("attend: requests that cannot be are refused") {
+  kvasir::cuda::AttendPlan plan;
+  CHECK(kvasir::cuda::plan_attend({80, 2, 4, 1}, &plan) == cudaErrorInvalidValue, "head dim");
+  CHECK(kvasir::cuda::plan_attend({128, 0, 4, 1}, &plan) == cudaErrorInvalidValue, "kv heads");
+  CHECK(kvasir::cuda::plan_attend({128, 2, 4, 0}, &plan) == cudaErrorInvalidValue, "sequences");
   Batch batch({{128, 2, 4, 1}, {{2, 2}}, {{0, 1, 0}}});
-  kvasir::cuda::DecodeRequest request = batch.request();
+  kvasir::cuda::AttendRequest request = batch.request();
   request.count = 2;
-  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "too many sequences");
+  CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "too many sequences");
   request = batch.request();
   const PageKind strange = {5, 2};
   request.formats = &strange;
-  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "5 bits");
+  CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "5 bits");
   const PageKind odd_tokens = {3, 2, true}, labelled = {2, 2, false, true};
   request.formats = &odd_tokens;
-  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "3 bits per token");
+  CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "3 bits per token");
   request.formats = &labelled;
-  CHECK(kvasir::cuda::launch_decode(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "no room for patterns");
+  CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "no room for patterns");
   Batch labels({{128, 2, 4, 1, true}, {labelled}, {{0, 1, 0}}});
   request = labels.request();
-  request.pattern_vectors = 100;
-  CHECK(kvasir::cuda::launch_decode(labels.plan(), request, nullptr) == cudaErrorInvalidValue,
+  request.room_vectors = 100;
+  CHECK(kvasir::cuda::launch_attend(labels.plan(), request, nullptr) == cudaErrorInvalidValue,
         "room for part of a tile");
-  request.pattern_room = nullptr;
-  request.pattern_vectors = 112;
-  CHECK(kvasir::cuda::launch_decode(labels.plan(), request, nullptr) == cudaErrorInvalidValue, "no room at all");
+  request.vector_room = nullptr;
+  request.room_vectors = 112;
+  CHECK(kvasir::cuda::launch_attend(labels.plan(), request, nullptr) == cudaErrorInvalidValue, "no room at all");
   request = batch.request();
   request.count = kvasir::cuda::kInlineSequences + 1;
-  kvasir::cuda::DecodePlan wide;
-  CUDA(kvasir::cuda::plan_decode({128, 2, 4, 100}, &wide));
-  CHECK(kvasir::cuda::launch_decode(wide, request, nullptr) == cudaErrorInvalidValue, "too many for the parameters");
+  kvasir::cuda::AttendPlan wide;
+  CUDA(kvasir::cuda::plan_attend({128, 2, 4, 100}, &wide));
+  CHECK(kvasir::cuda::launch_attend(wide, request, nullptr) == cudaErrorInvalidValue, "too many for the parameters");
 }
 
 }  // namespace

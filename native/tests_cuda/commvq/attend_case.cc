@@ -173,9 +173,9 @@ Batch::Batch(const Setting& setting) : scene_(setting), setting_(scene_.setting)
   std::vector<uint16_t> narrow;
   for (size_t i = 0; i < numbers; ++i) {
     const float x = normal(scene_.random);
-    if (setting_.type == NumberType::kFloat32) {
+    if (setting_.type == kvasir::ElementType::kFloat32) {
       queries_.push_back(x);
-    } else if (setting_.type == NumberType::kFloat16) {
+    } else if (setting_.type == kvasir::ElementType::kFloat16) {
       narrow.push_back(half_of(x));
       queries_.push_back(static_cast<float>(reference::half_value(narrow.back())));
     } else {
@@ -292,7 +292,7 @@ Batch::Sequence Batch::build(const Length& length) {
 CommVqRequest Batch::request() const { return request_; }
 
 std::vector<float> Batch::attend() {
-  const size_t numbers = queries_.size(), width = setting_.type == NumberType::kFloat32 ? 4 : 2;
+  const size_t numbers = queries_.size(), width = setting_.type == kvasir::ElementType::kFloat32 ? 4 : 2;
   CUDA(cudaMemset(request_.outputs, 0xff, width * numbers));
   CUDA(launch_commvq(plan_, request_, nullptr));
   CUDA(cudaDeviceSynchronize());
@@ -302,8 +302,8 @@ std::vector<float> Batch::attend() {
   for (size_t i = 0; i < numbers; ++i) {
     uint16_t half = 0;
     std::memcpy(width == 4 ? static_cast<void*>(&out[i]) : &half, bytes.data() + width * i, width);
-    if (setting_.type == NumberType::kFloat16) out[i] = static_cast<float>(reference::half_value(half));
-    if (setting_.type == NumberType::kBFloat16) out[i] = static_cast<float>(reference::bfloat_value(half));
+    if (setting_.type == kvasir::ElementType::kFloat16) out[i] = static_cast<float>(reference::half_value(half));
+    if (setting_.type == kvasir::ElementType::kBFloat16) out[i] = static_cast<float>(reference::bfloat_value(half));
   }
   return out;
 }

@@ -29,7 +29,7 @@ struct Setting {
   kvasir::RopePairs pairs = kvasir::RopePairs::kHalves;
   kvasir::cuda::KeyPrecision precision = kvasir::cuda::KeyPrecision::kExact;
   std::vector<Length> lengths = {};
-  kvasir::cuda::NumberType type = kvasir::cuda::NumberType::kFloat32;
+  kvasir::ElementType type = kvasir::ElementType::kFloat32;
   double magnitude = 1.0;
   unsigned seed = 1;
   double fall = 0.95;    // size of a stage's entries over that of the stage before

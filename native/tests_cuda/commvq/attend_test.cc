@@ -1,4 +1,4 @@
-// CommVQ's decode attention against the definition in double over what the pages stand for.
+// CommVQ's attention against the definition in double over what the pages stand for.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -10,9 +10,9 @@
 namespace {
 
 using namespace commvq_case;
+using kvasir::ElementType;
 using kvasir::RopePairs;
 using kvasir::cuda::KeyPrecision;
-using kvasir::cuda::NumberType;
 
 // What Precision promises (kvasir/config.h).
 double bound_of(const Setting& s) { return s.precision == KeyPrecision::kExact ? 1e-6 : 1e-4; }
@@ -25,7 +25,9 @@ void check_attention(const Setting& s) {
   std::printf("     %s slices=%dx%d: nmse %.1e\n", s.describe().c_str(), batch.plan().shape.tables.pair_slices,
               batch.plan().shape.tables.stage_slices, error);
   // Outputs of 16 bits are rounded: by 2^-11 or 2^-8 of themselves at most.
-  const double rounding = s.type == NumberType::kFloat32 ? 0.0 : s.type == NumberType::kFloat16 ? 1e-7 : 6e-6;
+  const double rounding = s.type == kvasir::ElementType::kFloat32   ? 0.0
+                          : s.type == kvasir::ElementType::kFloat16 ? 1e-7
+                                                                    : 6e-6;
   CHECK(error <= bound_of(s) + rounding, s.describe() << ": " << error);
   CHECK(batch.workspace_is_clear(), s.describe());
 }
@@ -104,7 +106,7 @@ DEVICE_CASE("CommVQ: positions, far ones and shifted ones") {
 }
 
 DEVICE_CASE("CommVQ: numbers of 16 bits") {
-  for (const NumberType type : {NumberType::kFloat16, NumberType::kBFloat16}) {
+  for (const kvasir::ElementType type : {kvasir::ElementType::kFloat16, kvasir::ElementType::kBFloat16}) {
     Setting s{2, 2, 128, 11, 64, 128};
     s.type = type;
     s.lengths = {{0, 2, 9}, {0, 0, 0}};

@@ -47,7 +47,7 @@ double worst_error(const std::vector<double>& expected, const std::vector<float>
   return worst / largest;
 }
 
-DEVICE_CASE("row decoders: CommVQ's keys and values") {
+DEVICE_CASE("commvq rows: CommVQ's keys and values") {
   const commvq_case::Setting settings[] = {{2, 1, 128, 11, 64, 256},
                                            {3, 1, 80, 5, 32, 48, RopePairs::kNeighbours},
                                            {1, 1, 256, 64, 16, 1040},
@@ -81,7 +81,7 @@ DEVICE_CASE("row decoders: CommVQ's keys and values") {
   }
 }
 
-DEVICE_CASE("row decoders: tiered keys, bit for bit") {
+DEVICE_CASE("commvq rows: tiered keys, bit for bit") {
   constexpr int kHeads = 3;
   for (const int d : {32, 80, 128, 256}) {
     for (const reference::Options& options : reference::tiered::variants(reference::Side::kKeys, d)) {

@@ -108,12 +108,12 @@ DEVICE_CASE("cache: memory of the device and of this machine give the same bits"
     for (const int64_t tokens : {1, 300, 5, 130, 264}) {
       const int64_t offset = first * kRow;
       cache->append(here, 0, keys.data() + offset, values_of.data() + offset, tokens);
-      cache->append_device(there, 0, device_keys.get() + offset, device_values.get() + offset, ElementType::kFloat32,
-                           tokens, stream.stream);
+      cache->append_device(there, 0, device_keys.get() + offset, device_values.get() + offset,
+                           kvasir::ElementType::kFloat32, tokens, stream.stream);
       first += tokens;
       const auto queries = random_numbers(10 + static_cast<int>(first), kQuery);
       const DeviceNumbers device_queries(queries), device_outputs(queries.size());
-      cache->attend_device(0, &there, 1, 1, device_queries.get(), device_outputs.get(), ElementType::kFloat32,
+      cache->attend_device(0, &there, 1, 1, device_queries.get(), device_outputs.get(), kvasir::ElementType::kFloat32,
                            stream.stream);
       CHECK(device_outputs.read(stream.stream) == attend(*cache, {here}, queries), codec << " at " << first);
     }
@@ -130,7 +130,7 @@ DEVICE_CASE("cache: a captured graph follows sequences that grow") {
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CUDA(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeGlobal));
-  cache->attend_device(0, ids.data(), 2, 1, device_queries.get(), device_outputs.get(), ElementType::kFloat32,
+  cache->attend_device(0, ids.data(), 2, 1, device_queries.get(), device_outputs.get(), kvasir::ElementType::kFloat32,
                        stream.stream);
   CUDA(cudaStreamEndCapture(stream.stream, &graph));
   CUDA(cudaGraphInstantiate(&executable, graph, 0));
@@ -157,10 +157,11 @@ DEVICE_CASE("cache: streams of callers are kept in order") {
   for (int i = 0; i < 50; ++i) {
     const int64_t offset = int64_t{40} * i * kRow;
     const Stream& stream = i % 2 == 0 ? one : two;
-    cache->append_device(id, 0, device_rows.get() + offset, device_rows.get() + offset, ElementType::kFloat32, 40,
-                         stream.stream);
+    cache->append_device(id, 0, device_rows.get() + offset, device_rows.get() + offset, kvasir::ElementType::kFloat32,
+                         40, stream.stream);
     const Stream& reader = i % 3 == 0 ? one : two;
-    cache->attend_device(0, &id, 1, 1, device_queries.get(), outputs.get(), ElementType::kFloat32, reader.stream);
+    cache->attend_device(0, &id, 1, 1, device_queries.get(), outputs.get(), kvasir::ElementType::kFloat32,
+                         reader.stream);
     other->append(expected_id, 0, rows.data() + offset, rows.data() + offset, 40);
     CHECK(outputs.read(reader.stream) == attend(*other, {expected_id}, queries), "step " << i);
   }
@@ -174,7 +175,7 @@ DEVICE_CASE("cache: what the device refuses is reported once, by the next call")
   const DeviceNumbers good(rows);
   rows[5] = std::numeric_limits<float>::quiet_NaN();
   const DeviceNumbers bad(rows);
-  cache->append_device(id, 0, good.get(), bad.get(), ElementType::kFloat32, 10, nullptr);
+  cache->append_device(id, 0, good.get(), bad.get(), kvasir::ElementType::kFloat32, 10, nullptr);
   CUDA(cudaDeviceSynchronize());
   const auto code = error_of([&] { attend(*cache, {id}, queries); });
   CHECK(code == kvasir::ErrorCode::kNotFinite, "code " << static_cast<int>(code));
@@ -190,10 +191,10 @@ DEVICE_CASE("cache: memory that the device cannot reach is refused, and nothing 
   const DeviceNumbers rows(random_numbers(1, kRow + 1)), queries(random_numbers(2, kQuery)), outputs(kQuery);
   alignas(16) float here[kQuery] = {};
   const auto append = [&](const float* keys, const float* values) {
-    cache->append_device(id, 0, keys, values, ElementType::kFloat32, 1, nullptr);
+    cache->append_device(id, 0, keys, values, kvasir::ElementType::kFloat32, 1, nullptr);
   };
   const auto look = [&](const float* from, float* to) {
-    cache->attend_device(0, &id, 1, 1, from, to, ElementType::kFloat32, nullptr);
+    cache->attend_device(0, &id, 1, 1, from, to, kvasir::ElementType::kFloat32, nullptr);
   };
   constexpr auto kRefused = kvasir::ErrorCode::kInvalidArgument;
   CHECK(error_of([&] { append(here, rows.get()); }) == kRefused, "keys");

@@ -156,7 +156,7 @@ DEVICE_CASE("commvq caches: rows that are refused leave finite pages, and are re
   keys[50 * width + 3] = std::numeric_limits<float>::quiet_NaN();
   values[60 * width + 5] = 70000.0f;
   const Buffer device_keys(bytes_of(keys)), device_values(bytes_of(values));
-  cache.append_device(id, 0, device_keys.data(), device_values.data(), ElementType::kFloat32, 300, nullptr);
+  cache.append_device(id, 0, device_keys.data(), device_values.data(), kvasir::ElementType::kFloat32, 300, nullptr);
   CUDA(cudaDeviceSynchronize());
   const std::vector<float> queries(kGroup * width, 0.1f);
   std::vector<float> outputs(queries.size());

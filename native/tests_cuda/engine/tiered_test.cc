@@ -99,7 +99,7 @@ class Pair : public twin_caches::Twins {
     here_->attend(0, ids.data(), sequences, tokens, queries.data(), expected.data());
     const Buffer device_queries(bytes_of(queries)), device_outputs(4 * count);
     there_->attend_device(0, ids.data(), sequences, tokens, device_queries.data(), device_outputs.data(),
-                          ElementType::kFloat32, stream_);
+                          kvasir::ElementType::kFloat32, stream_);
     // The queries belong to the caller again, in the order of the stream.
     CUDA(cudaMemsetAsync(device_queries.data(), 0xff, 4 * count, stream_));
     CUDA(cudaStreamSynchronize(stream_));

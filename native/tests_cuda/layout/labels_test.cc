@@ -11,7 +11,7 @@ using namespace kvasir::cuda;
 
 HOST_CASE("layout: every label has a byte of its own") {
   int owners[kBothLabelBytes] = {};
-  for (int t = 0; t < kTokensPerPage; ++t) {
+  for (int t = 0; t < kvasir::kPageTokens; ++t) {
     ++owners[key_label_byte(t)];
     ++owners[value_label_byte(t)];
   }
@@ -20,7 +20,7 @@ HOST_CASE("layout: every label has a byte of its own") {
 
 HOST_CASE("layout: every element of a side table has bytes of its own") {
   for (const int d : {64, 96, 128, 256}) {
-    const PatternTableLayout layout = {d};
+    const VectorTableLayout layout = {d};
     const int vectors = 3 * kTileSize;
     for (const bool keys : {true, false}) {
       std::vector<int> owners(static_cast<size_t>(layout.bytes(vectors)), 0);

@@ -18,7 +18,7 @@ constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits, kWideBits};
 
 // Bytes of one kv head's side in the canonical layout.
 size_t canonical_bytes(reference::Side side, int bits, int d, bool per_token) {
-  if (bits == kFloat16Bits) return static_cast<size_t>(2) * kTokensPerPage * d;
+  if (bits == kFloat16Bits) return static_cast<size_t>(2) * kvasir::kPageTokens * d;
   const reference::Options axis = {{"axis", per_token ? 1.0 : 0.0}};
   return reference::uniform::page_bytes(reference::uniform::shape(side, bits == kWideBits ? 16 : bits, d, axis));
 }
@@ -85,7 +85,7 @@ HOST_CASE("layout: every bit of a row tile belongs to one element") {
   }
 }
 
-HOST_CASE("convert: pack and unpack are exact, and fill the whole block") {
+HOST_CASE("pack: pack and unpack are exact, and fill the whole block") {
   std::mt19937 random(1);
   for (const int d : kDims) {
     for (const int key_bits : kWidths) {

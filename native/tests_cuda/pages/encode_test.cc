@@ -17,7 +17,7 @@ using namespace page_case;
 constexpr int kFirstRow = 5, kRowsAfter = 7, kGuard = 256;
 
 std::vector<uint16_t> staged(const std::vector<float>& rows, const Setting& setting) {
-  const int64_t tokens = int64_t{setting.pages} * kTokensPerPage;
+  const int64_t tokens = int64_t{setting.pages} * kvasir::kPageTokens;
   std::vector<uint16_t> staging;
   for (int h = 0; h < setting.kv_heads; ++h) {
     staging.resize(staging.size() + kFirstRow * setting.head_dim, 0x7bff);  // rows around are far from the pages' own
@@ -42,7 +42,7 @@ void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vecto
     std::vector<ScalePair> scales(64);
     std::vector<float> ranges(128);
     std::vector<double> inverse16(128);
-    for (int i = 0; coded && i < (per_token ? kTokensPerPage : kSpan); ++i) {
+    for (int i = 0; coded && i < (per_token ? kvasir::kPageTokens : kSpan); ++i) {
       // Parameters come from the expected bytes: the test of the launch compares them.
       const int at = slab.part.parameter_byte(slab.stretch * kSpan + i);
       uint16_t stored[2];
@@ -110,12 +110,12 @@ void check_packing(const Setting& setting, const Layer& layer) {
     if (!setting.fragments && sides[s].codec == StoredCodec::kFloat16) continue;  // is copied
     const std::vector<uint16_t> rows = staged(layer.rows[s], setting);
     const size_t bytes = static_cast<size_t>(sides[s].bytes());
-    const int64_t head_rows = kFirstRow + setting.pages * kTokensPerPage + kRowsAfter;
+    const int64_t head_rows = kFirstRow + setting.pages * kvasir::kPageTokens + kRowsAfter;
     for (int h = 0; h < setting.kv_heads; ++h) {
       for (int p = 0; p < setting.pages; ++p) {
         const auto from = layer.pages[p].begin() + sides[s].offset + h * sides[s].stride;
         const std::vector<uint8_t> expected(from, from + static_cast<int64_t>(bytes));
-        const uint16_t* page_rows = rows.data() + (h * head_rows + kFirstRow + p * kTokensPerPage) * d;
+        const uint16_t* page_rows = rows.data() + (h * head_rows + kFirstRow + p * kvasir::kPageTokens) * d;
         std::vector<uint8_t> got(bytes, 0xa5);
         if (!setting.fragments) {
           pack_on_host(sides[s], page_rows, got.data());
@@ -147,7 +147,7 @@ void check_encode(bool device, const Setting& setting) {
   request.shape = {setting.kv_heads, setting.head_dim};
   make_sides(setting, request.sides);
   request.staging = {{keys.as<uint16_t>(), values.as<uint16_t>()},
-                     kFirstRow + setting.pages * kTokensPerPage + kRowsAfter};
+                     kFirstRow + setting.pages * kvasir::kPageTokens + kRowsAfter};
   request.first_row = kFirstRow;
   request.pages = pages.data();
   request.page_count = setting.pages;

@@ -127,7 +127,7 @@ std::vector<std::vector<uint8_t>> encode_layer(const Setting& setting, const std
   const HeadLayout layout = setting.fragments
                                 ? head_layout({sides[0].codec, sides[0].format}, {sides[1].codec, sides[1].format})
                                 : HeadLayout{};
-  const size_t head_elements = static_cast<size_t>(setting.pages) * kTokensPerPage * setting.head_dim;
+  const size_t head_elements = static_cast<size_t>(setting.pages) * kvasir::kPageTokens * setting.head_dim;
   std::vector<std::vector<uint8_t>> pages;
   for (int p = 0; p < setting.pages; ++p) {
     std::vector<uint8_t> page(static_cast<size_t>(page_bytes(setting.kv_heads, sides)));
@@ -154,7 +154,7 @@ std::vector<std::vector<uint8_t>> encode_layer(const Setting& setting, const std
 
 Layer make_layer(const Setting& setting, unsigned seed, bool decode) {
   Layer layer;
-  const int tokens = setting.pages * kTokensPerPage;
+  const int tokens = setting.pages * kvasir::kPageTokens;
   for (int s = 0; s < 2; ++s) {
     const Kind& kind = s == 0 ? setting.keys : setting.values;
     const auto side = static_cast<reference::Side>(s);

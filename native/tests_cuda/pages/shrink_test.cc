@@ -68,7 +68,7 @@ std::vector<uint8_t> shifted(const reference::PageShape& wide, const std::vector
       reference::uniform::store16(range, reference::half_nearest(r * std::pow(2.0, b) / (std::pow(2.0, b) + 1.0)));
     }
   }
-  for (int t = 0; t < kTokensPerPage; ++t) {
+  for (int t = 0; t < kvasir::kPageTokens; ++t) {
     for (int c = 0; c < wide.head_dim; ++c) {
       const int code = reference::uniform::load_code(wide, part.data(), t, c);
       reference::uniform::store_code(small, out.data(), t, c, static_cast<int>(narrow(code, b, shift == 0)));

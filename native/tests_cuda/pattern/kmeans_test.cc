@@ -102,7 +102,7 @@ void check_mining(const Setting& s) {
       staging[side].resize(staging[side].size() + 2 * d, 0xfbff);
     }
   }
-  const PatternTableLayout layout = {d};
+  const VectorTableLayout layout = {d};
   const int64_t stride = layout.bytes(count + 1);
   void *device_rows[2], *tables[2], *scratch;
   const size_t row_bytes = 2 * staging[0].size(), table_bytes = static_cast<size_t>(stride) * s.kv_heads;

@@ -54,7 +54,7 @@ float rounded(double x) { return static_cast<float>(reference::half_value(refere
 // One side: tables and rows of all heads. Rows are near patterns, or not.
 struct SideData {
   std::vector<reference::PatternTable> tables;  // of each head
-  std::vector<std::vector<float>> rows;         // of each head: [pages * 128][d]
+  std::vector<std::vector<float>> rows;        // of each head: [pages * 128][d]
 };
 
 SideData make_side(const Setting& s, std::mt19937& random) {
@@ -127,7 +127,7 @@ void check_seal(const Setting& s) {
   const int d = s.head_dim;
   const SideData sides[2] = {make_side(s, random), make_side(s, random)};
   const HeadLayout layout = {d, s.bits[0], s.bits[1]};
-  const PatternTableLayout table_layout = {d};
+  const VectorTableLayout table_layout = {d};
   const int count = sides[0].tables[0].count();
   const int64_t table_stride = table_layout.bytes(count + 3);
   const int rows_before = 3, rows_after = 2;
@@ -249,7 +249,7 @@ DEVICE_CASE("seal patterns: centres of pages") {
         std::memcpy(side.data() + i, &half, 2);
       }
     }
-    const PatternTableLayout layout = {d};
+    const VectorTableLayout layout = {d};
     const int64_t stride = layout.bytes(first_vector + pages + 1);
     const DeviceBytes keys(staging[0]), values(staging[1]);
     const DeviceBytes key_table(std::vector<uint8_t>(stride * heads, 0xa5));

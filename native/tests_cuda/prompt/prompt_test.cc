@@ -23,7 +23,7 @@ struct Setting {
   int head_dim, kv_heads, group, tokens;
   int64_t length;
   PromptPrecision precision = PromptPrecision::kExact;
-  NumberType type = NumberType::kFloat32;
+  kvasir::ElementType type = kvasir::ElementType::kFloat32;
   int64_t sliding_window = 0;
   int64_t part = 1 << 20;   // tokens that a launch takes
   float scale = 0.0f;       // of scores; 0: the usual one
@@ -57,8 +57,8 @@ double limit_of(const Setting& s) {
   double limit = s.precision == PromptPrecision::kFast    ? support::kFastNmse
                  : s.precision == PromptPrecision::kExact ? 2 * kRounded  // weights and values
                                                           : support::kFloatNmse;
-  if (s.type == NumberType::kFloat16) limit += kRounded;
-  if (s.type == NumberType::kBFloat16) limit += 64 * kRounded;
+  if (s.type == kvasir::ElementType::kFloat16) limit += kRounded;
+  if (s.type == kvasir::ElementType::kBFloat16) limit += 64 * kRounded;
   return limit;
 }
 
@@ -87,16 +87,16 @@ Case make_case(const Setting& s, unsigned seed) {
   std::vector<uint16_t> narrow;
   for (int i = 0; i < s.tokens * s.kv_heads * s.group * s.head_dim; ++i) {
     auto x = static_cast<float>(s.query_size * normal(random));
-    if (s.type == NumberType::kFloat16) {
+    if (s.type == kvasir::ElementType::kFloat16) {
       narrow.push_back(half_bits(x));
       x = half_of(x);
-    } else if (s.type == NumberType::kBFloat16) {
+    } else if (s.type == kvasir::ElementType::kBFloat16) {
       narrow.push_back(bfloat_bits(x));
       x = static_cast<float>(reference::bfloat_value(narrow.back()));
     }
     made.queries.push_back(x);
   }
-  made.query_bytes = s.type == NumberType::kFloat32 ? bytes_of(made.queries) : bytes_of(narrow);
+  made.query_bytes = s.type == kvasir::ElementType::kFloat32 ? bytes_of(made.queries) : bytes_of(narrow);
   return made;
 }
 
@@ -118,17 +118,17 @@ void round_part(const Setting& s, const std::vector<float>& rows, int64_t first,
   }
 }
 
-std::vector<float> numbers_of(const std::vector<uint8_t>& bytes, NumberType type) {
-  std::vector<float> numbers(bytes.size() / (type == NumberType::kFloat32 ? 4 : 2));
+std::vector<float> numbers_of(const std::vector<uint8_t>& bytes, kvasir::ElementType type) {
+  std::vector<float> numbers(bytes.size() / (type == kvasir::ElementType::kFloat32 ? 4 : 2));
   for (size_t i = 0; i < numbers.size(); ++i) {
     uint16_t bits = 0;
-    if (type == NumberType::kFloat32) {
+    if (type == kvasir::ElementType::kFloat32) {
       std::memcpy(&numbers[i], bytes.data() + 4 * i, 4);
       continue;
     }
     std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    numbers[i] =
-        static_cast<float>(type == NumberType::kFloat16 ? reference::half_value(bits) : reference::bfloat_value(bits));
+    numbers[i] = static_cast<float>(type == kvasir::ElementType::kFloat16 ? reference::half_value(bits)
+                                                                          : reference::bfloat_value(bits));
   }
   return numbers;
 }
@@ -208,7 +208,7 @@ DEVICE_CASE("prompt: chunks, groups and contexts that fill no tile") {
 
 DEVICE_CASE("prompt: queries and outputs of 16 bits") {
   for (const int d : {64, 128, 256}) {
-    for (const NumberType type : {NumberType::kFloat16, NumberType::kBFloat16}) {
+    for (const kvasir::ElementType type : {kvasir::ElementType::kFloat16, kvasir::ElementType::kBFloat16}) {
       for (const PromptPrecision precision : kPrecisions) check_prompt({d, 2, 4, 40, 300, precision, type});
     }
   }
@@ -292,7 +292,7 @@ void check_halves(const page_case::Setting& setting) {
   std::vector<const uint8_t*> pages;
   for (int p = 0; p < setting.pages; ++p) pages.push_back(memory.data() + layer.pages[0].size() * p);
   const int d = setting.head_dim;
-  const int64_t tokens = int64_t{setting.pages} * kTokensPerPage;
+  const int64_t tokens = int64_t{setting.pages} * kvasir::kPageTokens;
   for (const bool rounded : {false, true}) {
     const size_t bytes = layer.decoded[0].size() * 2;
     const Buffer keys(bytes, 0xff), keys_low(bytes, 0xff), values(bytes, 0xff);
@@ -306,14 +306,14 @@ void check_halves(const page_case::Setting& setting) {
         CUDA(cudaDeviceSynchronize());
       }
     } else {
-      DecodeHalfRowsRequest request = {};
+      UnpackHalfRowsRequest request = {};
       request.shape = {setting.kv_heads, d};
       page_case::make_sides(setting, request.sides);
       request.pages = pages.data();
       request.page_count = setting.pages;
       request.out[0] = out[0];
       request.out[1] = out[1];
-      error = decode_half_rows(request, nullptr);
+      error = unpack_half_rows(request, nullptr);
     }
     CHECK(error == cudaSuccess, page_case::describe(setting) << ": " << cudaGetErrorString(error));
     CUDA(cudaDeviceSynchronize());

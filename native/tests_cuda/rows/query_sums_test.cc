@@ -19,21 +19,24 @@ DEVICE_CASE("query sums: means of magnitudes, window after window") {
   constexpr int kCount = 2, kTokens = 19, kChannels = 3 * 48;
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (const NumberType type : {NumberType::kFloat32, NumberType::kFloat16, NumberType::kBFloat16}) {
+  for (const kvasir::ElementType type :
+       {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat16, kvasir::ElementType::kBFloat16}) {
     const size_t numbers = static_cast<size_t>(kCount) * kTokens * 3 * 5 * 48;
     std::vector<float> queries;
     std::vector<uint16_t> narrow;
     for (size_t i = 0; i < numbers; ++i) {
       const float x = i % 97 == 5 ? INFINITY : i % 89 == 7 ? NAN : normal(random);
-      if (type == NumberType::kFloat32) {
+      if (type == kvasir::ElementType::kFloat32) {
         queries.push_back(x);
         continue;
       }
       uint32_t bits;
       std::memcpy(&bits, &x, 4);
-      narrow.push_back(type == NumberType::kFloat16 ? reference::half_nearest(x) : static_cast<uint16_t>(bits >> 16));
-      queries.push_back(static_cast<float>(type == NumberType::kFloat16 ? reference::half_value(narrow.back())
-                                                                        : reference::bfloat_value(narrow.back())));
+      narrow.push_back(type == kvasir::ElementType::kFloat16 ? reference::half_nearest(x)
+                                                             : static_cast<uint16_t>(bits >> 16));
+      queries.push_back(static_cast<float>(type == kvasir::ElementType::kFloat16
+                                               ? reference::half_value(narrow.back())
+                                               : reference::bfloat_value(narrow.back())));
     }
     void* device_queries;
     double* sums;

@@ -28,7 +28,7 @@ uint16_t bfloat_bits(float x) {
   return static_cast<uint16_t>(bits >> 16);
 }
 
-Input make_input(int64_t count, NumberType type, unsigned seed, float most = kMost) {
+Input make_input(int64_t count, kvasir::ElementType type, unsigned seed, float most = kMost) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Input input;
@@ -39,16 +39,16 @@ Input make_input(int64_t count, NumberType type, unsigned seed, float most = kMo
     if (random() % 16 == 0) x = random() % 2 ? 0.0f : -0.0f;
     if (random() % 16 == 0) x = (static_cast<float>(random() % 4096) + 0.5f) / 2048.0f;  // ties of float16
     if (std::fabs(x) > most) x = most;
-    if (type == NumberType::kFloat16) {
+    if (type == kvasir::ElementType::kFloat16) {
       narrow.push_back(reference::half_nearest(x));
       x = static_cast<float>(reference::half_value(narrow.back()));
-    } else if (type == NumberType::kBFloat16) {
+    } else if (type == kvasir::ElementType::kBFloat16) {
       narrow.push_back(bfloat_bits(x));
       x = static_cast<float>(reference::bfloat_value(narrow.back()));
     }
     input.numbers.push_back(x);
   }
-  input.bytes = type == NumberType::kFloat32 ? bytes_of(input.numbers) : bytes_of(narrow);
+  input.bytes = type == kvasir::ElementType::kFloat32 ? bytes_of(input.numbers) : bytes_of(narrow);
   return input;
 }
 
@@ -94,7 +94,7 @@ const Place kPlaces[] = {
     {"widest", {2, 256}, 33, 16},   {"narrowest", {5, 32}, 17, 0}, {"many", {1, 64}, 9000, 3},
 };
 
-void check_append(const Place& place, NumberType key_type, NumberType value_type, bool scaled) {
+void check_append(const Place& place, kvasir::ElementType key_type, kvasir::ElementType value_type, bool scaled) {
   const RowShape& shape = place.shape;
   const int64_t row_elements = int64_t{shape.kv_heads} * shape.head_dim;
   const int64_t first = 2;  // rows of the input that stay out
@@ -140,10 +140,10 @@ void check_append(const Place& place, NumberType key_type, NumberType value_type
 
 DEVICE_CASE("rows: append and stage round, scale and place every type") {
   for (const Place& place : kPlaces) {
-    check_append(place, NumberType::kFloat32, NumberType::kFloat32, false);
-    check_append(place, NumberType::kFloat16, NumberType::kBFloat16, false);
-    check_append(place, NumberType::kBFloat16, NumberType::kFloat16, true);
-    check_append(place, NumberType::kFloat32, NumberType::kBFloat16, true);
+    check_append(place, kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32, false);
+    check_append(place, kvasir::ElementType::kFloat16, kvasir::ElementType::kBFloat16, false);
+    check_append(place, kvasir::ElementType::kBFloat16, kvasir::ElementType::kFloat16, true);
+    check_append(place, kvasir::ElementType::kFloat32, kvasir::ElementType::kBFloat16, true);
   }
 }
 
@@ -153,19 +153,20 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
   const float bad[] = {NAN, INFINITY, -INFINITY, std::nextafter(kMost, 1e9f), -40000.0f};
   for (const float x : bad) {
     for (const int side : {0, 1}) {
-      for (const NumberType type : {NumberType::kFloat32, NumberType::kBFloat16}) {
+      for (const kvasir::ElementType type : {kvasir::ElementType::kFloat32, kvasir::ElementType::kBFloat16}) {
         std::vector<float> numbers[2] = {std::vector<float>(3 * 128, 1.5f), std::vector<float>(3 * 128, 1.5f)};
         const size_t where = 2 * 128 + 64 + 37;
         numbers[side][where] = x;
         std::vector<uint16_t> narrow;
         for (const float n : numbers[side]) narrow.push_back(bfloat_bits(n));
-        if (type == NumberType::kBFloat16 && reference::bfloat_value(narrow[where]) == kMost) continue;
-        if (type == NumberType::kBFloat16 && std::fabs(reference::bfloat_value(narrow[where])) < kMost) continue;
-        const bool wide = type == NumberType::kFloat32;
+        if (type == kvasir::ElementType::kBFloat16 && reference::bfloat_value(narrow[where]) == kMost) continue;
+        if (type == kvasir::ElementType::kBFloat16 && std::fabs(reference::bfloat_value(narrow[where])) < kMost)
+          continue;
+        const bool wide = type == kvasir::ElementType::kFloat32;
         const Buffer changed(wide ? bytes_of(numbers[side]) : bytes_of(narrow)), other(bytes_of(numbers[1 - side]));
         const Buffer refused(8, 0), window(static_cast<size_t>(2 * tile.bytes()), 0);
         InputRows rows = {{other.data(), other.data()},
-                          {NumberType::kFloat32, NumberType::kFloat32},
+                          {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                           3,
                           nullptr,
                           refused.as<uint32_t>()};
@@ -188,7 +189,7 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
     const Buffer scaling(bytes_of(std::vector<float>(128, x < kMost ? 0.5f : 4.0f)));
     const Buffer refused(8, 0), window(static_cast<size_t>(2 * tile.bytes()), 0);
     const InputRows rows = {{keys.data(), values.data()},
-                            {NumberType::kFloat32, NumberType::kFloat32},
+                            {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                             1,
                             scaling.as<float>(),
                             refused.as<uint32_t>()};

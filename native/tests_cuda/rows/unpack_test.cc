@@ -43,7 +43,7 @@ void check_elements(const Setting& setting, const Layer& layer) {
             }
           }
         }
-        out += kTokensPerPage * d;
+        out += kvasir::kPageTokens * d;
       }
     }
     const std::string wrong = difference(bytes_of(got), bytes_of(layer.decoded[s]));
@@ -52,7 +52,7 @@ void check_elements(const Setting& setting, const Layer& layer) {
 }
 
 // The same on the device.
-void check_decode(bool device, const Setting& setting) {
+void check_attend(bool device, const Setting& setting) {
   const Layer layer = make_layer(setting, 9, true);
   if (!device) return check_elements(setting, layer);
   std::vector<uint8_t> all;
@@ -60,15 +60,15 @@ void check_decode(bool device, const Setting& setting) {
   const Buffer memory(all);
   std::vector<const uint8_t*> pages;
   for (int p = 0; p < setting.pages; ++p) pages.push_back(memory.data() + layer.pages[0].size() * p);
-  const int64_t tokens = int64_t{setting.pages} * kTokensPerPage;
+  const int64_t tokens = int64_t{setting.pages} * kvasir::kPageTokens;
   const Buffer keys(layer.decoded[0].size() * 4, 0xff), values(layer.decoded[1].size() * 4, 0xff);
-  DecodeRowsRequest request = {};
+  UnpackRowsRequest request = {};
   request.shape = {setting.kv_heads, setting.head_dim};
   make_sides(setting, request.sides);
   request.pages = pages.data();
   request.page_count = setting.pages;
   request.out = {{keys.as<float>(), values.as<float>()}, setting.head_dim, tokens * setting.head_dim};
-  const cudaError_t error = decode_rows(request, nullptr);
+  const cudaError_t error = unpack_rows(request, nullptr);
   CHECK(error == cudaSuccess, describe(setting) << ": " << cudaGetErrorString(error));
   CUDA(cudaDeviceSynchronize());
   for (int s = 0; s < 2; ++s) {
@@ -79,24 +79,24 @@ void check_decode(bool device, const Setting& setting) {
 
 void check_all(bool device) {
   for (const int d : {64, 96, 128, 256}) {
-    check_decode(device, {d, 2, 2, kHalves, kHalves, true});
-    for (const int bits : {1, 2, 3, 4, 8, 16}) check_decode(device, {d, 2, 2, uniform(bits), uniform(bits), true});
-    for (const int bits : {2, 4, 8, 16}) check_decode(device, {d, 2, 2, progressive(bits), progressive(bits), true});
+    check_attend(device, {d, 2, 2, kHalves, kHalves, true});
+    for (const int bits : {1, 2, 3, 4, 8, 16}) check_attend(device, {d, 2, 2, uniform(bits), uniform(bits), true});
+    for (const int bits : {2, 4, 8, 16}) check_attend(device, {d, 2, 2, progressive(bits), progressive(bits), true});
   }
   for (const int d : {32, 48, 256}) {
-    check_decode(device, {d, 2, 2, kHalves, kHalves, false});
+    check_attend(device, {d, 2, 2, kHalves, kHalves, false});
     for (const auto& options : reference::uniform::variants(reference::Side::kKeys, d)) {
       for (const int bits : {1, 3, 4, 16}) {
-        check_decode(device, {d, 1, 1, uniform(bits, options), uniform(bits, options), false});
+        check_attend(device, {d, 1, 1, uniform(bits, options), uniform(bits, options), false});
       }
     }
   }
 }
 
 HOST_CASE("page elements: bit for bit, fragments and canonical") { check_all(false); }
-DEVICE_CASE("decode rows: bit for bit, fragments and canonical") { check_all(true); }
-DEVICE_CASE("decode rows: more pages than a launch takes") {
-  check_decode(true, {64, 1, kPagesPerLaunch + 2, uniform(2), uniform(4), true});
+DEVICE_CASE("unpack rows: bit for bit, fragments and canonical") { check_all(true); }
+DEVICE_CASE("unpack rows: more pages than a launch takes") {
+  check_attend(true, {64, 1, kPagesPerLaunch + 2, uniform(2), uniform(4), true});
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct Setting {
   reference::Options options = {{"mode", 2.0}, {"key_bits", 2.7}};
   int value_group = 32;
   std::vector<Length> lengths = {};
-  NumberType type = NumberType::kFloat32;
+  kvasir::ElementType type = kvasir::ElementType::kFloat32;
 
   std::string describe() const {
     std::ostringstream text;
@@ -153,7 +153,7 @@ class Batch {
     shape.key_group = format.key_group;
     shape.value_group = format.value_group;
     CUDA(plan_tiered(shape, &plan_));
-    std::vector<DecodeSequence> sequences;
+    std::vector<DeviceSequence> sequences;
     for (const Length& length : setting_.lengths) sequences.push_back(build(length));
     const TieredShape& s = setting_.shape;
     const size_t numbers = sequences.size() * s.kv_heads * s.group * s.head_dim;
@@ -162,13 +162,14 @@ class Batch {
     for (size_t i = 0; i < numbers; ++i) {
       const float x = 0.6f * normal(random_) * (i % 17 == 2 ? 4.0f : 1.0f);
       narrow.push_back(reference::half_nearest(x));
-      queries_.push_back(
-          setting_.type == NumberType::kFloat32 ? x : static_cast<float>(reference::half_value(narrow.back())));
+      queries_.push_back(setting_.type == kvasir::ElementType::kFloat32
+                             ? x
+                             : static_cast<float>(reference::half_value(narrow.back())));
     }
     request_.sequences = upload(sequences);
     request_.count = static_cast<int>(sequences.size());
-    request_.queries = setting_.type == NumberType::kFloat32 ? static_cast<const void*>(upload(queries_))
-                                                             : static_cast<const void*>(upload(narrow));
+    request_.queries = setting_.type == kvasir::ElementType::kFloat32 ? static_cast<const void*>(upload(queries_))
+                                                                      : static_cast<const void*>(upload(narrow));
     request_.outputs = upload(std::vector<float>(numbers, NAN));
     request_.type = setting_.type;
     request_.softmax_scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
@@ -183,7 +184,7 @@ class Batch {
     CUDA(launch_tiered(plan_, request_, nullptr));
     CUDA(cudaDeviceSynchronize());
     std::vector<float> out(queries_.size());
-    if (setting_.type == NumberType::kFloat32) {
+    if (setting_.type == kvasir::ElementType::kFloat32) {
       CUDA(cudaMemcpy(out.data(), request_.outputs, 4 * out.size(), cudaMemcpyDeviceToHost));
       return out;
     }
@@ -258,11 +259,11 @@ class Batch {
     return {upload(bytes), static_cast<int64_t>(stride), hidden, end};
   }
 
-  DecodeSequence build(const Length& length) {
+  DeviceSequence build(const Length& length) {
     const int heads = setting_.shape.kv_heads;
     keys_.emplace_back();
     values_.emplace_back();
-    DecodeSequence sequence = {};
+    DeviceSequence sequence = {};
     if (length.sinks > 0) sequence.sinks = rows(0, length.sinks);
     std::vector<uint64_t> table;
     for (int p = 0; p < length.pages; ++p) {
@@ -353,7 +354,7 @@ DEVICE_CASE("tiered attention: a ragged batch in one launch") {
   Setting s{{128, 2, 4, 2, 7}};
   s.lengths = {{32, 9, 17}, {0, 0, 0}, {0, 1, 0}, {0, 0, 40}, {32, 140, 255, 0, 9}, {4, 3, 16, 127}, {0, 2, 1, 50}};
   check_attention(s);
-  s.type = NumberType::kFloat16;
+  s.type = kvasir::ElementType::kFloat16;
   s.lengths = {{0, 4, 3}};
   check_attention(s);
 }

@@ -114,7 +114,7 @@ bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState*
   const int added = static_cast<int>(mining ? std::min(patterns, points) : input.page_count);
   const int first = table.size();
   auto& known = static_cast<CudaLayerState&>(*state);
-  PatternVectors vectors[2] = {};
+  VectorMemory vectors[2] = {};
   vectors[index] = known.room_for(side, table, first + added);
   if (mining) {
     const DeviceScratch scratch(arena_, mining_scratch_bytes(layer_.row_shape(), points));

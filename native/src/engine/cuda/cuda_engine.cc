@@ -27,17 +27,6 @@ namespace {
 constexpr int kDevice = 0;
 constexpr int kLeastCapability = 80;
 
-NumberType number_type(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat32:
-      return NumberType::kFloat32;
-    case ElementType::kFloat16:
-      return NumberType::kFloat16;
-    default:
-      return NumberType::kBFloat16;
-  }
-}
-
 // Kernels load 16 bytes at a time, and an address that the device cannot reach would end all work on it.
 void check_address(const char* what, const void* address) {
   if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
@@ -51,7 +40,7 @@ void check_address(const char* what, const void* address) {
   }
 }
 
-size_t number_bytes(NumberType type) { return type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+size_t number_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
 
 class CudaEngine : public Engine {
  public:
@@ -123,14 +112,14 @@ class CudaEngine : public Engine {
     const size_t bytes = query_elements(plan, count, tokens) * sizeof(float);
     const DeviceScratch there(*arena_, bytes);
     upload(there.as<void>(), queries, bytes);
-    observe(plan, sums, count, tokens, there.as<void>(), NumberType::kFloat32);
+    observe(plan, sums, count, tokens, there.as<void>(), ElementType::kFloat32);
   }
 
   // attend has seen to it that the engine's stream comes after the queries; the caller may write to them after this.
   void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
                    const DeviceQueries& device) override {
     const CurrentDevice current(kDevice);
-    observe(plan, sums, count, tokens, device.queries, number_type(device.type));
+    observe(plan, sums, count, tokens, device.queries, device.type);
     std::lock_guard<std::mutex> lock(mutex_);
     after_.order(stream_, static_cast<cudaStream_t>(device.stream));
   }
@@ -169,7 +158,7 @@ class CudaEngine : public Engine {
     InputRows input = {};
     input.tokens = rows.tokens;
     input.refused = refused_.there();
-    for (int side = 0; side < 2; ++side) input.types[side] = number_type(stored.types[side]);
+    for (int side = 0; side < 2; ++side) input.types[side] = stored.types[side];
     if (rows.on_device) {
       check_address("keys", rows.sides[0]);
       check_address("values", rows.sides[1]);
@@ -251,7 +240,8 @@ class CudaEngine : public Engine {
     Tiles tiles = {};
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      tiles = layer.attention.run(request, {queries.as<void>(), outputs.as<void>(), NumberType::kFloat32}, layer.epoch);
+      tiles =
+          layer.attention.run(request, {queries.as<void>(), outputs.as<void>(), ElementType::kFloat32}, layer.epoch);
     }
     download(request.outputs, outputs.as<void>(), bytes);
     return tiles;
@@ -263,7 +253,7 @@ class CudaEngine : public Engine {
     check_address("outputs", device.outputs);
     const CurrentDevice current(kDevice);
     const auto stream = static_cast<cudaStream_t>(device.stream);
-    const QueryMemory memory = {device.queries, device.outputs, number_type(device.type)};
+    const QueryMemory memory = {device.queries, device.outputs, device.type};
     Layer& layer = *layers_[plan.index];
     std::lock_guard<std::mutex> lock(mutex_);
     if (capturing(stream)) return layer.attention.capture(request, memory, layer.epoch, stream);
@@ -342,7 +332,7 @@ class CudaEngine : public Engine {
   }
 
   void observe(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const void* queries,
-               NumberType type) {
+               ElementType type) {
     std::vector<double*> list;
     for (int i = 0; i < count; ++i) list.push_back(QuerySums::at(plan.attention, sums[i]).sums);
     // A launch takes a sequence once; one that is there twice makes the batch take turns.

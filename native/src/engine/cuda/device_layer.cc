@@ -70,7 +70,7 @@ void DeviceLayer::choose_family() {
                       SideCodec{known(*plan_->codecs[1]).stored, shape.formats[1]}});
     const HeadLayout layout = cuda::head_layout(codecs.back()[0], codecs.back()[1]);
     fragments = fragments && has_fragments(codecs.back()[0]) && has_fragments(codecs.back()[1]) &&
-                // Decode attention reads codes of 16 bits where keys have parameters per token.
+                // Attention reads codes of 16 bits where keys have parameters per token.
                 (layout.key_bits != kWideBits || layout.token_keys);
   }
   if (fragments) {
@@ -139,7 +139,7 @@ void DeviceLayer::upload_tables(DeviceArena& arena, cudaStream_t stream) {
   if (tables[0] || tables[1]) commvq_sealer_.emplace(plan, tables, arena, stream);
 }
 
-DecodeShape DeviceLayer::decode_shape(int sequences) const {
+AttendShape DeviceLayer::attend_shape(int sequences) const {
   const AttentionLayer& attention = plan_->attention;
   return {attention.head_dim, attention.kv_heads, attention.group(), sequences, labels()};
 }

@@ -28,7 +28,7 @@ enum class SideKind {
 
 // How the pages of a layer lie in device memory.
 enum class PageFamily {
-  kFragments,  // head blocks, which fused decode attention reads; before each, where there are any, labels
+  kFragments,  // head blocks, which fused attention reads; before each, where there are any, labels
   kCommVq,     // docs/format.md, on both sides of codec commvq
   kTiered,     // tiered keys and uniform values, as tiered/layout.h has them
   kCanonical,  // docs/format.md
@@ -62,7 +62,7 @@ class DeviceLayer {
   RowTiles tiles(uint8_t* storage) const { return {storage, head_stride()}; }
 
   // For PageFamily::kFragments: enough for so many sequences at once.
-  DecodeShape decode_shape(int sequences) const;
+  AttendShape attend_shape(int sequences) const;
   const std::vector<PageKind>& page_kinds() const { return page_kinds_; }
   // For PageFamily::kTiered.
   TieredShape tiered_shape(int sequences) const;

@@ -45,8 +45,8 @@ constexpr int kMoreVectors = 256;
 int most_vectors(const AttentionRequest& request) {
   int most = 0;
   for (int i = 0; i < request.count; ++i) {
-    const DecodeSequence& sequence = state_of(request.sequences[i]).latest();
-    for (const PatternTable& table : {sequence.key_patterns, sequence.value_patterns}) {
+    const DeviceSequence& sequence = state_of(request.sequences[i]).latest();
+    for (const VectorTable& table : {sequence.key_vectors, sequence.value_vectors}) {
       most = std::max(most, table.fixed + table.added);
     }
   }
@@ -54,8 +54,8 @@ int most_vectors(const AttentionRequest& request) {
 }
 
 // What each query token sees, sequence by sequence.
-std::vector<DecodeSequence> steps_of(const AttentionRequest& request) {
-  std::vector<DecodeSequence> steps;
+std::vector<DeviceSequence> steps_of(const AttentionRequest& request) {
+  std::vector<DeviceSequence> steps;
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
     for (int newer = request.tokens - 1; newer >= 0; --newer) {
@@ -115,7 +115,7 @@ Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const Que
     scale(request, given, captured.queries.as<void>(), stream);
     memory.queries = captured.queries.as<void>();
   }
-  std::vector<const DecodeSequence*> sequences;
+  std::vector<const DeviceSequence*> sequences;
   for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
   attend_fused(captured.fused, captured.room, request, sequences, memory, stream);
   captured_.push_back(std::move(captured));
@@ -141,8 +141,8 @@ void LayerAttention::scale(const AttentionRequest& request, const QueryMemory& m
         "scaling queries");
 }
 
-DeviceScratch LayerAttention::describe(const std::vector<DecodeSequence>& sequences) {
-  DeviceScratch described(arena_, sequences.size() * sizeof(DecodeSequence));
+DeviceScratch LayerAttention::describe(const std::vector<DeviceSequence>& sequences) {
+  DeviceScratch described(arena_, sequences.size() * sizeof(DeviceSequence));
   check(cudaMemcpyAsync(described.as<void>(), sequences.data(), described.bytes(), cudaMemcpyHostToDevice, stream_),
         "describing sequences");
   return described;
@@ -170,51 +170,51 @@ bool LayerAttention::takes_steps(const AttentionRequest& request) const {
   return true;
 }
 
-LayerAttention::Launch<DecodePlan> LayerAttention::make_fused(int sequences) {
-  return make_launch<DecodePlan>([&](DecodePlan* plan) { return plan_decode(layer_.decode_shape(sequences), plan); });
+LayerAttention::Launch<AttendPlan> LayerAttention::make_fused(int sequences) {
+  return make_launch<AttendPlan>([&](AttendPlan* plan) { return plan_attend(layer_.attend_shape(sequences), plan); });
 }
 
 void LayerAttention::attend_fused(const AttentionRequest& request, const QueryMemory& memory) {
   const int capacity = power_of_two(int64_t{request.count} * request.tokens);
   auto found = fused_.find(capacity);
   if (found == fused_.end()) found = fused_.emplace(capacity, make_fused(capacity)).first;
-  std::vector<const DecodeSequence*> sequences;
+  std::vector<const DeviceSequence*> sequences;
   DeviceScratch described;
   if (request.tokens == 1) {
     for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
   } else {
     described = describe(steps_of(request));
-    for (int i = 0; i < request.count * request.tokens; ++i) sequences.push_back(described.as<DecodeSequence>() + i);
+    for (int i = 0; i < request.count * request.tokens; ++i) sequences.push_back(described.as<DeviceSequence>() + i);
   }
   const Room room = make_room(found->second.plan, most_vectors(request));
   attend_fused(found->second, room, request, sequences, memory, stream_);
 }
 
-LayerAttention::Room LayerAttention::make_room(const DecodePlan& plan, int vectors) {
+LayerAttention::Room LayerAttention::make_room(const AttendPlan& plan, int vectors) {
   if (vectors <= kNearVectors) return {};
   constexpr int kStep = 8 * kTileSize;  // not another size with every page
   const int whole = (vectors + kStep - 1) / kStep * kStep;
-  return {DeviceScratch(arena_, pattern_room_bytes(plan, whole)), whole};
+  return {DeviceScratch(arena_, vector_room_bytes(plan, whole)), whole};
 }
 
-void LayerAttention::attend_fused(const Launch<DecodePlan>& fused, const Room& room, const AttentionRequest& request,
-                                  const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
+void LayerAttention::attend_fused(const Launch<AttendPlan>& fused, const Room& room, const AttentionRequest& request,
+                                  const std::vector<const DeviceSequence*>& sequences, const QueryMemory& memory,
                                   cudaStream_t stream) {
-  auto launch = launch_of<DecodeRequest>(request, memory, fused.workspace);
-  launch.pattern_room = room.memory.as<void>();
-  launch.pattern_vectors = room.vectors;
+  auto launch = launch_of<AttendRequest>(request, memory, fused.workspace);
+  launch.vector_room = room.memory.as<void>();
+  launch.room_vectors = room.vectors;
   DeviceScratch list;
   launch.sequences = sequences.data();
   if (sequences.size() > kInlineSequences) {
     list = DeviceScratch(arena_, sequences.size() * sizeof(sequences[0]));
     check(cudaMemcpyAsync(list.as<void>(), sequences.data(), list.bytes(), cudaMemcpyHostToDevice, stream),
           "uploading a list of sequences");
-    launch.sequences = list.as<const DecodeSequence*>();
+    launch.sequences = list.as<const DeviceSequence*>();
     launch.listed_on_device = true;
   }
   launch.formats = layer_.page_kinds().data();
   launch.format_count = static_cast<int>(layer_.page_kinds().size());
-  check(launch_decode(fused.plan, launch, stream), "decode attention");
+  check(launch_attend(fused.plan, launch, stream), "attention");
 }
 
 void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryMemory& memory) {
@@ -241,7 +241,7 @@ void LayerAttention::attend_commvq(const AttentionRequest& request, const QueryM
   const auto* shifts_there = reinterpret_cast<const TokenShift*>(described.as<uint8_t>() + sequence_bytes);
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    const DecodeSequence& known = state_of(view).latest();
+    const DeviceSequence& known = state_of(view).latest();
     CommVqSequence& sequence = sequences[i];
     // Its pages have one shape: references are addresses.
     sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);
@@ -274,7 +274,7 @@ void LayerAttention::attend_tiered(const AttentionRequest& request, const QueryM
   }
   const DeviceScratch described = describe(steps_of(request));
   auto launch = launch_of<TieredRequest>(request, memory, found->second.workspace);
-  launch.sequences = described.as<DecodeSequence>();
+  launch.sequences = described.as<DeviceSequence>();
   check(launch_tiered(found->second.plan, launch, stream_), "attention over tiers");
 }
 

@@ -25,9 +25,9 @@ namespace kvasir::cuda {
 struct QueryMemory {
   const void* queries;
   void* outputs;
-  NumberType type;
+  ElementType type;
 
-  size_t number_bytes() const { return type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+  size_t number_bytes() const { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
 };
 
 class LayerAttention {
@@ -47,13 +47,13 @@ class LayerAttention {
     Plan plan;
     DeviceScratch workspace;
   };
-  // For patterns, where there are many (PatternRoom).
+  // For patterns, where there are many (VectorRoom).
   struct Room {
     DeviceScratch memory;
     int vectors = 0;
   };
   struct Captured {
-    Launch<DecodePlan> fused;
+    Launch<AttendPlan> fused;
     Room room;
     DeviceScratch queries;  // scaled, where the layer does that
   };
@@ -63,12 +63,12 @@ class LayerAttention {
   template <class Plan, class Make>
   Launch<Plan> make_launch(const Make& make);
 
-  DeviceScratch describe(const std::vector<DecodeSequence>& sequences);
+  DeviceScratch describe(const std::vector<DeviceSequence>& sequences);
   bool takes_steps(const AttentionRequest& request) const;
-  Launch<DecodePlan> make_fused(int sequences);
-  Room make_room(const DecodePlan& plan, int vectors);
-  void attend_fused(const Launch<DecodePlan>& launch, const Room& room, const AttentionRequest& request,
-                    const std::vector<const DecodeSequence*>& sequences, const QueryMemory& memory,
+  Launch<AttendPlan> make_fused(int sequences);
+  Room make_room(const AttendPlan& plan, int vectors);
+  void attend_fused(const Launch<AttendPlan>& launch, const Room& room, const AttentionRequest& request,
+                    const std::vector<const DeviceSequence*>& sequences, const QueryMemory& memory,
                     cudaStream_t stream);
   void attend_fused(const AttentionRequest& request, const QueryMemory& memory);
   void attend_commvq(const AttentionRequest& request, const QueryMemory& memory);
@@ -78,7 +78,7 @@ class LayerAttention {
   const DeviceLayer& layer_;
   DeviceArena& arena_;
   const cudaStream_t stream_;
-  std::map<int, Launch<DecodePlan>> fused_;                   // by the most sequences
+  std::map<int, Launch<AttendPlan>> fused_;                   // by the most sequences
   std::map<int, Launch<TieredPlan>> tiered_;                  // the same
   std::map<std::pair<int, int>, Launch<CommVqPlan>> commvq_;  // and by the most pages
   std::vector<Captured> captured_;                            // graphs keep theirs

@@ -16,7 +16,7 @@ void upload(void* to, const void* from, size_t bytes, cudaStream_t stream) {
 }  // namespace
 
 CudaLayerState::CudaLayerState(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream)
-    : layer_(layer), arena_(arena), stream_(stream), description_(arena, sizeof(DecodeSequence)) {}
+    : layer_(layer), arena_(arena), stream_(stream), description_(arena, sizeof(DeviceSequence)) {}
 
 void CudaLayerState::reserve(int64_t pages) {
   if (pages <= capacity_) return;
@@ -36,20 +36,20 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
 
-  const DecodeSequence now = seen_before(view, 0);
+  const DeviceSequence now = seen_before(view, 0);
   if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
   latest_ = now;
   upload(description_.as<void>(), &latest_, sizeof latest_, stream_);
 }
 
-DecodeSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer) const {
+DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer) const {
   const AttentionLayer& attention = layer_.plan().attention;
   const int64_t end = view.length - newer;
   const int64_t oldest = attention.sliding_window > 0 ? end - attention.sliding_window : 0;
   const int64_t window_position = view.length - view.window;
   const int64_t page_position = window_position - view.page_count * kPageTokens;
   const int64_t hidden = std::clamp<int64_t>(oldest - page_position, 0, view.page_count * kPageTokens);
-  DecodeSequence now = {};
+  DeviceSequence now = {};
   now.pages = references_.as<uint64_t>() + hidden / kPageTokens;
   now.page_count = static_cast<int32_t>(view.page_count - hidden / kPageTokens);
   now.hidden_tokens = now.page_count > 0 ? static_cast<int32_t>(hidden % kPageTokens) : 0;
@@ -59,11 +59,11 @@ DecodeSequence CudaLayerState::seen_before(const SequenceView& view, int64_t new
   now.window = {view.storage + layer_.window_offset(), stride,
                 static_cast<int32_t>(std::clamp<int64_t>(oldest - window_position, 0, view.window)),
                 static_cast<int32_t>(std::max<int64_t>(view.window - newer, 0))};
-  now.key_patterns = tables_[0].table;
-  now.value_patterns = tables_[1].table;
+  now.key_vectors = tables_[0].table;
+  now.value_vectors = tables_[1].table;
   // Tables count pages from the first that is listed.
-  now.key_patterns.first_page -= static_cast<int32_t>(hidden / kPageTokens);
-  now.value_patterns.first_page -= static_cast<int32_t>(hidden / kPageTokens);
+  now.key_vectors.first_page -= static_cast<int32_t>(hidden / kPageTokens);
+  now.value_vectors.first_page -= static_cast<int32_t>(hidden / kPageTokens);
   return now;
 }
 
@@ -81,10 +81,10 @@ void CudaLayerState::update_pages(const SequenceView& view) {
   page_count_ = view.page_count;
 }
 
-PatternVectors CudaLayerState::room_for(Side side, const SideTable& table, int64_t wanted) {
+VectorMemory CudaLayerState::room_for(Side side, const SideTable& table, int64_t wanted) {
   Table& known = tables_[static_cast<int>(side)];
   const RowShape shape = layer_.row_shape();
-  const PatternTableLayout layout = {shape.head_dim};
+  const VectorTableLayout layout = {shape.head_dim};
   std::vector<const uint16_t*> vectors = side_vectors(table, 0, shape.head_dim);
   const auto count = static_cast<int>(vectors.size());
 
@@ -123,7 +123,7 @@ PatternVectors CudaLayerState::room_for(Side side, const SideTable& table, int64
 void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out) const {
   const Table& known = tables_[static_cast<int>(side)];
   const RowShape shape = layer_.row_shape();
-  const PatternTableLayout layout = {shape.head_dim};
+  const VectorTableLayout layout = {shape.head_dim};
   const int64_t begin = layout.bytes(first / kTileSize * kTileSize), bytes = layout.bytes(first + count) - begin;
   std::vector<uint8_t> tiles(static_cast<size_t>(bytes) * shape.kv_heads);
   check(
@@ -142,12 +142,12 @@ void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out
   }
 }
 
-PatternTable CudaLayerState::describe(Side side, const SideTable& table, int64_t first_page) const {
+VectorTable CudaLayerState::describe(Side side, const SideTable& table, int64_t first_page) const {
   const Table& known = tables_[static_cast<int>(side)];
-  PatternTable result = {};
+  VectorTable result = {};
   if (table.chunks.empty()) return result;
   result.vectors = known.memory.as<uint8_t>();
-  result.head_stride = PatternTableLayout{layer_.row_shape().head_dim}.bytes(static_cast<int>(known.capacity));
+  result.head_stride = VectorTableLayout{layer_.row_shape().head_dim}.bytes(static_cast<int>(known.capacity));
   result.fixed = table.chunks.front().rows;
   result.added = table.size() - result.fixed;
   if (result.added > 0) result.first_page = static_cast<int32_t>(table.chunks[1].page - first_page);
@@ -155,7 +155,7 @@ PatternTable CudaLayerState::describe(Side side, const SideTable& table, int64_t
 }
 
 int64_t CudaLayerState::byte_of(Side side, int vector, int channel) const {
-  const PatternTableLayout layout = {layer_.row_shape().head_dim};
+  const VectorTableLayout layout = {layer_.row_shape().head_dim};
   return side == Side::kKeys ? layout.key_byte(vector, channel) : layout.value_byte(vector, channel);
 }
 

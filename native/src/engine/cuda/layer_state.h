@@ -1,4 +1,4 @@
-// What the device holds of one layer of one sequence beside its bytes: the description that decode attention reads, the
+// What the device holds of one layer of one sequence beside its bytes: the description that attention reads, the
 // list of its pages, and the vectors of its side tables.
 //
 // Descriptions stay where they are as long as the sequence lives, so that a captured graph follows it.
@@ -23,26 +23,26 @@ class CudaLayerState : public LayerState {
   void update(const SequenceView& view, uint64_t epoch);
 
   uint64_t epoch() const { return epoch_; }
-  const DecodeSequence* description() const { return description_.as<DecodeSequence>(); }
-  const DecodeSequence& latest() const { return latest_; }
+  const DeviceSequence* description() const { return description_.as<DeviceSequence>(); }
+  const DeviceSequence& latest() const { return latest_; }
   // What a token of `view`, which this is up to date with, sees where `newer` tokens come after it. Those must be rows
   // of the window, or there is no page.
-  DecodeSequence seen_before(const SequenceView& view, int64_t newer) const;
+  DeviceSequence seen_before(const SequenceView& view, int64_t newer) const;
   // Memory for so many vectors of a side table, of which the device gets those that `table` has.
-  PatternVectors room_for(Side side, const SideTable& table, int64_t vectors);
+  VectorMemory room_for(Side side, const SideTable& table, int64_t vectors);
   // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of
   // those after it [count][kv_heads][head_dim]. Waits.
   void read_vectors(Side side, int first, int count, uint16_t* out) const;
   // The table as launches see it, with pages counted from `first_page`.
-  PatternTable describe(Side side, const SideTable& table, int64_t first_page) const;
-  const PatternTable& table(Side side) const { return tables_[static_cast<int>(side)].table; }
+  VectorTable describe(Side side, const SideTable& table, int64_t first_page) const;
+  const VectorTable& table(Side side) const { return tables_[static_cast<int>(side)].table; }
 
  private:
   struct Table {
     DeviceScratch memory;
     int64_t capacity = 0;                  // vectors
     std::vector<const uint16_t*> vectors;  // of kv head 0: those that the device has
-    PatternTable table = {};
+    VectorTable table = {};
   };
 
   void update_pages(const SequenceView& view);
@@ -55,7 +55,7 @@ class CudaLayerState : public LayerState {
   int64_t first_page_ = -1, page_count_ = -1;  // as last listed
   int64_t capacity_ = 0;                       // pages
   DeviceScratch description_, references_;
-  DecodeSequence latest_ = {};
+  DeviceSequence latest_ = {};
   Table tables_[2];
 };
 

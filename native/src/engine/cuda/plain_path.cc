@@ -209,13 +209,13 @@ class PlainPath {
   void decode_halves(Side side, int64_t begin, int64_t end, int64_t at) {
     const std::vector<const uint8_t*> addresses = addresses_of(side, begin, end);
     const int index = static_cast<int>(side);
-    DecodeHalfRowsRequest request = {};
+    UnpackHalfRowsRequest request = {};
     request.shape = layer_.row_shape();
     request.sides[index] = layer_.sides(*view_.pages[begin]->shape)[index];
     request.pages = addresses.data();
     request.page_count = end - begin;
     request.out[index] = half_rows(side, at);
-    check(decode_half_rows(request, stream_), "decoding pages");
+    check(unpack_half_rows(request, stream_), "decoding pages");
   }
 
   void decode(Side side, int64_t begin, int64_t end) {
@@ -228,14 +228,14 @@ class PlainPath {
     switch (layer_.kind(side)) {
       case SideKind::kCodes:
       case SideKind::kPattern: {
-        DecodeRowsRequest request = {};
+        UnpackRowsRequest request = {};
         request.shape = layer_.row_shape();
         request.sides[index] = stored;
         request.pages = addresses.data();
         request.page_count = count;
         request.out = {{nullptr, nullptr}, request_.head_dim, count * kPageTokens * request_.head_dim};
         request.out.sides[index] = rows_[index];
-        check(decode_rows(request, stream_), "decoding pages");
+        check(unpack_rows(request, stream_), "decoding pages");
         if (layer_.kind(side) == SideKind::kPattern) add_patterns(side, begin, addresses, stored);
         return;
       }
@@ -320,7 +320,7 @@ class PlainPath {
 void attend_plainly(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request,
                     DeviceArena& arena, cudaStream_t stream) {
   const int heads = request.kv_heads * request.group, most = std::max(kStatesAtOnce / heads, 1);
-  const size_t number = request.type == NumberType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+  const size_t number = request.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
   const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * number;
   for (int first = 0; first < request.tokens; first += most) {
     PromptRequest some = request;

@@ -16,16 +16,16 @@ constexpr int kMaxSlots = 3;
 constexpr int kShortBytes = 4 << 20;  // of one block, below which how it ends matters more than that all blocks work
 constexpr int kMaxCached = 64;        // sequences whose description a block keeps in shared memory
 
-const DecodeInstance* instance_for(int head_dim, int tiles) {
+const AttendInstance* instance_for(int head_dim, int tiles) {
   switch (head_dim) {
     case 64:
-      return tiles == 1 ? &decode_64_4 : &decode_64_8;
+      return tiles == 1 ? &attend_64_4 : &attend_64_8;
     case 96:
-      return tiles == 1 ? &decode_96_4 : nullptr;
+      return tiles == 1 ? &attend_96_4 : nullptr;
     case 128:
-      return tiles == 1 ? &decode_128_4 : &decode_128_8;
+      return tiles == 1 ? &attend_128_4 : &attend_128_8;
     case 256:
-      return tiles == 1 ? &decode_256_4 : nullptr;
+      return tiles == 1 ? &attend_256_4 : nullptr;
     default:
       return nullptr;
   }
@@ -64,19 +64,19 @@ PageEntry entry_of(int head_dim, const PageKind& kind) {
           static_cast<int16_t>(layout.value().groups())};
 }
 
-// Of PatternRoom.
-size_t term_bytes(const DecodePlan& plan, int vectors) {
+// Of VectorRoom.
+size_t term_bytes(const AttendPlan& plan, int vectors) {
   const size_t segments = static_cast<size_t>(plan.shape.sequences) * plan.shape.kv_heads * plan.row_blocks;
   return aligned(segments * (static_cast<size_t>(vectors) + 1) * 4 * plan.tiles * sizeof(float));
 }
-size_t sum_bytes(const DecodePlan& plan, int vectors) {
+size_t sum_bytes(const AttendPlan& plan, int vectors) {
   const size_t warps = static_cast<size_t>(plan.blocks) * plan.consumers;
   return aligned(warps * static_cast<size_t>(vectors) * 4 * plan.tiles * sizeof(float));
 }
 
 }  // namespace
 
-cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
+cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan) {
   if (!head_dim_supported(shape.head_dim) || shape.kv_heads < 1 || shape.group < 1) return cudaErrorInvalidValue;
   if (shape.sequences < 1 || shape.sequences > kMaxSequences) return cudaErrorInvalidValue;
   int device = 0, processors = 0, most_shared = 0;
@@ -85,15 +85,15 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   if (error == cudaSuccess) error = most_shared_memory(&most_shared);
   if (error != cudaSuccess) return error;
 
-  DecodePlan made = {};
+  AttendPlan made = {};
   made.shape = shape;
   made.tiles = shape.group > 4 && instance_for(shape.head_dim, 2) != nullptr ? 2 : 1;
   made.row_blocks = (shape.group + 4 * made.tiles - 1) / (4 * made.tiles);
   made.blocks = processors;
-  const DecodeInstance& instance = *instance_for(shape.head_dim, made.tiles);
+  const AttendInstance& instance = *instance_for(shape.head_dim, made.tiles);
   // Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
   made.consumers = instance.max_consumers;
-  made.cached = std::min(shape.sequences, shape.patterns ? kMaxCached / 2 : kMaxCached);
+  made.cached = std::min(shape.sequences, shape.labels ? kMaxCached / 2 : kMaxCached);
   auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape); };
   while (made.consumers > 1 && shared(2) > most_shared) --made.consumers;
   made.slots = kMaxSlots;
@@ -111,20 +111,20 @@ cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan) {
   return cudaSuccess;
 }
 
-cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream) {
+cudaError_t clear_workspace(const AttendPlan& plan, void* workspace, cudaStream_t stream) {
   return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
 }
 
-size_t pattern_room_bytes(const DecodePlan& plan, int vectors) {
+size_t vector_room_bytes(const AttendPlan& plan, int vectors) {
   return term_bytes(plan, vectors) + sum_bytes(plan, vectors);
 }
 
-cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream) {
+cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, cudaStream_t stream) {
   if (request.count < 0 || request.count > plan.shape.sequences) return cudaErrorInvalidValue;
   if (request.format_count < 1 || request.format_count > kMaxPageFormats) return cudaErrorInvalidValue;
   if (request.count > kInlineSequences && !request.listed_on_device) return cudaErrorInvalidValue;
   if (request.count == 0) return cudaSuccess;
-  DecodeParams params = {};
+  AttendParams params = {};
   uint8_t* const workspace = static_cast<uint8_t*>(request.workspace);
   if (request.listed_on_device) {
     params.listed_sequences = request.sequences;
@@ -142,25 +142,25 @@ cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, 
   params.consumers = plan.consumers;
   params.slots = plan.slots;
   params.cached = plan.cached;
-  params.patterns = plan.shape.patterns;
+  params.labels = plan.shape.labels;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   params.plain = true;
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
     if (!kind_supported(request.formats[i])) return cudaErrorInvalidValue;
-    if (request.formats[i].labels && !plan.shape.patterns) return cudaErrorInvalidValue;
+    if (request.formats[i].labels && !plan.shape.labels) return cudaErrorInvalidValue;
     params.plain = params.plain && plain(request.formats[i]);
     params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
     largest = std::max(largest, params.formats[i].head_bytes);
   }
   params.short_units = kShortBytes / largest;
-  const DecodeInstance& instance = *instance_for(plan.shape.head_dim, plan.tiles);
-  if (plan.shape.patterns && request.pattern_vectors > kNearVectors) {
-    if (request.pattern_room == nullptr || request.pattern_vectors % kTileSize != 0) return cudaErrorInvalidValue;
-    auto* const room = static_cast<uint8_t*>(request.pattern_room);
+  const AttendInstance& instance = *instance_for(plan.shape.head_dim, plan.tiles);
+  if (plan.shape.labels && request.room_vectors > kNearVectors) {
+    if (request.vector_room == nullptr || request.room_vectors % kTileSize != 0) return cudaErrorInvalidValue;
+    auto* const room = static_cast<uint8_t*>(request.vector_room);
     params.room = {reinterpret_cast<float*>(room),
-                   reinterpret_cast<float*>(room + term_bytes(plan, request.pattern_vectors)), request.pattern_vectors};
+                   reinterpret_cast<float*>(room + term_bytes(plan, request.room_vectors)), request.room_vectors};
     const cudaError_t error = instance.launch_terms(params, plan.overlaps, stream);
     if (error != cudaSuccess) return error;
   }

@@ -1,14 +1,14 @@
-// Decode attention on the device: the launch API.
+// Attention on the device: the launch API.
 //
-//   DecodePlan plan;
-//   plan_decode({128, 8, 4, 16}, &plan);                       // head dim, kv heads, query heads a kv head, sequences
+//   AttendPlan plan;
+//   plan_attend({128, 8, 4, 16}, &plan);                       // head dim, kv heads, query heads a kv head, sequences
 //   cudaMalloc(&workspace, plan.workspace_bytes);
 //   clear_workspace(plan, workspace, stream);                  // once; launches leave it as they found it
-//   launch_decode(plan, request, stream);                      // any number of times, one at a time per workspace
+//   launch_attend(plan, request, stream);                      // any number of times, one at a time per workspace
 //
 // Planning asks the device for its limits; launching asks nothing, allocates nothing and waits for nothing, so it can
 // be captured in a CUDA graph. What changes between steps (lengths, page tables) is read from device memory: a graph
-// follows sequences that grow, as long as their DecodeSequence stays where it was.
+// follows sequences that grow, as long as their DeviceSequence stays where it was.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,8 +19,8 @@
 
 namespace kvasir::cuda {
 
-struct DecodePlan {
-  DecodeShape shape;
+struct AttendPlan {
+  AttendShape shape;
   int tiles;       // query heads of a segment / 4
   int row_blocks;  // segments of a kv head
   int blocks;
@@ -33,29 +33,29 @@ struct DecodePlan {
   size_t workspace_bytes;
 };
 
-struct DecodeRequest {
-  // [count] addresses in device memory, 16-byte aligned. The array itself is in host memory and read by launch_decode;
+struct AttendRequest {
+  // [count] addresses in device memory, 16-byte aligned. The array itself is in host memory and read by launch_attend;
   // or, and for more than kInlineSequences, it is in device memory, and read by the kernel.
-  const DecodeSequence* const* sequences;
+  const DeviceSequence* const* sequences;
   bool listed_on_device;
   int count;            // at most shape.sequences
   const void* queries;  // [count][kv_heads * group][head_dim], device memory, 16-byte aligned
   void* outputs;        // the same; zeros for sequences without tokens
-  NumberType type;      // of queries and outputs
+  ElementType type;     // of queries and outputs
   float softmax_scale;
   const PageKind* formats;  // on the host: what page references name
   int format_count;         // 1..kMaxPageFormats
   void* workspace;          // 256-byte aligned
-  // For tables of more than kNearVectors vectors: pattern_room_bytes(plan, pattern_vectors) bytes, 256-byte aligned, of
+  // For tables of more than kNearVectors vectors: vector_room_bytes(plan, room_vectors) bytes, 256-byte aligned, of
   // any content. Outputs of sequences whose tables have outgrown it are not numbers.
-  void* pattern_room = nullptr;
-  int pattern_vectors = 0;  // that it has room for, a multiple of kTileSize
+  void* vector_room = nullptr;
+  int room_vectors = 0;  // that it has room for, a multiple of kTileSize
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
-cudaError_t plan_decode(const DecodeShape& shape, DecodePlan* plan);
-cudaError_t clear_workspace(const DecodePlan& plan, void* workspace, cudaStream_t stream);
-size_t pattern_room_bytes(const DecodePlan& plan, int vectors);
-cudaError_t launch_decode(const DecodePlan& plan, const DecodeRequest& request, cudaStream_t stream);
+cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan);
+cudaError_t clear_workspace(const AttendPlan& plan, void* workspace, cudaStream_t stream);
+size_t vector_room_bytes(const AttendPlan& plan, int vectors);
+cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

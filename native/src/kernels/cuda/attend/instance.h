@@ -8,19 +8,19 @@
 namespace kvasir::cuda {
 
 // One head dim and number of query heads (4 * tiles) of a segment.
-struct DecodeInstance {
+struct AttendInstance {
   int max_consumers;
   int partial_floats;
   // Shared memory of a block.
-  int (*shared_bytes)(int consumers, int slots, int cached, const DecodeShape& shape);
+  int (*shared_bytes)(int consumers, int slots, int cached, const AttendShape& shape);
   // Lets blocks have that much, and says whether launches may overlap.
   cudaError_t (*prepare)(int shared_bytes, bool* overlaps);
   // overlaps: may start before the grids before it have ended; the kernel waits for them. Code for sm_90 and up can.
-  cudaError_t (*launch)(const DecodeParams& params, int blocks, int shared_bytes, bool overlaps, cudaStream_t stream);
+  cudaError_t (*launch)(const AttendParams& params, int blocks, int shared_bytes, bool overlaps, cudaStream_t stream);
   // Fills params.room.terms, before the former.
-  cudaError_t (*launch_terms)(const DecodeParams& params, bool overlaps, cudaStream_t stream);
+  cudaError_t (*launch_terms)(const AttendParams& params, bool overlaps, cudaStream_t stream);
 };
 
-extern const DecodeInstance decode_64_4, decode_64_8, decode_96_4, decode_128_4, decode_128_8, decode_256_4;
+extern const AttendInstance attend_64_4, attend_64_8, attend_96_4, attend_128_4, attend_128_8, attend_256_4;
 
 }  // namespace kvasir::cuda

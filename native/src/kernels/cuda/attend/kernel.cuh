@@ -1,4 +1,4 @@
-// Decode attention in one launch: scores, softmax and outputs of one query token a sequence, on packed pages.
+// Attention in one launch: scores, softmax and outputs of one query token a sequence, on packed pages.
 //
 // A block is one producer warp and several consumer warps. Each consumer owns a ring that the producer fills, and
 // computes a contiguous piece of the line of units (work.cuh) on its own; then the block merges, then the blocks.
@@ -18,7 +18,7 @@ template <int D, int kTiles>
 constexpr int kMaxConsumers = (D * kTiles <= 128) ? 15 : 11;
 
 template <int D, int kTiles>
-__device__ __forceinline__ void write_outputs(const DecodeParams& params, int segment, int lane,
+__device__ __forceinline__ void write_outputs(const AttendParams& params, int segment, int lane,
                                               const SoftmaxState<D, kTiles>& state) {
   const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);
 #pragma unroll
@@ -36,11 +36,11 @@ __device__ __forceinline__ void write_outputs(const DecodeParams& params, int se
 
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
 template <bool kAllKinds, int D, int kTiles>
-__device__ __forceinline__ void consume(const DecodeParams& params, const Work& work, const RingPlace<D>& rings,
-                                        const PartialPlace<D, kTiles>& place, PatternScratch<kTiles>* scratch,
+__device__ __forceinline__ void consume(const AttendParams& params, const Work& work, const RingPlace<D>& rings,
+                                        const PartialPlace<D, kTiles>& place, LabelScratch<kTiles>* scratch,
                                         UnitRange range, int warp, int lane) {
   Reader<D> reader(rings, warp, lane);
-  const PatternPlace<D, kTiles> patterns = {scratch + (params.patterns ? warp : 0)};
+  const LabelPlace<D, kTiles> vectors = {scratch + (params.labels ? warp : 0)};
   Query<D, kTiles> query;
   SoftmaxState<D, kTiles> state;
   const Position start = work.locate(range.begin);
@@ -50,7 +50,7 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (wanted != segment) {
       load_query(params, wanted, lane, query);
       state.clear();
-      if (kAllKinds && params.patterns) patterns.begin(params, work, wanted, lane, query);
+      if (kAllKinds && params.labels) vectors.begin(params, work, wanted, lane, query);
       segment = wanted;
     }
     reader.acquire();
@@ -62,11 +62,11 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
     if (tag.has(Tag::kRows)) {
       row_step(reader, tag, lane, query, state);
     } else {
-      page_step<kAllKinds>(reader, tag, lane, query, patterns, state);
+      page_step<kAllKinds>(reader, tag, lane, query, vectors, state);
     }
     if (!tag.has(Tag::kLast)) continue;
     state.complete();
-    if (kAllKinds && params.patterns) patterns.add_to_outputs(lane, state);
+    if (kAllKinds && params.labels) vectors.add_to_outputs(lane, state);
     if (tag.has(Tag::kComplete)) {
       write_outputs(params, segment, lane, state);
     } else {
@@ -79,32 +79,32 @@ __device__ __forceinline__ void consume(const DecodeParams& params, const Work& 
 // What comes after the rings in shared memory: partial states (PartialPlace::front), then this.
 template <int D, int kTiles>
 struct SharedTail {
-  PatternScratch<kTiles>* patterns;  // [consumers], where there are patterns
-  DecodeSequence* sequences;         // [cached]
+  LabelScratch<kTiles>* vectors;  // [consumers], where there are vectors
+  DeviceSequence* sequences;      // [cached]
   MergeList* merges;
   int* before;  // [sequences + 1]
 
-  static int bytes(int consumers, int cached, const DecodeShape& shape) {
+  static int bytes(int consumers, int cached, const AttendShape& shape) {
     return 4 * kPartialFloats<D, kTiles> * consumers +
-           static_cast<int>(sizeof(PatternScratch<kTiles>)) * (shape.patterns ? consumers : 0) +
-           static_cast<int>(sizeof(DecodeSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
+           static_cast<int>(sizeof(LabelScratch<kTiles>)) * (shape.labels ? consumers : 0) +
+           static_cast<int>(sizeof(DeviceSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
            4 * (shape.sequences + 1);
   }
-  __device__ SharedTail(uint8_t* first, int consumers, int cached, bool has_patterns)
-      : patterns(reinterpret_cast<PatternScratch<kTiles>*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
-        sequences(reinterpret_cast<DecodeSequence*>(patterns + (has_patterns ? consumers : 0))),
+  __device__ SharedTail(uint8_t* first, int consumers, int cached, bool has_labels)
+      : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
+        sequences(reinterpret_cast<DeviceSequence*>(vectors + (has_labels ? consumers : 0))),
         merges(reinterpret_cast<MergeList*>(sequences + cached)),
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
 
 template <int D, int kTiles, bool kAllKinds>
 __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
-    decode_kernel(const __grid_constant__ DecodeParams params) {
+    attend_kernel(const __grid_constant__ AttendParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int consumers = params.consumers;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RingPlace<D> place = {shared, consumers, params.slots};
-  const SharedTail<D, kTiles> tail(place.end(), consumers, params.cached, params.patterns);
+  const SharedTail<D, kTiles> tail(place.end(), consumers, params.cached, params.labels);
   const PartialPlace<D, kTiles> partials = {place, reinterpret_cast<float*>(place.end())};
   if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
     barrier_init(place.full(warp, lane), full_arrivals());
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume<kAllKinds>(params, work, place, partials, tail.patterns, shares.at(warp), warp, lane);
+    consume<kAllKinds>(params, work, place, partials, tail.vectors, shares.at(warp), warp, lane);
   }
   __syncthreads();
   BlockMerge<D, kTiles>(params, partials, tail.merges).run();

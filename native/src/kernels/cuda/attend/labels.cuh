@@ -1,12 +1,12 @@
-// What labels add to a page: patterns, the vectors that residuals were taken against.
+// What labels add to a page: vectors, the vectors that residuals were taken against.
 //
-// score of a token += <query, its pattern>: the products of a segment's queries with the first kNearVectors patterns
-// are computed once (begin) and looked up. output += sum over patterns of (weights of its tokens) * pattern: weights
+// score of a token += <query, its vector>: the products of a segment's queries with the first kNearVectors vectors
+// are computed once (begin) and looked up. output += sum over vectors of (weights of its tokens) * pattern: weights
 // are summed by label with byte products, labels turned to ones and zeros by comparing four at a time
-// (collect_weights), and multiplied with the patterns at the end of the segment (add_to_outputs).
+// (collect_weights), and multiplied with the vectors at the end of the segment (add_to_outputs).
 //
-// Where there are more patterns, products with all of them come from a launch before (label_terms.cuh) and are looked
-// up in PatternRoom, and sums of weights are kept there.
+// Where there are more vectors, products with all of them come from a launch before (label_terms.cuh) and are looked
+// up in VectorRoom, and sums of weights are kept there.
 //
 // A lane (g = lane / 4, h = lane % 4) holds heads h, h + 4, ... and vectors g and g + 8 of a tile, as mma has it.
 #pragma once
@@ -25,20 +25,20 @@ namespace kvasir::cuda {
 constexpr int kNearTiles = kNearVectors / kTileSize;
 
 // Patterns of one side of one kv head.
-struct PatternSide {
+struct LabelSide {
   const uint8_t* vectors;
   int fixed;
   int added;
   int first_page;
 
-  __device__ static PatternSide of(const PatternTable& table, int kv_head) {
+  __device__ static LabelSide of(const VectorTable& table, int kv_head) {
     return {table.vectors == nullptr ? nullptr : table.vectors + kv_head * table.head_stride, table.fixed, table.added,
             table.first_page};
   }
   __device__ __forceinline__ int count() const { return vectors == nullptr ? 0 : fixed + added; }
   __device__ __forceinline__ bool far() const { return count() > kNearVectors; }
   // Whether there are far ones and no place for them.
-  __device__ __forceinline__ bool outgrew(const PatternRoom& room) const { return far() && count() > room.vectors; }
+  __device__ __forceinline__ bool outgrew(const VectorRoom& room) const { return far() && count() > room.vectors; }
   // Vectors up to the newest that this page can refer to.
   __device__ __forceinline__ int known(int page) const { return fixed + min(max(page - first_page + 1, 0), added); }
   // Label l > fixed of this page means vector l + shift - 1.
@@ -46,7 +46,7 @@ struct PatternSide {
 };
 
 template <int kTiles>
-__device__ __forceinline__ float (*segment_terms(const PatternRoom& room, int segment))[4 * kTiles] {
+__device__ __forceinline__ float (*segment_terms(const VectorRoom& room, int segment))[4 * kTiles] {
   return reinterpret_cast<float(*)[4 * kTiles]>(room.terms) + static_cast<int64_t>(segment) * (room.vectors + 1);
 }
 
@@ -79,13 +79,13 @@ __device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int
 
 // In shared memory, one a warp.
 template <int kTiles>
-struct alignas(16) PatternScratch {
+struct alignas(16) LabelScratch {
   float terms[kNearVectors + 1][4 * kTiles];  // by vector + 1; 0 is "none"
   float sums[kTiles][2 * kNearTiles][32];     // weights of vectors g + 8i, each lane its own
   float reference[kTiles][32];                // the maximum that they are relative to
   uint8_t labels[kBothLabelBytes];
-  PatternSide keys, values;
-  // Of PatternRoom; null where there are no far vectors.
+  LabelSide keys, values;
+  // Of VectorRoom; null where there are no far vectors.
   const float (*all_terms)[4 * kTiles];  // by vector + 1
   float (*far_sums)[kTiles][2][32];      // by tile: weights of vectors g and g + 8
   int far_begin, far_end;                // tiles that have sums
@@ -93,20 +93,20 @@ struct alignas(16) PatternScratch {
 };
 
 template <int D, int kTiles>
-struct PatternPlace {
-  PatternScratch<kTiles>* scratch;
+struct LabelPlace {
+  LabelScratch<kTiles>* scratch;
 
   // At the start of a segment.
-  __device__ __forceinline__ void begin(const DecodeParams& params, const Work& work, int segment, int lane,
+  __device__ __forceinline__ void begin(const AttendParams& params, const Work& work, int segment, int lane,
                                         const Query<D, kTiles>& query) const {
     const int sequence = segment / work.heads;
     const int kv_head = (segment - sequence * work.heads) / params.row_blocks;
     __syncwarp();  // the segment before may still be read
     if (lane == 0) {
-      const DecodeSequence all = work.sequence(params, sequence);
-      scratch->keys = PatternSide::of(all.key_patterns, kv_head);
-      scratch->values = PatternSide::of(all.value_patterns, kv_head);
-      const PatternRoom& room = params.room;
+      const DeviceSequence all = work.sequence(params, sequence);
+      scratch->keys = LabelSide::of(all.key_vectors, kv_head);
+      scratch->values = LabelSide::of(all.value_vectors, kv_head);
+      const VectorRoom& room = params.room;
       const int64_t warp = static_cast<int64_t>(blockIdx.x) * params.consumers + threadIdx.x / 32;
       auto* const sums = reinterpret_cast<float(*)[kTiles][2][32]>(room.sums) + warp * (room.vectors / kTileSize);
       const bool outgrown = scratch->keys.outgrew(room) || scratch->values.outgrew(room);

@@ -50,7 +50,7 @@ struct MergeList {
 // The whole producer warp. A segment needs merging if the block begins inside it, or if a warp ends inside it: lane 0
 // looks at the block's first unit, lane w + 1 at the last unit of warp w.
 template <int kTiles>
-__device__ inline void plan_merges(const DecodeParams& params, const Work& work, const Pieces& blocks,
+__device__ inline void plan_merges(const AttendParams& params, const Work& work, const Pieces& blocks,
                                    const Pieces& warps, int warp_count, int lane, MergeList* list) {
   const UnitRange ours = blocks.at(blockIdx.x);
   const bool looks = lane <= warp_count;
@@ -96,7 +96,7 @@ constexpr float kNothing = -1e38f;  // below any maximum; finite, so that differ
 // This runs once or twice a launch, when instructions come from far away and every dependent load is waited for: loads
 // are issued together, kAtOnce parts of them.
 template <int D, int kWidth, int kAtOnce, class PartialAt>
-__device__ __forceinline__ void merge_partials(const DecodeParams& params, SegmentHeads heads, int parts,
+__device__ __forceinline__ void merge_partials(const AttendParams& params, SegmentHeads heads, int parts,
                                                PartialAt partial, float* merged) {
   constexpr int kHead = kPartialHead<D>;
   constexpr int kTasks = D / 32 / kWidth;  // of a head
@@ -153,7 +153,7 @@ __device__ __forceinline__ void merge_partials(const DecodeParams& params, Segme
 template <int D, int kTiles>
 class BlockMerge {
  public:
-  __device__ BlockMerge(const DecodeParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
+  __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
       : params_(params), place_(place), list_(*list) {}
 
   // All threads, after a barrier.
@@ -206,7 +206,7 @@ class BlockMerge {
     return params_.block_partials + static_cast<int64_t>(2 * block + which) * kFloats;
   }
 
-  const DecodeParams& params_;
+  const AttendParams& params_;
   const PartialPlace<D, kTiles> place_;
   MergeList& list_;
 };

@@ -18,7 +18,7 @@ struct SegmentHeads {
   int count;      // 1..4 * kTiles
 
   template <int kTiles>
-  __device__ static SegmentHeads of(const DecodeParams& params, int segment) {
+  __device__ static SegmentHeads of(const AttendParams& params, int segment) {
     const int kv_row = params.row_blocks == 1 ? segment : segment / params.row_blocks;  // sequence * kv heads + kv head
     const int first = (segment - kv_row * params.row_blocks) * 4 * kTiles;
     return {static_cast<int64_t>(kv_row) * params.group + first, min(params.group - first, 4 * kTiles)};

@@ -13,7 +13,7 @@ namespace kvasir::cuda {
 template <int D>
 class ChunkCursor {
  public:
-  __device__ ChunkCursor(const DecodeParams& params, const Work& work, UnitRange range)
+  __device__ ChunkCursor(const AttendParams& params, const Work& work, UnitRange range)
       : params_(params), work_(work), unit_(range.begin), first_(range.begin), end_(range.end) {
     if (done()) return;
     position_ = work_.locate(unit_);
@@ -87,7 +87,7 @@ class ChunkCursor {
       source_ = reinterpret_cast<const uint8_t*>(reference_ / kMaxPageFormats * kMaxPageFormats) +
                 static_cast<int64_t>(kv_head) * format.head_bytes;
       tag_.kind = format.kind | flags;
-      tag_.visible = (page == 0 ? sequence_.hidden_tokens : 0) | kTokensPerPage << 16;
+      tag_.visible = (page == 0 ? sequence_.hidden_tokens : 0) | kPageTokens << 16;
       tag_.page = page;
       key_parts_ = kSpans > 1 && tag_.has(Tag::kTokenKeys) ? kSpans : 1;
       parts_ = key_parts_ + kSpans;
@@ -132,13 +132,13 @@ class ChunkCursor {
     }
   }
 
-  const DecodeParams& params_;
+  const AttendParams& params_;
   const Work work_;
   int unit_;
   const int first_;
   const int end_;
   Position position_ = {};
-  DecodeSequence sequence_ = {};
+  DeviceSequence sequence_ = {};
   int sink_tiles_ = 0;
   uint64_t reference_ = 0;
 
@@ -159,7 +159,7 @@ __device__ __forceinline__ int full_arrivals() { return kBulkCopies ? 1 : 33; }
 
 // The whole producer warp. `range` is what the warp of ring `lane` computes, empty where there is none.
 template <int D>
-__device__ __forceinline__ void produce(const DecodeParams& params, const Work& work, const RingPlace<D>& place,
+__device__ __forceinline__ void produce(const AttendParams& params, const Work& work, const RingPlace<D>& place,
                                         UnitRange range, int lane) {
   ChunkCursor<D> cursor(params, work, range);
   const CachePolicy policy = evict_first();

@@ -16,7 +16,7 @@ struct Query {
 };
 
 template <int D, int kTiles>
-__device__ __forceinline__ void load_query(const DecodeParams& params, int segment, int lane, Query<D, kTiles>& query) {
+__device__ __forceinline__ void load_query(const AttendParams& params, int segment, int lane, Query<D, kTiles>& query) {
   const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {

@@ -14,9 +14,8 @@ namespace kvasir::cuda {
 
 // Groups, and the parameters of as many parts as may join.
 template <int D>
-constexpr int kSlotBytes = kChunkGroups* kGroupBytes + 4 * 2 * (D > kTokensPerPage ? D : kTokensPerPage);
-static_assert(kValueSpan == kTokensPerPage,
-              "parameters of all parts of a side: one a channel, or one a token and span");
+constexpr int kSlotBytes = kChunkGroups* kGroupBytes + 4 * 2 * (D > kPageTokens ? D : kPageTokens);
+static_assert(kValueSpan == kPageTokens, "parameters of all parts of a side: one a channel, or one a token and span");
 
 // Addresses of a ring's parts. `first` is the start of shared memory, 128-byte aligned.
 template <int D>

@@ -44,7 +44,7 @@ __device__ __forceinline__ void token_scores(Reader<D>& reader, const Query<D, k
       for (int n = 0; n < kTiles; ++n) scores[n][4 * i + j] = __uint_as_float(words[j]);
     }
   }
-  reader.skip_parameters(4 * kTokensPerPage);
+  reader.skip_parameters(4 * kPageTokens);
   uint32_t fragments[kTiles][kChannels / 16];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
@@ -181,11 +181,11 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
 // keys per token and no codes of 16 bits: code for them costs other pages a few percent, though it is not executed.
 template <bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
-                                          const PatternPlace<D, kTiles>& patterns, SoftmaxState<D, kTiles>& state) {
+                                          const LabelPlace<D, kTiles>& vectors, SoftmaxState<D, kTiles>& state) {
   float scores[kTiles][16];
   uint32_t join = Tag::kJoin;
   const bool labels = kAllKinds && tag.has(Tag::kLabels), token_keys = kAllKinds && tag.has(Tag::kTokenKeys);
-  if (labels) patterns.take_labels(reader, lane);
+  if (labels) vectors.take_labels(reader, lane);
   if (!token_keys) {
     page_scores<kAllKinds>(reader, tag.key_bits(), query, scores);
   } else {
@@ -202,7 +202,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  if (labels) patterns.add_to_scores(tag.page, lane, scores);
+  if (labels) vectors.add_to_scores(tag.page, lane, scores);
   if (tag.begin() > 0) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -213,7 +213,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
     }
   }
   const Joining<kTiles> joining = softmax_step(scores, state);
-  if (labels) patterns.collect_weights(tag.page, lane, scores, joining, state);
+  if (labels) vectors.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
   page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
   if constexpr (D > kValueSpan) {

@@ -1,4 +1,4 @@
-// Plain data that decode attention reads in device memory or takes as kernel parameters.
+// Plain data that attention reads in device memory or takes as kernel parameters.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace kvasir::cuda {
 
-// Float16 rows of one sequence (sinks, or the window): row tiles of layout/fragments.h, `head_stride` bytes from one kv head's
-// tiles to the next one's. Rows begin .. end - 1 are visible; tile t holds rows 16t .. 16t + 15.
+// Float16 rows of one sequence (sinks, or the window): row tiles of layout/fragments.h, `head_stride` bytes from one kv
+// head's tiles to the next one's. Rows begin .. end - 1 are visible; tile t holds rows 16t .. 16t + 15.
 struct RowSpan {
   const uint8_t* tiles;
   int64_t head_stride;
@@ -18,7 +18,7 @@ struct RowSpan {
 
 // The vectors that labels of one side refer to (docs/format.md, "Side table"), as layout/labels.h lays them out. Page
 // p of the sequence sees the `fixed` mined vectors and the newest of those that pages first_page .. p have added.
-struct PatternTable {
+struct VectorTable {
   const uint8_t* vectors;  // of kv head 0; null where there are none
   int64_t head_stride;     // bytes from one kv head's vectors to the next one's
   int32_t fixed;           // mined vectors, 0..255
@@ -29,16 +29,16 @@ struct PatternTable {
 
 // One sequence of a batch: what changes from step to step. A launch is given addresses of these in device memory, and
 // reads them when it runs.
-struct DecodeSequence {
+struct DeviceSequence {
   const uint64_t* pages;  // in device memory: page_reference of each page
   int32_t page_count;
   int32_t hidden_tokens;  // of the first page that a sliding window has left behind, 0..127
   RowSpan sinks;
   RowSpan window;
-  PatternTable key_patterns;  // these two for pages with labels
-  PatternTable value_patterns;
+  VectorTable key_vectors;  // these two for pages with labels
+  VectorTable value_vectors;
 };
-static_assert(sizeof(DecodeSequence) == 128, "read as eight vectors");
+static_assert(sizeof(DeviceSequence) == 128, "read as eight vectors");
 
 // Pages are head blocks, one after the other, and start at multiples of 128 bytes: the low bits say which of the
 // launch's formats the page has.
@@ -64,15 +64,13 @@ struct PageEntry {
   int16_t key_groups, value_groups;
 };
 
-struct DecodeShape {
+struct AttendShape {
   int head_dim;  // head_dim_supported
   int kv_heads;
   int group;      // query heads of a kv head: any number; more than 8 (4 at head dims 96 and 256) read the pages again
   int sequences;  // most that a launch will have, 1..4096
-  bool patterns = false;  // pages may have labels; takes shared memory
+  bool labels = false;  // pages may have labels; takes shared memory
 };
-
-enum class NumberType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
 
 // Addresses of sequences that kernel parameters have room for.
 constexpr int kInlineSequences = 64;
@@ -80,34 +78,34 @@ constexpr int kInlineSequences = 64;
 // What a launch keeps in device memory where tables have more than kNearVectors vectors: products of all queries with
 // all key vectors, and for each warp the weights that it has found for value vectors.
 constexpr int kNearVectors = 64;
-struct PatternRoom {
+struct VectorRoom {
   float* terms;  // [sequences][kv_heads * row_blocks][vectors + 1][query heads of a segment], by vector + 1; 0 is none
   float* sums;   // [blocks * consumers][vectors][query heads of a segment], as labels.cuh arranges them
   int vectors;   // of a table at most; a multiple of kTileSize
 };
 
 // The launch's view of everything.
-struct DecodeParams {
-  const DecodeSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
-  const DecodeSequence* const* listed_sequences;             // in device memory
+struct AttendParams {
+  const DeviceSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
+  const DeviceSequence* const* listed_sequences;             // in device memory
   const void* queries;                                       // [sequences][kv_heads * group][head_dim]
   void* outputs;                                             // the same shape
   float* block_partials;                                     // [blocks][2] partial states
   uint32_t* arrivals;                                        // [segments], 0 between launches
   int count;                                                 // sequences
   int kv_heads;
-  int group;        // query heads of a kv head
-  int row_blocks;   // a segment takes 4 or 8 of them
-  int consumers;    // warps that compute
-  int slots;        // of each ring
-  int cached;       // sequences that are kept in shared memory
-  int short_units;  // units of a block that count as little to do
-  bool patterns;    // some pages have labels
-  bool plain;       // no page has labels, keys per token or codes of 16 bits
-  NumberType type;  // of queries and outputs
-  float scale;      // of scores, times log2(e)
+  int group;         // query heads of a kv head
+  int row_blocks;    // a segment takes 4 or 8 of them
+  int consumers;     // warps that compute
+  int slots;         // of each ring
+  int cached;        // sequences that are kept in shared memory
+  int short_units;   // units of a block that count as little to do
+  bool labels;       // some pages have labels
+  bool plain;        // no page has labels, keys per token or codes of 16 bits
+  ElementType type;  // of queries and outputs
+  float scale;       // of scores, times log2(e)
   PageEntry formats[kMaxPageFormats];
-  PatternRoom room;
+  VectorRoom room;
 };
 
 }  // namespace kvasir::cuda

@@ -14,11 +14,11 @@ __device__ __forceinline__ int row_tiles(const RowSpan& span) {
   return span.end > span.begin ? (span.end - 1) / kTileSize - span.begin / kTileSize + 1 : 0;
 }
 
-__device__ __forceinline__ int units_of(const DecodeSequence& sequence) {
+__device__ __forceinline__ int units_of(const DeviceSequence& sequence) {
   return row_tiles(sequence.sinks) + sequence.page_count + row_tiles(sequence.window);
 }
 
-__device__ __forceinline__ const DecodeSequence& sequence_at(const DecodeParams& params, int i) {
+__device__ __forceinline__ const DeviceSequence& sequence_at(const AttendParams& params, int i) {
   return *(params.listed_sequences != nullptr ? params.listed_sequences[i] : params.inline_sequences[i]);
 }
 
@@ -75,11 +75,11 @@ struct Position {
 
 struct Work {
   const int* before;                // [count + 1] in shared memory: units of one head of all sequences before this one
-  const DecodeSequence* sequences;  // the first params.cached of them, in shared memory
+  const DeviceSequence* sequences;  // the first params.cached of them, in shared memory
   int count;
   int heads;
 
-  __device__ DecodeSequence sequence(const DecodeParams& params, int i) const {
+  __device__ DeviceSequence sequence(const AttendParams& params, int i) const {
     return i < params.cached ? sequences[i] : sequence_at(params, i);
   }
   __device__ int total() const { return heads * before[count]; }
@@ -128,9 +128,9 @@ struct BlockDivision {
 
 // Fills before[0..count] and sequences[0..params.cached - 1], and says whether all sequences have as many units as each
 // other. All threads of the block; ends with a barrier.
-__device__ inline bool count_units(const DecodeParams& params, int* before, DecodeSequence* sequences) {
+__device__ inline bool count_units(const AttendParams& params, int* before, DeviceSequence* sequences) {
   for (int i = threadIdx.x; i < params.count; i += blockDim.x) {
-    const DecodeSequence sequence = sequence_at(params, i);
+    const DeviceSequence sequence = sequence_at(params, i);
     before[i + 1] = units_of(sequence);
     if (i < params.cached) sequences[i] = sequence;
   }

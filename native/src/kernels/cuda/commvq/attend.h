@@ -1,4 +1,4 @@
-// Decode attention over CommVQ's pages on the device: the launch API.
+// Attention over CommVQ's pages on the device: the launch API.
 //
 //   KeyTableLayout tables;
 //   plan_key_tables(key_model, KeyPrecision::kExact, &tables);      // tables.h: pack and upload them
@@ -57,7 +57,7 @@ struct CommVqRequest {
   int count;                        // at most shape.sequences
   const void* queries;              // [count][kv_heads * group][head_dim] after RoPE, device memory, 16-byte aligned
   void* outputs;                    // the same; zeros for sequences without tokens
-  NumberType type;                  // of queries and outputs
+  ElementType type;                 // of queries and outputs
   float softmax_scale;
   const uint8_t* key_tables;     // as pack_key_tables writes them
   const uint16_t* value_tables;  // float16 [kv_heads][codes][head_dim]

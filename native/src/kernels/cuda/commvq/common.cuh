@@ -28,10 +28,10 @@ __device__ __forceinline__ int64_t shift_of(const CommVqSequence& sequence, int6
   return offset;
 }
 
-__device__ __forceinline__ float load_number(const void* numbers, NumberType type, int64_t index) {
-  if (type == NumberType::kFloat32) return static_cast<const float*>(numbers)[index];
+__device__ __forceinline__ float load_number(const void* numbers, ElementType type, int64_t index) {
+  if (type == ElementType::kFloat32) return static_cast<const float*>(numbers)[index];
   const uint32_t half = static_cast<const uint16_t*>(numbers)[index];
-  return type == NumberType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
+  return type == ElementType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
 }
 
 // The channels of a RoPE pair.

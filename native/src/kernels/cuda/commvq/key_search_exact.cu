@@ -25,7 +25,7 @@ namespace {
 constexpr int kTokens = 32;  // of a block: a lane each
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kTilesPerPage = kTokensPerPage / kTokens;
+constexpr int kTilesPerPage = kPageTokens / kTokens;
 // Strides in shared memory, so that the lanes of a fragment meet different banks.
 constexpr int kRestStride = kTokens + 4;
 constexpr int kProductStride = kTokens + 8;
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(256) norms(const __grid_constant__ PageList<ui
                                              const __grid_constant__ KeySearch search, StagedTokens tokens) {
   const int lane = static_cast<int>(threadIdx.x) % 32, token = static_cast<int>(blockIdx.y * 8 + threadIdx.x / 32);
   uint8_t* const part = parts.pages[blockIdx.x];
-  const double square = mean_square(tokens, static_cast<int64_t>(blockIdx.x) * kTokensPerPage + token, lane);
+  const double square = mean_square(tokens, static_cast<int64_t>(blockIdx.x) * kPageTokens + token, lane);
   if (lane == 0) reinterpret_cast<uint16_t*>(part)[token] = float_to_half(static_cast<float>(sqrt(square)));
   const size_t end = search.page.head_offset(search.page.kv_heads) + threadIdx.x;
   if (blockIdx.y == 0 && end < search.page.bytes()) part[end] = 0;
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
 
   if (pass == 0) {
     // Planar, and divided by the token's norm.
-    const int token = page * kTokensPerPage + tile * kTokens + lane;
+    const int token = page * kPageTokens + tile * kTokens + lane;
     const float norm = half_at(reinterpret_cast<const uint16_t*>(part) + tile * kTokens + lane);
     const float divisor = norm == 0.0f ? 1.0f : norm;
     const auto* from = reinterpret_cast<const uint4*>(params.tokens.rows + head * params.tokens.head_elements +
@@ -471,7 +471,7 @@ Instance instance_for(const KeySearch& search) {
 int passes_of(const KeySearch& search) { return search.page.stages > 1 ? search.refinements : 0; }
 
 size_t rest_bytes(const KeySearch& search) {
-  return passes_of(search) == 0 ? 0 : sizeof(float) * kTokensPerPage * search.page.kv_heads * search.head_dim;
+  return passes_of(search) == 0 ? 0 : sizeof(float) * kPageTokens * search.page.kv_heads * search.head_dim;
 }
 
 size_t page_scratch(const KeySearch& search) {
@@ -514,7 +514,7 @@ cudaError_t seal_commvq_keys(const KeySearch& search, const CommVqSealRequest& r
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     Params params = {};
     params.search = search;
-    params.tokens = {request.staging.sides[0] + first * kTokensPerPage * search.head_dim,
+    params.tokens = {request.staging.sides[0] + first * kPageTokens * search.head_dim,
                      request.staging.rows * search.head_dim, heads, search.head_dim};
     params.rest = static_cast<float*>(request.scratch);
     params.changed = reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(request.scratch) + count * rest_bytes(search));
@@ -523,7 +523,7 @@ cudaError_t seal_commvq_keys(const KeySearch& search, const CommVqSealRequest& r
       const cudaError_t cleared = cudaMemsetAsync(params.changed, 0, bytes, stream);
       if (cleared != cudaSuccess) return cleared;
     }
-    norms<<<dim3(count, kTokensPerPage / 8), 256, 0, stream>>>(list, search, params.tokens);
+    norms<<<dim3(count, kPageTokens / 8), 256, 0, stream>>>(list, search, params.tokens);
     for (int pass = 0; pass <= passes; ++pass) {
       instance.kernel<<<dim3(count * kTilesPerPage, heads), kThreads, instance.shared_bytes, stream>>>(
           list, params, pass, pass == passes);

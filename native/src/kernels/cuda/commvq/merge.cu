@@ -1,4 +1,4 @@
-// The end of CommVQ's decode attention: parts of a sequence are merged, and their sums multiplied by the codebook.
+// The end of CommVQ's attention: parts of a sequence are merged, and their sums multiplied by the codebook.
 //
 // A block takes 128 rows of the codebook for four query heads of a kv head. The last of a kv head's blocks adds up what
 // they all left, in the order of the rows, and the float16 rows of sinks and window.

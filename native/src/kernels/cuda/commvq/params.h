@@ -1,4 +1,4 @@
-// What the kernels of CommVQ's decode attention take, and sizes that they and their launcher agree on.
+// What the kernels of CommVQ's attention take, and sizes that they and their launcher agree on.
 #pragma once
 
 #include "kernels/cuda/commvq/attend.h"
@@ -19,7 +19,7 @@ constexpr int kBlockHeads = 32;  // query heads
 constexpr int kMaxSplits = 128;  // of a sequence
 // Merging: rows of the codebook of a block.
 constexpr int kMergeCodes = 128;
-constexpr int kTilesPerPage = kTokensPerPage / kTileSize;
+constexpr int kTilesPerPage = kPageTokens / kTileSize;
 
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
 constexpr int score_shared_bytes(const KeyTableLayout& layout) {
@@ -65,14 +65,14 @@ struct CommVqParams {
   bool overlaps;    // whether kernels begin while those before them end
   bool few_merges;  // whether each block of the third kernel has a processor to itself
   bool neighbours;
-  NumberType type;
+  ElementType type;
   float scale;  // of scores, times log2(e)
 
   KVASIR_HOST_DEVICE int query_heads() const { return tables.kv_heads * group; }
   KVASIR_HOST_DEVICE int key_stage_bytes() const { return 32 * tables.index_bits; }
   KVASIR_HOST_DEVICE int64_t key_head_bytes() const { return int64_t{tables.stages} * key_stage_bytes(); }
   KVASIR_HOST_DEVICE int64_t value_offset() const {
-    return (2 * kTokensPerPage + tables.kv_heads * key_head_bytes() + 63) / 64 * 64;
+    return (2 * kPageTokens + tables.kv_heads * key_head_bytes() + 63) / 64 * 64;
   }
 };
 

@@ -251,7 +251,7 @@ class PlaneScoreWarp {
     const int token = g_ + h_ / 2 * 8;
     const auto* norms = reinterpret_cast<const uint16_t*>(place.page) + place.tile * kTileSize;
     const uint16_t half_norm = __ldg(norms + token);
-    const int64_t number = page_token_ + int64_t{place.number} * kTokensPerPage + place.tile * kTileSize;
+    const int64_t number = page_token_ + int64_t{place.number} * kPageTokens + place.tile * kTileSize;
     int64_t position = shifted_ ? number + shift_of(*sequence_, number) : number;
     float2 scores;
     // Where shifts begin inside the tile, tokens after them are computed again.
@@ -278,7 +278,7 @@ class PlaneScoreWarp {
   __device__ __forceinline__ static int last_codes(int rounds) { return (rounds | 1) * kRoundPlanes * 4; }
 
   __device__ __forceinline__ static int codes_offset(const CommVqParams& params, int kv_head, int stage) {
-    return 2 * kTokensPerPage + static_cast<int>(kv_head * params.key_head_bytes()) + stage * params.key_stage_bytes();
+    return 2 * kPageTokens + static_cast<int>(kv_head * params.key_head_bytes()) + stage * params.key_stage_bytes();
   }
 
   // Like load_shared it stays where it is written: a conversion right after the load would wait for it there.

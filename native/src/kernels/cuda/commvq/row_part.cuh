@@ -1,4 +1,4 @@
-// Attention on the float16 rows of sinks and window, for the second kernel of CommVQ's decode attention.
+// Attention on the float16 rows of sinks and window, for the second kernel of CommVQ's attention.
 #pragma once
 
 #include "kernels/cuda/commvq/common.cuh"

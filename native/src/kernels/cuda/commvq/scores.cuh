@@ -175,7 +175,7 @@ class ScoreWarp {
       // Lanes 0 and 1 of four have the scores of token g, lanes 2 and 3 those of token g + 8.
       const int token = lane_ / 4 + (lane_ % 4 >= 2 ? 8 : 0);
       const float norm = halves_to_floats(norms[token]).x;
-      const int64_t number = page_token_ + int64_t{page_number} * kTokensPerPage + page_tile * kTileSize;
+      const int64_t number = page_token_ + int64_t{page_number} * kPageTokens + page_tile * kTileSize;
       float2 scores = multiply(keys, number);
       if (shifted_) rest_of_shifts(keys, number, token, scores);
       store(tile, token, norm, scores);
@@ -188,7 +188,7 @@ class ScoreWarp {
     return i / kChunkPairs * 4 * kChunkPairs + lane_ % 4 * kChunkPairs + i % kChunkPairs;
   }
   __device__ __forceinline__ const uint8_t* codes_of(const TileCursor& cursor) const {
-    return cursor.data + 2 * kTokensPerPage + kv_head_ * params_.key_head_bytes() +
+    return cursor.data + 2 * kPageTokens + kv_head_ * params_.key_head_bytes() +
            first_stage_ * params_.key_stage_bytes();
   }
   // The query head of this lane's column of B: columns 0..3 are the heads at token 0, columns 4..7 at token 8.

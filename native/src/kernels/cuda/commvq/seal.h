@@ -29,7 +29,7 @@ struct CommVqSealRequest {
   int64_t page_count;
   void* scratch;  // 256-byte aligned
 
-  bool has_rows() const { return page_count >= 0 && page_count * kTokensPerPage <= staging.rows; }
+  bool has_rows() const { return page_count >= 0 && page_count * kPageTokens <= staging.rows; }
 };
 
 // What the search for keys reads. Tables are those of commvq::KeyModel, in device memory.

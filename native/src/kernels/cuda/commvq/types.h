@@ -1,4 +1,4 @@
-// Plain data that CommVQ's decode attention reads in device memory.
+// Plain data that CommVQ's attention reads in device memory.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct TokenShift {
 // One sequence of a batch. An array of these in device memory is what changes from step to step.
 //
 // A page is the canonical blob of docs/format.md: the key part of all kv heads, then the value part; it starts at a
-// multiple of 64 bytes. Row tiles are those of layout/fragments.h; their keys are before RoPE, like those of the pages. Token
-// numbers count from the beginning of the sequence; before the first shift a token's position is its number.
+// multiple of 64 bytes. Row tiles are those of layout/fragments.h; their keys are before RoPE, like those of the pages.
+// Token numbers count from the beginning of the sequence; before the first shift a token's position is its number.
 struct CommVqSequence {
   const uint8_t* const* pages;  // [page_count], in device memory
   int32_t page_count;

@@ -55,8 +55,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   square = sum_over_warp(square);
   if (lane != 0) return;
   const double gain = square > 0.0 ? product / square : 0.0;
-  auto* const gains = reinterpret_cast<uint16_t*>(parts.pages[token / kTokensPerPage]);
-  gains[token % kTokensPerPage] = float_to_half(static_cast<float>(fmin(fmax(gain, -65504.0), 65504.0)));
+  auto* const gains = reinterpret_cast<uint16_t*>(parts.pages[token / kPageTokens]);
+  gains[token % kPageTokens] = float_to_half(static_cast<float>(fmin(fmax(gain, -65504.0), 65504.0)));
 }
 
 // A warp turns 32 codes of 32 tokens round. A lane reads the token whose bit the plane has in its place.
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(32)
     if (lane == i) turned = column;
   }
   const int code = 32 * word + lane;
-  const CodePlane plane = {1, 0, kTokensPerPage, codes};
+  const CodePlane plane = {1, 0, kPageTokens, codes};
   if (code >= codes) return;
   uint8_t* const out = parts.pages[page] + commvq::kScaleBytes + plane.byte_of(32 * span, code);
   *reinterpret_cast<uint32_t*>(out) = turned;
@@ -150,20 +150,20 @@ cudaError_t value_gram(const ValueSearch& search, float* gram, cudaStream_t stre
 }
 
 size_t value_scratch_bytes(const ValueSearch& search, int64_t page_count) {
-  const size_t page_bytes = kTokensPerPage * token_scratch(search);
+  const size_t page_bytes = kPageTokens * token_scratch(search);
   return page_bytes * static_cast<size_t>(pages_at_once(page_bytes, page_count));
 }
 
 cudaError_t seal_commvq_values(const ValueSearch& search, const CommVqSealRequest& request, cudaStream_t stream) {
   if (!supported(search) || !request.has_rows()) return cudaErrorInvalidValue;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
-    const int64_t tokens = int64_t{count} * kTokensPerPage;
-    const StagedTokens staged = {request.staging.sides[1] + first * kTokensPerPage * search.head_dim,
+    const int64_t tokens = int64_t{count} * kPageTokens;
+    const StagedTokens staged = {request.staging.sides[1] + first * kPageTokens * search.head_dim,
                                  request.staging.rows * search.head_dim, search.kv_heads, search.head_dim};
     return seal(search, list, staged, tokens, scratch_at(search, tokens, request.scratch), stream);
   };
   return for_page_lists(request.parts, request.page_count, launch,
-                        pages_at_once(kTokensPerPage * token_scratch(search), request.page_count));
+                        pages_at_once(kPageTokens * token_scratch(search), request.page_count));
 }
 
 }  // namespace kvasir::cuda

@@ -226,7 +226,7 @@ constexpr int kFlipsPerBit = 4;
 }  // namespace
 
 cudaError_t decide_bits(const ValueSearch& search, int64_t tokens, const ValueScratch& scratch, cudaStream_t stream) {
-  static_assert(kTokensPerPage % kTokens == 0, "tokens are those of whole pages");
+  static_assert(kPageTokens % kTokens == 0, "tokens are those of whole pages");
   const auto blocks = static_cast<unsigned>(tokens / kTokens);
   if (search.page.codes <= kFour * kThreads) {
     decide<true><<<blocks, kThreads, 0, stream>>>(search, scratch);

@@ -1,4 +1,4 @@
-// Weights times bits: the second kernel of CommVQ's decode attention.
+// Weights times bits: the second kernel of CommVQ's attention.
 //
 // The value of a token is gain * (s C) with one bit in s for each row of C, the same bits for all heads. So what a part
 // of a sequence adds up is, for each query head and each row n of C, the sum of weight * gain over the tokens whose bit
@@ -116,7 +116,7 @@ class PageCopies {
         far_(kTileStep * params.query_heads() * kTileBytes),
         scores_(reinterpret_cast<const uint8_t*>(scores) +
                 (int64_t{next_} * kTilesPerPage + tile()) * params.query_heads() * kTileBytes + 16 * chunk()),
-        bits_(2 * kTokensPerPage + 16 * (first_code + thread())),
+        bits_(2 * kPageTokens + 16 * (first_code + thread())),
         head_exists_(chunk() < (params.query_heads() - first_head) * (kTileBytes / 16)),
         codes_(params.codes - first_code - thread()) {}
 
@@ -137,7 +137,7 @@ class PageCopies {
       for (int i = 0; i < kBlockCodes; i += kWeightThreads) {
         if (i < codes_) copy16(shared_address(bits.rows) + 16 * (i + thread()), values + bits_ + 16 * i);
       }
-      if (thread() < 2 * kTokensPerPage / 16) {
+      if (thread() < 2 * kPageTokens / 16) {
         copy16(shared_address(scores.gains) + 16 * thread(), values + 16 * thread());
       }
     }

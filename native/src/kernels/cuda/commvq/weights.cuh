@@ -18,7 +18,7 @@
 namespace kvasir::cuda {
 
 // Of a page of 128 tokens and a block of 32 query heads.
-constexpr int kPageSteps = kTokensPerPage / 32;
+constexpr int kPageSteps = kPageTokens / 32;
 constexpr int kHeadTiles = kBlockHeads / 8;
 constexpr int kSteps = kPageSteps * kHeadTiles / kWeightWarps;  // that a warp makes the weights of
 static_assert(kSteps == 2, "two warps share a tile of heads");
@@ -41,7 +41,7 @@ __device__ __forceinline__ void bits_to_halves(uint2 rows, int k, uint4 (&operan
 // Scores and gains of a page, in shared memory. The gap keeps lanes that read two tiles apart from each other's banks.
 struct PageScores {
   float scores[kTilesPerPage][kBlockHeads * kTileSize + 4];
-  uint16_t gains[kTokensPerPage];
+  uint16_t gains[kPageTokens];
 };
 
 // What warps leave for each other about a page.

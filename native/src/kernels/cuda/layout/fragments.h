@@ -25,10 +25,10 @@
 #include <cstdint>
 
 #include "base/host_device.h"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
 
-constexpr int kTokensPerPage = 128;
 constexpr int kTileSize = 16;  // y of a fragment; also tokens of a row tile
 constexpr int kGroupBytes = 512;
 constexpr int kChunkGroups = 8;   // most groups that are copied to shared memory together
@@ -132,9 +132,9 @@ struct HeadLayout {
 
   KVASIR_HOST_DEVICE constexpr int span() const { return head_dim < kValueSpan ? head_dim : kValueSpan; }
   KVASIR_HOST_DEVICE constexpr PartLayout key() const {
-    return {key_bits, token_keys ? span() : head_dim, kTokensPerPage, token_keys};
+    return {key_bits, token_keys ? span() : head_dim, kPageTokens, token_keys};
   }
-  KVASIR_HOST_DEVICE constexpr PartLayout value() const { return {value_bits, kTokensPerPage, span(), false}; }
+  KVASIR_HOST_DEVICE constexpr PartLayout value() const { return {value_bits, kPageTokens, span(), false}; }
   KVASIR_HOST_DEVICE constexpr int key_parts() const { return token_keys ? head_dim / span() : 1; }
   KVASIR_HOST_DEVICE constexpr int value_parts() const { return head_dim / span(); }
   KVASIR_HOST_DEVICE constexpr int key_offset(int part) const { return part * key().bytes(); }
@@ -159,7 +159,7 @@ struct RowTileLayout {
 };
 
 constexpr bool head_dim_supported(int d) { return d == 64 || d == 96 || d == 128 || d == 256; }
-// What decode attention reads.
+// What attention reads.
 constexpr bool bits_supported(int bits) {
   return bits == 1 || bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == kFloat16Bits;
 }

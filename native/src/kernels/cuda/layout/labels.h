@@ -13,8 +13,8 @@
 
 namespace kvasir::cuda {
 
-constexpr int kMaxVisible = 255;             // vectors that one page can refer to
-constexpr int kLabelBytes = kTokensPerPage;  // of one side
+constexpr int kMaxVisible = 255;          // vectors that one page can refer to
+constexpr int kLabelBytes = kPageTokens;  // of one side
 constexpr int kBothLabelBytes = 2 * kLabelBytes;
 
 // The label of a key: a lane of scores has tokens g, g + 8, ... (g = lane / 4), and loads their labels at once.
@@ -26,7 +26,7 @@ KVASIR_HOST_DEVICE constexpr int value_label_byte(int token) {
   return kLabelBytes + token % 8 / 2 * 32 + token / 16 * 4 + token % 2 * 2 + token % 16 / 8;
 }
 
-struct PatternTableLayout {
+struct VectorTableLayout {
   int head_dim;
 
   KVASIR_HOST_DEVICE constexpr int tile_bytes() const { return kTileSize * head_dim * 2; }

@@ -1,4 +1,5 @@
-// Pages between the canonical layout (docs/format.md) and the device layout (fragments.h). Exact both ways, on the host.
+// Pages between the canonical layout (docs/format.md) and the device layout (fragments.h). Exact both ways, on the
+// host.
 #pragma once
 
 #include <cstdint>

@@ -54,8 +54,8 @@ inline ElementSide element_side(const SideFormat& format) {
     side.x_scales = !side.part.y_parameters;
     return side;
   }
-  side.x_size = side.keys ? side.head_dim : kTokensPerPage;
-  side.y_size = side.keys ? kTokensPerPage : side.head_dim;
+  side.x_size = side.keys ? side.head_dim : kPageTokens;
+  side.y_size = side.keys ? kPageTokens : side.head_dim;
   if (side.codec == StoredCodec::kFloat16) return side;
   side.layout = uniform::layout_of(format.format);
   side.scales = side.layout.entries * side.layout.groups;

@@ -40,7 +40,7 @@ KVASIR_HOST_DEVICE inline float row_element(const uint16_t* rows, int64_t index)
 KVASIR_HOST_DEVICE inline uniform::Parameters group_parameters(const CanonicalSide& side, const uint16_t* rows, int i) {
   const uniform::Layout& layout = side.layout;
   const int entry = i % layout.entries, begin = i / layout.entries * layout.group;
-  const int positions = side.per_token ? side.head_dim : kTokensPerPage;
+  const int positions = side.per_token ? side.head_dim : kPageTokens;
   const int end = begin + layout.group < positions ? begin + layout.group : positions;
   const int64_t step = side.per_token ? 1 : side.head_dim;
   const int64_t base = side.per_token ? static_cast<int64_t>(entry) * side.head_dim : entry;

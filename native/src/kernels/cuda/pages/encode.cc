@@ -20,7 +20,7 @@ bool of_family(bool fragments, const EncodeRequest& request, EncodeRequest* out)
 
 cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream) {
   if (request.page_count < 0 || request.first_row < 0 ||
-      request.first_row + request.page_count * kTokensPerPage > request.staging.rows) {
+      request.first_row + request.page_count * kPageTokens > request.staging.rows) {
     return cudaErrorInvalidValue;
   }
   for (const SideFormat& side : request.sides) {

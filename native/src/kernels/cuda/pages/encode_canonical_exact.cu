@@ -75,7 +75,7 @@ PageSide side_of(const EncodeRequest& request, int index) {
 }  // namespace
 
 cudaError_t encode_canonical(const EncodeRequest& request, cudaStream_t stream) {
-  const int64_t page_elements = int64_t{kTokensPerPage} * request.shape.head_dim;
+  const int64_t page_elements = int64_t{kPageTokens} * request.shape.head_dim;
   const Params params = {{side_of(request, 0), side_of(request, 1)}, page_elements};
   for (const PageSide& side : params.sides) {
     if (side.coded.layout.entries * side.coded.layout.groups > kMostGroups) return cudaErrorInvalidValue;

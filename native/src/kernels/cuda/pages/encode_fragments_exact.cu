@@ -1,5 +1,5 @@
-// Seals pages in the fragment order of layout/fragments.h. A block takes up to 128 channels of one side of one kv head of one
-// page: rows to shared memory, least and greatest elements on the way, parameters, then codes.
+// Seals pages in the fragment order of layout/fragments.h. A block takes up to 128 channels of one side of one kv head
+// of one page: rows to shared memory, least and greatest elements on the way, parameters, then codes.
 //
 // Lanes get their elements from shared memory by ldmatrix, transposed for values: a register then holds the pair of
 // neighbouring x at one y that stands in one 32-bit word of a group.
@@ -13,7 +13,7 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kTokens = kTokensPerPage;
+constexpr int kTokens = kPageTokens;
 constexpr int kOctet = 8;     // elements of a 16-byte load
 constexpr int kRowStep = 16;  // rows that a block loads at a time
 

@@ -122,8 +122,8 @@ template <int kBits, bool kExact, bool kFolded, int kSpan, class Fetch, class St
 KVASIR_HOST_DEVICE inline void pack_slab(const Slab& slab, const SlabQuantisers& q, int warp, int warps, int lane,
                                          const Fetch& fetch, const Store& store) {
   constexpr int kUnits = kBits == 1 || kBits == 3 ? 4 : kBits == 2 ? 2 : 1;  // that share groups
-  constexpr int kSets = kSpan * kTokensPerPage / 1024 / kUnits;
-  const int steps = (slab.keys ? kSpan : kTokensPerPage) / 32;  // units of the slab along x
+  constexpr int kSets = kSpan * kPageTokens / 1024 / kUnits;
+  const int steps = (slab.keys ? kSpan : kPageTokens) / 32;  // units of the slab along x
   for (int set = warp; set < kSets; set += warps) {
     uint32_t packed[kBits == 3 ? 3 : 1][4] = {};
     int first = 0;
@@ -203,8 +203,8 @@ KVASIR_HOST_DEVICE inline void pack_codes(const Slab& slab, bool exact, const Sl
 template <int kSpan, class Fetch16, class Store>
 KVASIR_HOST_DEVICE inline void pack_halves(const Slab& slab, int warp, int warps, const Fetch16& fetch16,
                                            const Store& store) {
-  const int steps = (slab.keys ? kSpan : kTokensPerPage) / 16;
-  for (int i = warp; i < kSpan * kTokensPerPage / 256; i += warps) {
+  const int steps = (slab.keys ? kSpan : kPageTokens) / 16;
+  for (int i = warp; i < kSpan * kPageTokens / 256; i += warps) {
     uint32_t words[4];
     fetch16(i % steps * 16, i / steps * 16, words);
     store(i / steps * (slab.part.x_size / 16) + slab.stretch * (kSpan / 16) + i % steps, words);

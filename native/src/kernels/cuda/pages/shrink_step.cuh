@@ -21,7 +21,8 @@ struct ShrinkSide {
   uint32_t parameter_bytes;  // of a part; what follows are codes
   // Chunk i of the smaller part's codes, of 2^chunk_bits bytes, comes from pitch * i and from `distance` later.
   uint32_t chunk_bits, pitch, distance;
-  uint32_t entries;  // canonical parameters: uint16 lo[entries], range[entries] in turn; 0: {range, lo} of layout/fragments.h
+  uint32_t entries;  // canonical parameters: uint16 lo[entries], range[entries] in turn; 0: {range, lo} of
+                     // layout/fragments.h
   int to_bits;       // 0: the part is copied
   Shift shift;
 };

@@ -24,8 +24,8 @@ struct MiningRequest {
   int max_steps;    // 1..100
   float tolerance;  // relative to the centre's length
   uint64_t seed;
-  PatternVectors vectors[2];  // keys, values; of vector 0
-  void* scratch;              // mining_scratch_bytes, 256-byte aligned
+  VectorMemory vectors[2];  // keys, values; of vector 0
+  void* scratch;            // mining_scratch_bytes, 256-byte aligned
 };
 
 size_t mining_scratch_bytes(const RowShape& shape, int64_t points);

@@ -50,7 +50,7 @@ struct Params {
   int sample;
   float tolerance;
   uint64_t seed;
-  PatternVectors vectors[2];
+  VectorMemory vectors[2];
   float* scratch;
 };
 
@@ -112,9 +112,9 @@ struct Problem {
   }
   __device__ void set_centre(int k, int channel, float value) const {
     scratch.centres[k * D + channel] = value;
-    constexpr PatternTableLayout kLayout = {D};
+    constexpr VectorTableLayout kLayout = {D};
     const int64_t byte = side == 0 ? kLayout.key_byte(k, channel) : kLayout.value_byte(k, channel);
-    const PatternVectors& table = params.vectors[side];
+    const VectorMemory& table = params.vectors[side];
     *reinterpret_cast<uint16_t*>(table.vectors + head * table.head_stride + byte) =
         __half_as_ushort(__float2half_rn(value));
   }

@@ -16,7 +16,7 @@ namespace kvasir::cuda {
 constexpr int kMatchThreads = 256;
 constexpr int kMatchRows = 4;     // of a thread
 constexpr int kMatchColumns = 8;  // threads that share rows
-static_assert(kMatchThreads / kMatchColumns * kMatchRows == kTokensPerPage, "a block takes a page");
+static_assert(kMatchThreads / kMatchColumns * kMatchRows == kPageTokens, "a block takes a page");
 
 struct SquaredSum {
   float sum = 0.0f;
@@ -54,16 +54,16 @@ template <int D>
 struct MatchTile {
   static constexpr int kStride = D + 4;
   static constexpr int kVectors = D > kValueSpan ? 16 : 32;  // at a time
-  float rows[kTokensPerPage * kStride];
+  float rows[kPageTokens * kStride];
   float vectors[kVectors * kStride];
-  float raw[kTokensPerPage];  // distance to nothing
-  float distance[kTokensPerPage];
-  int label[kTokensPerPage];
+  float raw[kPageTokens];  // distance to nothing
+  float distance[kPageTokens];
+  int label[kPageTokens];
 };
 
 template <int D>
 __device__ __forceinline__ float table_element(const uint8_t* vectors, bool keys, int vector, int channel) {
-  constexpr PatternTableLayout kLayout = {D};
+  constexpr VectorTableLayout kLayout = {D};
   const int64_t byte = keys ? kLayout.key_byte(vector, channel) : kLayout.value_byte(vector, channel);
   return __half2float(__ushort_as_half(__ldg(reinterpret_cast<const uint16_t*>(vectors + byte))));
 }
@@ -71,7 +71,7 @@ __device__ __forceinline__ float table_element(const uint8_t* vectors, bool keys
 // rows: [128][D] float16.
 template <int D>
 __device__ __forceinline__ void load_match_rows(const uint16_t* rows, MatchTile<D>& tile) {
-  for (int i = threadIdx.x; i < kTokensPerPage * D / 8; i += kMatchThreads) {
+  for (int i = threadIdx.x; i < kPageTokens * D / 8; i += kMatchThreads) {
     const uint4 octet = __ldcs(reinterpret_cast<const uint4*>(rows) + i);
     const uint32_t words[4] = {octet.x, octet.y, octet.z, octet.w};
     float4* to = reinterpret_cast<float4*>(tile.rows + i / (D / 8) * tile.kStride + i % (D / 8) * 8);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
   const int column = thread % kMatchColumns, first_row = thread / kMatchColumns;
   __syncthreads();
   // Label 0: the row itself.
-  if (thread < kTokensPerPage) {
+  if (thread < kPageTokens) {
     Distance distance;
 #pragma unroll 4
     for (int c = 0; c < D; c += 4) {

@@ -15,8 +15,8 @@
 
 namespace kvasir::cuda {
 
-// Memory that vectors are written to, of one side; as in PatternTable.
-struct PatternVectors {
+// Memory that vectors are written to, of one side; as in VectorTable.
+struct VectorMemory {
   uint8_t* vectors;     // of kv head 0; null: this side is left out
   int64_t head_stride;  // bytes
 };
@@ -27,7 +27,7 @@ struct CentreRequest {
   Staging staging;
   int64_t first_row;  // page p holds staging rows first_row + 128 p .. + 127
   int64_t page_count;
-  PatternVectors vectors[2];  // keys, values
+  VectorMemory vectors[2];  // keys, values
   int first_vector[2];
 };
 cudaError_t add_centres(const CentreRequest& request, cudaStream_t stream);
@@ -44,11 +44,11 @@ struct PatternSealRequest {
   RowShape shape;
   int bits[2];  // 1, 2, 3, 4 or 8; of a side that is not present any width of HeadLayout
   MatchOptions options[2];
-  PatternTable tables[2];  // as they are after add_centres
-  Staging staging;         // rows are finite and at most kMaxMagnitude
-  int64_t first_row;       // page p holds staging rows first_row + 128 p .. + 127
-  int64_t first_page;      // of the sequence: page p of the launch is its page first_page + p, as tables count them
-  uint8_t* const* pages;   // on the host: [page_count], device addresses, 128-byte aligned
+  VectorTable tables[2];  // as they are after add_centres
+  Staging staging;        // rows are finite and at most kMaxMagnitude
+  int64_t first_row;      // page p holds staging rows first_row + 128 p .. + 127
+  int64_t first_page;     // of the sequence: page p of the launch is its page first_page + p, as tables count them
+  uint8_t* const* pages;  // on the host: [page_count], device addresses, 128-byte aligned
   int64_t page_count;
 };
 cudaError_t seal_pattern_pages(const PatternSealRequest& request, cudaStream_t stream);

@@ -11,14 +11,14 @@ namespace kvasir::cuda {
 namespace {
 
 constexpr int kThreads = kMatchThreads;
-constexpr int kTokens = kTokensPerPage;
+constexpr int kTokens = kPageTokens;
 // The widest range that codec pattern lets a group have (codecs/pattern/codec.cc).
 constexpr float kMaxRange = 65504.0f - 64.0f;
 
 struct Side {
   const uint16_t* rows;   // of kv head 0, first page
   int64_t head_elements;  // from one kv head's rows to the next one's
-  PatternTable table;
+  VectorTable table;
   MatchOptions options;
   PartLayout part;
   int parts;
@@ -39,7 +39,7 @@ struct Tile : MatchTile<D> {
   double sums[2];
 };
 
-__device__ TableView view_of(const PatternTable& table, int64_t page, int kv_head) {
+__device__ TableView view_of(const VectorTable& table, int64_t page, int kv_head) {
   const int64_t since = page - table.first_page + 1;
   const int newer = static_cast<int>(since < 0 ? 0 : since < table.added ? since : table.added);
   return {table.vectors + kv_head * table.head_stride, table.fixed, max(newer - (kMaxVisible - table.fixed), 0),
@@ -241,7 +241,7 @@ cudaError_t seal_all(const PatternSealRequest& request, const Params& params, cu
 struct CentreParams {
   const uint16_t* rows[2];  // of kv head 0, first page
   int64_t head_elements;
-  PatternVectors vectors[2];
+  VectorMemory vectors[2];
   int first_vector[2];
   int head_dim;
 };
@@ -249,7 +249,7 @@ struct CentreParams {
 // Block: a page, a kv head, a side. Thread: a channel.
 __global__ void centres(const __grid_constant__ CentreParams params) {
   const int side = blockIdx.z, d = params.head_dim, c = threadIdx.x;
-  const PatternVectors& table = params.vectors[side];
+  const VectorMemory& table = params.vectors[side];
   if (table.vectors == nullptr) return;
   const uint16_t* rows =
       params.rows[side] + blockIdx.y * params.head_elements + static_cast<int64_t>(blockIdx.x) * kTokens * d + c;
@@ -257,7 +257,7 @@ __global__ void centres(const __grid_constant__ CentreParams params) {
 #pragma unroll 8
   for (int t = 0; t < kTokens; ++t) range.add(__half2float(__ushort_as_half(__ldg(rows + t * d))));
   const float centre = __fadd_rn(__fmul_rn(0.5f, range.lowest), __fmul_rn(0.5f, range.highest));
-  const PatternTableLayout layout = {d};
+  const VectorTableLayout layout = {d};
   const int vector = params.first_vector[side] + static_cast<int>(blockIdx.x);
   const int64_t byte = side == 0 ? layout.key_byte(vector, c) : layout.value_byte(vector, c);
   *reinterpret_cast<uint16_t*>(table.vectors + blockIdx.y * table.head_stride + byte) =

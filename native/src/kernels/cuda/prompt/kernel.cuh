@@ -80,13 +80,13 @@ __device__ __forceinline__ uint32_t take_halves(float& even, float& odd) {
 }
 
 // Numbers `index`, which is even, and the next.
-__device__ __forceinline__ float2 load_pair(const void* numbers, NumberType type, int64_t index) {
-  if (type == NumberType::kFloat32) {
+__device__ __forceinline__ float2 load_pair(const void* numbers, ElementType type, int64_t index) {
+  if (type == ElementType::kFloat32) {
     const float* pair = static_cast<const float*>(numbers) + index;
     return make_float2(pair[0], pair[1]);
   }
   const uint32_t word = static_cast<const uint32_t*>(numbers)[index / 2];
-  if (type == NumberType::kFloat16) return halves_to_floats(word);
+  if (type == ElementType::kFloat16) return halves_to_floats(word);
   return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
 }
 
@@ -425,7 +425,7 @@ struct PromptInstanceOf {
   static cudaError_t launch(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
                             bool first, cudaStream_t stream) {
     // Numbers of 16 bits need no second operand.
-    const bool wide = request.type == NumberType::kFloat32;
+    const bool wide = request.type == ElementType::kFloat32;
     switch (request.precision) {
       case PromptPrecision::kFast:
         return launch_with<1, 1, 1>(request, rows, division, first, stream);

@@ -1,7 +1,7 @@
 // Attention of a chunk of query tokens, causal among themselves, over rows decoded to float16: prompts, and pages that
 // no fused kernel reads.
 //
-//   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: decode_half_rows; or float32 rows of
+//   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: unpack_half_rows; or float32 rows of
 //                                           commvq/rows.h, rows/finish.h, then round_rows)
 //                                           launch_prompt_part
 //   then                                    launch_prompt_finish
@@ -42,7 +42,7 @@ struct PromptRequest {
   int group;     // query heads of a kv head
   int head_dim;  // a multiple of 16 in 32..256
   int tokens;    // query tokens
-  NumberType type;
+  ElementType type;
   PromptPrecision precision;
   const void* queries;  // [tokens][kv_heads * group][head_dim]
   void* outputs;        // the same

@@ -30,21 +30,21 @@ __global__ void turn_keys(const __grid_constant__ KeyTurning turning) {
 __global__ void add_labelled_vectors(const __grid_constant__ LabelledRows rows) {
   const int64_t page = blockIdx.x;
   const int head = blockIdx.y, d = rows.head_dim;
-  const PatternTable& table = rows.table;
+  const VectorTable& table = rows.table;
   const int64_t number = rows.first_page + page;
   const int64_t newer = min(max(number - table.first_page + 1, int64_t{0}), static_cast<int64_t>(table.added));
   const int64_t hidden = max(newer - (kMaxVisible - table.fixed), int64_t{0});
   const uint8_t* labels = rows.pages[page] + rows.label_offset + head * rows.label_stride;
   const uint8_t* vectors = table.vectors + head * table.head_stride;
-  const PatternTableLayout layout = {d};
-  for (int i = threadIdx.x; i < kTokensPerPage * d; i += blockDim.x) {
+  const VectorTableLayout layout = {d};
+  for (int i = threadIdx.x; i < kPageTokens * d; i += blockDim.x) {
     const int token = i / d, channel = i % d;
     const bool keys = rows.side == Side::kKeys;
     const int label = labels[!rows.fragments ? token : keys ? key_label_byte(token) : value_label_byte(token)];
     if (label == 0) continue;
     const int vector = static_cast<int>(label <= table.fixed ? label - 1 : label - 1 + hidden);
     const int64_t byte = keys ? layout.key_byte(vector, channel) : layout.value_byte(vector, channel);
-    float* element = rows.rows + (head * rows.stride + page * kTokensPerPage + token) * d + channel;
+    float* element = rows.rows + (head * rows.stride + page * kPageTokens + token) * d + channel;
     *element = __fadd_rn(half_to_float(*reinterpret_cast<const uint16_t*>(vectors + byte)), *element);
   }
 }

@@ -42,7 +42,7 @@ struct LabelledRows {
   int64_t label_offset;  // of kv head 0's labels in a page
   int64_t label_stride;  // to the next kv head's
   bool fragments;        // labels stand in the order of layout/labels.h, else as tokens do
-  PatternTable table;
+  VectorTable table;
 };
 cudaError_t launch_add_labelled_vectors(const LabelledRows& rows, cudaStream_t stream);
 

@@ -10,13 +10,13 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kTokensAtOnce = 8;  // whose loads are under way together
 
-__device__ __forceinline__ float finite_magnitude(const void* queries, NumberType type, int64_t index) {
+__device__ __forceinline__ float finite_magnitude(const void* queries, ElementType type, int64_t index) {
   float x;
-  if (type == NumberType::kFloat32) {
+  if (type == ElementType::kFloat32) {
     x = static_cast<const float*>(queries)[index];
   } else {
     const uint32_t half = static_cast<const uint16_t*>(queries)[index];
-    x = type == NumberType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
+    x = type == ElementType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
   }
   const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
   return __uint_as_float(bits < 0x7f800000u ? bits : 0);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) clear_queries(int channels, double* 
 
 // A thread takes one channel of a kv head, and all tokens in order.
 __global__ void __launch_bounds__(kThreads)
-    add_queries(QueryShape shape, const void* queries, NumberType type, int64_t tokens, int64_t sequence,
+    add_queries(QueryShape shape, const void* queries, ElementType type, int64_t tokens, int64_t sequence,
                 const __grid_constant__ PageList<double> sums) {
   const int channel = blockIdx.x * kThreads + threadIdx.x, d = shape.head_dim;
   if (channel >= shape.kv_heads * d) return;
@@ -84,8 +84,8 @@ cudaError_t launch_clear_queries(const QueryShape& shape, double* sums, float* k
   return cudaGetLastError();
 }
 
-cudaError_t launch_add_queries(const QueryShape& shape, const void* queries, NumberType type, int64_t tokens, int count,
-                               double* const* sums, cudaStream_t stream) {
+cudaError_t launch_add_queries(const QueryShape& shape, const void* queries, ElementType type, int64_t tokens,
+                               int count, double* const* sums, cudaStream_t stream) {
   if (tokens <= 0 || count <= 0) return cudaSuccess;
   return for_page_lists(sums, count, [&](const PageList<double>& list, int taken, int64_t first) {
     add_queries<<<dim3(blocks_for(shape), taken), kThreads, 0, stream>>>(shape, queries, type, tokens, first, list);

@@ -25,8 +25,8 @@ cudaError_t launch_clear_queries(const QueryShape& shape, double* sums, float* k
 // sums[s] += the magnitudes of the queries of sequence s, group by group in float, token by token in double. Elements
 // that are not finite do not count. queries: [count][tokens][kv_heads * group][head_dim]. sums: on the host, [count]
 // pointers to device memory, no two of them equal.
-cudaError_t launch_add_queries(const QueryShape& shape, const void* queries, NumberType type, int64_t tokens, int count,
-                               double* const* sums, cudaStream_t stream);
+cudaError_t launch_add_queries(const QueryShape& shape, const void* queries, ElementType type, int64_t tokens,
+                               int count, double* const* sums, cudaStream_t stream);
 
 // means = sums / queries, where queries = tokens since the window began * group; what is known where that is 0.
 // known: null where there never were any queries, and all means are 1. scaling: [kv_heads][head_dim], multiplies the

@@ -50,7 +50,7 @@ struct InputSource {
     float factors[kOctet];
     if (scaled) {
       const int64_t factor = static_cast<int64_t>(at.head) * shape.head_dim + at.channel;
-      load_floats(rows.key_scaling, NumberType::kFloat32, factor, factors);
+      load_floats(rows.key_scaling, ElementType::kFloat32, factor, factors);
     }
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
@@ -68,8 +68,8 @@ struct InputSource {
   }
 
  private:
-  static __device__ void load_floats(const void* numbers, NumberType type, int64_t index, float (&x)[kOctet]) {
-    if (type == NumberType::kFloat32) {
+  static __device__ void load_floats(const void* numbers, ElementType type, int64_t index, float (&x)[kOctet]) {
+    if (type == ElementType::kFloat32) {
       const float4* vectors = reinterpret_cast<const float4*>(static_cast<const float*>(numbers) + index);
       const float4 a = vectors[0], b = vectors[1];
       x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
@@ -81,7 +81,7 @@ struct InputSource {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 halves = unpacked(words[i]);
-      const bool half = type == NumberType::kFloat16;
+      const bool half = type == ElementType::kFloat16;
       x[2 * i] = half ? halves.x : __uint_as_float(words[i] << 16);
       x[2 * i + 1] = half ? halves.y : __uint_as_float(words[i] & 0xffff0000u);
     }

@@ -2,7 +2,8 @@
 //
 //   append     append_rows                       one small launch: the common case, a token that seals no page
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
-//              pages/encode.h, then fill_rows          pages from the staging's front; what remains goes back to the window
+//              pages/encode.h, then fill_rows          pages from the staging's front; what remains goes back to the
+//              window
 //   truncate   unpack.h, restore_rows       the rows of a cut page return to the window
 //   inspect    read_rows                         window rows as float32
 //
@@ -30,7 +31,7 @@ struct RowShape {
 // leaves finite rows behind the end, and the caller, who learns of it later, simply does not move the end.
 struct InputRows {
   const void* sides[2];  // keys, values; 16-byte aligned
-  NumberType types[2];   // of each side
+  ElementType types[2];  // of each side
   int64_t tokens;        // rows of each side
   const float*
       key_scaling;  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null
@@ -43,7 +44,8 @@ struct Staging {
   int64_t rows;  // of one head
 };
 
-// Storage of sinks and window: row tiles of layout/fragments.h. Row r is row r % 16 of tile r / 16, for sinks and window alike.
+// Storage of sinks and window: row tiles of layout/fragments.h. Row r is row r % 16 of tile r / 16, for sinks and
+// window alike.
 struct RowTiles {
   uint8_t* tiles;       // of kv head 0, 16-byte aligned
   int64_t head_stride;  // bytes from one kv head's tiles to the next one's

@@ -4,7 +4,7 @@
 namespace kvasir::cuda {
 namespace {
 
-__global__ void scale_queries(const void* from, void* to, NumberType type, int64_t count, int row, int group,
+__global__ void scale_queries(const void* from, void* to, ElementType type, int64_t count, int row, int group,
                               int head_dim, const float* scaling) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (i >= count) return;
@@ -17,7 +17,7 @@ __global__ void scale_queries(const void* from, void* to, NumberType type, int64
 
 }  // namespace
 
-cudaError_t launch_scale_queries(const void* from, void* to, NumberType type, int64_t tokens, int kv_heads, int group,
+cudaError_t launch_scale_queries(const void* from, void* to, ElementType type, int64_t tokens, int kv_heads, int group,
                                  int head_dim, const float* scaling, cudaStream_t stream) {
   const int row = kv_heads * group * head_dim;
   const int64_t count = tokens * row;

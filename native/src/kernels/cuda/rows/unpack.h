@@ -11,7 +11,7 @@
 
 namespace kvasir::cuda {
 
-struct DecodeRowsRequest {
+struct UnpackRowsRequest {
   RowShape shape;
   SideFormat sides[2];          // keys, values; kNone is left alone
   const uint8_t* const* pages;  // on the host: [page_count], device addresses
@@ -20,7 +20,7 @@ struct DecodeRowsRequest {
 };
 
 // One launch takes kPagesPerLaunch pages, as in pages/encode.h.
-cudaError_t decode_rows(const DecodeRowsRequest& request, cudaStream_t stream);
+cudaError_t unpack_rows(const UnpackRowsRequest& request, cudaStream_t stream);
 
 // Float16 rows of one side, strides as in FloatRows, even ones. `high` is the nearest number, `low` the nearest to what
 // it lacks: their sum is good to 22 bits, or to 2^-25.
@@ -31,7 +31,7 @@ struct HalfRows {
   int64_t head_stride;
 };
 
-struct DecodeHalfRowsRequest {
+struct UnpackHalfRowsRequest {
   RowShape shape;
   SideFormat sides[2];
   const uint8_t* const* pages;
@@ -39,6 +39,6 @@ struct DecodeHalfRowsRequest {
   HalfRows out[2];
 };
 
-cudaError_t decode_half_rows(const DecodeHalfRowsRequest& request, cudaStream_t stream);
+cudaError_t unpack_half_rows(const UnpackHalfRowsRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

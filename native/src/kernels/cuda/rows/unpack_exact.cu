@@ -72,9 +72,9 @@ __device__ __forceinline__ ElementSide with_known(ElementSide side) {
     side.part.bits = kBits;
     side.part.y_parameters = !side.x_scales;
     if (side.keys) {
-      side.part.y_size = side.y_size = kTokensPerPage;
+      side.part.y_size = side.y_size = kPageTokens;
     } else {
-      side.part.x_size = side.x_size = kTokensPerPage;
+      side.part.x_size = side.x_size = kPageTokens;
     }
   }
   return side;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   const ElementSide side = with_known<kKnown, kBits>(given);
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
   const uint8_t* first_part = pages.pages[blockIdx.x] + side.offset + head * side.stride;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTokensPerPage;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kPageTokens;
   const int64_t first_out = first * out.token_stride + head * out.head_stride;
 
   // Threads lie along quads of a token (keys) or along channels (values); what is left of them rests.
@@ -165,7 +165,7 @@ cudaError_t launch(const Request& request, const Output (&out)[2], cudaStream_t 
     const cudaError_t error = for_page_lists(
         request.pages, request.page_count, [&](const PageList<const uint8_t>& list, int count, int64_t first) {
           Output here = out[i];
-          here.skip(first * kTokensPerPage);
+          here.skip(first * kPageTokens);
           kernel<<<dim3(count, request.shape.kv_heads), kThreads, 0, stream>>>(list, side, here);
           return cudaGetLastError();
         });
@@ -176,13 +176,13 @@ cudaError_t launch(const Request& request, const Output (&out)[2], cudaStream_t 
 
 }  // namespace
 
-cudaError_t decode_rows(const DecodeRowsRequest& request, cudaStream_t stream) {
+cudaError_t unpack_rows(const UnpackRowsRequest& request, cudaStream_t stream) {
   FloatSide out[2];
   for (int i = 0; i < 2; ++i) out[i] = {request.out.sides[i], request.out.token_stride, request.out.head_stride};
   return launch(request, out, stream);
 }
 
-cudaError_t decode_half_rows(const DecodeHalfRowsRequest& request, cudaStream_t stream) {
+cudaError_t unpack_half_rows(const UnpackHalfRowsRequest& request, cudaStream_t stream) {
   HalfSide out[2];
   for (int i = 0; i < 2; ++i) out[i] = {request.out[i]};
   return launch(request, out, stream);

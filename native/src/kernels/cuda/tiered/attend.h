@@ -1,4 +1,4 @@
-// Decode attention over tiered keys and uniform values on the device: the launch API.
+// Attention over tiered keys and uniform values on the device: the launch API.
 //
 //   TieredPlan plan;
 //   plan_tiered({128, 8, 4, 2, 16}, &plan);    // head dim, kv heads, query heads a kv head, value bits, sequences
@@ -42,11 +42,11 @@ struct TieredPlan {
 };
 
 struct TieredRequest {
-  const DecodeSequence* sequences;  // in device memory; pages are plain addresses of pages
+  const DeviceSequence* sequences;  // in device memory; pages are plain addresses of pages
   int count;                        // at most shape.sequences
   const void* queries;              // [count][kv_heads * group][head_dim], device memory
   void* outputs;                    // the same; zeros for sequences without tokens
-  NumberType type;                  // of queries and outputs
+  ElementType type;                 // of queries and outputs
   float softmax_scale;
   void* workspace;  // 256-byte aligned
 };

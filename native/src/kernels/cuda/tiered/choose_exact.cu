@@ -115,8 +115,7 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   const PageFormat& format = params.format;
   const int d = format.head_dim, thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.y);
   const int64_t part = static_cast<int64_t>(blockIdx.x) * gridDim.y + head;
-  const uint16_t* rows =
-      params.rows + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kTokensPerPage * d;
+  const uint16_t* rows = params.rows + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d;
   find_extremes(rows, d, shared);
   __syncthreads();
 

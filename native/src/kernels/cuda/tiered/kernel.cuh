@@ -1,4 +1,4 @@
-// Decode attention over tiered keys in one launch.
+// Attention over tiered keys in one launch.
 //
 // A block takes a part of one sequence for four query heads of a kv head; a warp takes whole pages of it, chunk by
 // chunk through a ring of its own (fetch.cuh), and computes on them alone (warp.cuh). Then the block
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int heads = min(4, params.group - first_head);
   const int64_t first_row =
       (static_cast<int64_t>(sequence_index) * params.kv_heads + kv_head) * params.group + first_head;
-  const DecodeSequence& sequence = params.sequences[sequence_index];
+  const DeviceSequence& sequence = params.sequences[sequence_index];
   const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 

@@ -55,7 +55,7 @@ bool tiered_supported(const PageFormat& keys, const PageFormat& values) {
 }
 
 TieredFormat tiered_format(const PageFormat& keys, const PageFormat& values) {
-  return {keys.head_dim, values.bits, keys.group == kTokensPerPage ? kTokensPerPage : 32, values.group};
+  return {keys.head_dim, values.bits, keys.group == kPageTokens ? kPageTokens : 32, values.group};
 }
 
 TieredBlock tiered_block(const PageFormat& keys, const PageFormat& values, const uint8_t* key_part) {
@@ -77,7 +77,7 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
       block[device.column_byte(chunk, x)] = channel;
     }
     const int parameter = parameter_of(layout, column.place);
-    for (int t = 0; has_parameters(device, chunk, column) && t < kTokensPerPage; t += 32) {
+    for (int t = 0; has_parameters(device, chunk, column) && t < kPageTokens; t += 32) {
       const int group = t / layout.group;
       const uint16_t range = load16(key_part + layout.range_offset(group) + 2 * parameter);
       uint8_t* const to = block + device.parameter_byte(chunk, x, t / device.format.key_group);
@@ -85,7 +85,7 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
       if (column.kind != kHighBits) store16(to + 2, load16(key_part + layout.lo_offset(group) + 2 * parameter));
       block[channel] = std::max(block[channel], half_range_bound(range));
     }
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       const Place from = code_place(layout, column, t), to = device.code_place(chunk, x, t);
       block[to.byte] = static_cast<uint8_t>(block[to.byte] | (key_part[from.byte] >> from.bit & 3) << to.bit);
     }
@@ -94,14 +94,14 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
   const CodePlane& plane = uniform_layout.planes[0];
   const PartLayout part = device.format.value_chunk();
   for (int g = 0; g < device.format.value_groups(); ++g) {
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       uint8_t* const to = block + device.value_parameters_offset(g) + part.parameter_byte(t);
       store16(to, load16(value_part + uniform_layout.range_offset(g) + 2 * t));
       store16(to + 2, load16(value_part + uniform_layout.lo_offset(g) + 2 * t));
     }
   }
   for (int v = 0; v < device.format.value_chunks(); ++v) {
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       for (int c = 0; c < 32; ++c) {
         const Place to = part.code_place(0, t, c);
         uint8_t& byte = block[device.value_codes_offset(v) + to.byte];
@@ -112,7 +112,7 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
   }
   for (int i = 0; i < layout.n16; ++i) {
     block[device.channels_offset() + i] = channels[i];
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       store16(block + device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2,
               load16(key_part + layout.value_offset(i) + 2 * t));
     }
@@ -134,14 +134,14 @@ size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const Tie
       store16(key_part + layout.range_offset(g) + 2 * parameter, load16(from));
       store16(key_part + layout.lo_offset(g) + 2 * parameter, load16(from + 2));
     }
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       const Place to = code_place(layout, column, t), from = device.code_place(chunk, x, t);
       key_part[to.byte] = static_cast<uint8_t>(key_part[to.byte] | (block[from.byte] >> from.bit & 3) << to.bit);
     }
   });
   for (int i = 0; i < device.n16; ++i) {
     channels[i] = block[device.channels_offset() + i];
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       store16(key_part + layout.value_offset(i) + 2 * t,
               load16(block + device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2));
     }
@@ -151,14 +151,14 @@ size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const Tie
   const PartLayout part = device.format.value_chunk();
   std::memset(value_part, 0, values.page_bytes);
   for (int g = 0; g < device.format.value_groups(); ++g) {
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       const uint8_t* const from = block + device.value_parameters_offset(g) + part.parameter_byte(t);
       store16(value_part + uniform_layout.range_offset(g) + 2 * t, load16(from));
       store16(value_part + uniform_layout.lo_offset(g) + 2 * t, load16(from + 2));
     }
   }
   for (int v = 0; v < device.format.value_chunks(); ++v) {
-    for (int t = 0; t < kTokensPerPage; ++t) {
+    for (int t = 0; t < kPageTokens; ++t) {
       for (int c = 0; c < 32; ++c) {
         const Place from = part.code_place(0, t, c);
         const int code = block[device.value_codes_offset(v) + from.byte] >> from.bit & ((1 << values.bits) - 1);

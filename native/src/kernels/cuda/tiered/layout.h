@@ -4,12 +4,12 @@
 //   head block   key bounds, wide chunks, narrow chunks, value groups, channels of the 16-bit tier, their elements;
 //                padded to 128
 //
-// Attention multiplies bytes (layout/fragments.h). Tiers of 4 and 2 bits become one: a column of 2-bit codes for each channel of
-// 2 bits, and two columns for each channel of 4, code = low + 4 * high. So 32 columns make a step of mma.m16n8k32
-// whatever their channels are, and a key chunk is one step for all 128 tokens. A wide chunk has 16 channels of 4 bits,
-// the low bits of channel x in column x and the high bits in column x + 16, which so share parameters. A narrow chunk
-// has what is left: low columns, as many high ones, columns of 2 bits, padding. The last channels of 4 bits are in
-// whichever takes fewer bytes.
+// Attention multiplies bytes (layout/fragments.h). Tiers of 4 and 2 bits become one: a column of 2-bit codes for each
+// channel of 2 bits, and two columns for each channel of 4, code = low + 4 * high. So 32 columns make a step of
+// mma.m16n8k32 whatever their channels are, and a key chunk is one step for all 128 tokens. A wide chunk has 16
+// channels of 4 bits, the low bits of channel x in column x and the high bits in column x + 16, which so share
+// parameters. A narrow chunk has what is left: low columns, as many high ones, columns of 2 bits, padding. The last
+// channels of 4 bits are in whichever takes fewer bytes.
 //
 //   key bounds    uint8 [head_dim]: half_range_bound of each channel's greatest range, 0 for those of 16 bits. With
 //   them
@@ -18,7 +18,8 @@
 //                 parameters {range, lo} of each channel for each group of tokens, then codes of each 32 tokens
 //   narrow chunk  uint16 column[8][4]: that of x = i + 8 j at [i][j], channel + 256 * kind;
 //                 parameters of each column for each group of tokens, then codes of each 32 tokens
-//   value group   parameters {range, lo} of each token, then for each 32 channels the codes of a part of layout/fragments.h:
+//   value group   parameters {range, lo} of each token, then for each 32 channels the codes of a part of
+//   layout/fragments.h:
 //                 128 tokens, 32 channels
 //
 // Keys in groups of 64 tokens are stored as if in groups of 32, with equal parameters.
@@ -46,7 +47,7 @@ constexpr int kWideParametersOffset = kWideChannels;
 constexpr int kNarrowParametersOffset = 2 * kColumnsPerChunk;
 constexpr int kWideGroupBytes = 4 * kWideChannels;       // parameters of a group of tokens
 constexpr int kNarrowGroupBytes = 4 * kColumnsPerChunk;  // the same
-constexpr int kValueParameterBytes = 4 * kTokensPerPage;
+constexpr int kValueParameterBytes = 4 * kPageTokens;
 
 // The upper byte of a float16 that is at least half of `range`, bits of one that is not negative. Half of it, because
 // the bound of the largest ranges would be infinite.
@@ -73,7 +74,7 @@ struct TieredFormat {
   int key_group;    // tokens of a channel that share parameters: 32, or 128
   int value_group;  // channels of a token that do: a multiple of 32
 
-  KVASIR_HOST_DEVICE constexpr int key_groups() const { return kTokensPerPage / key_group; }
+  KVASIR_HOST_DEVICE constexpr int key_groups() const { return kPageTokens / key_group; }
   KVASIR_HOST_DEVICE constexpr int wide_chunk_bytes() const {
     return kWideParametersOffset + key_groups() * kWideGroupBytes + kKeyCodeBytes;
   }
@@ -82,8 +83,8 @@ struct TieredFormat {
   }
   KVASIR_HOST_DEVICE constexpr int value_chunks() const { return head_dim / 32; }
   KVASIR_HOST_DEVICE constexpr int value_groups() const { return (head_dim + value_group - 1) / value_group; }
-  KVASIR_HOST_DEVICE constexpr PartLayout value_chunk() const { return {value_bits, kTokensPerPage, 32}; }
-  KVASIR_HOST_DEVICE constexpr int value_code_bytes() const { return kTokensPerPage * 32 / 8 * value_bits; }
+  KVASIR_HOST_DEVICE constexpr PartLayout value_chunk() const { return {value_bits, kPageTokens, 32}; }
+  KVASIR_HOST_DEVICE constexpr int value_code_bytes() const { return kPageTokens * 32 / 8 * value_bits; }
   KVASIR_HOST_DEVICE constexpr int value_bytes() const {
     return value_groups() * kValueParameterBytes + value_chunks() * value_code_bytes();
   }
@@ -179,8 +180,8 @@ KVASIR_HOST_DEVICE constexpr TieredBlock tiered_block(const TieredFormat& format
   return tiered_block(format, place.n16, place.n4);
 }
 
-// Whether attention has a kernel for these formats: head dims of layout/fragments.h; tiered keys; uniform values of 2 or 4 bits
-// by token, in groups that are whole multiples of 32 channels.
+// Whether attention has a kernel for these formats: head dims of layout/fragments.h; tiered keys; uniform values of 2
+// or 4 bits by token, in groups that are whole multiples of 32 channels.
 bool tiered_supported(const PageFormat& keys, const PageFormat& values);
 TieredFormat tiered_format(const PageFormat& keys, const PageFormat& values);
 

@@ -1,4 +1,4 @@
-// What the kernel of tiered decode attention takes, and sizes that it and its launcher agree on.
+// What the kernel of tiered attention takes, and sizes that it and its launcher agree on.
 #pragma once
 
 #include "kernels/cuda/tiered/attend.h"
@@ -10,7 +10,7 @@ constexpr int kTieredSlots = 3;  // chunks that a warp has room for
 constexpr int kMaxTieredSplits = 64;
 
 struct TieredParams {
-  const DecodeSequence* sequences;
+  const DeviceSequence* sequences;
   const void* queries;
   void* outputs;
   uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
@@ -22,7 +22,7 @@ struct TieredParams {
   int splits;             // parts of a sequence
   int value_bytes;        // of all value groups
   uint32_t value_groups;  // bit v: a group begins with value chunk v
-  NumberType type;
+  ElementType type;
   float scale;  // of scores, times log2(e)
 };
 

@@ -1,5 +1,5 @@
-// Pages of layout/fragments.h, decoded to float32 rows: prompts, whose queries share what is decoded once. Rows are those
-// that the host decodes, bit for bit.
+// Pages of layout/fragments.h, decoded to float32 rows: prompts, whose queries share what is decoded once. Rows are
+// those that the host decodes, bit for bit.
 #pragma once
 
 #include <cuda_runtime_api.h>

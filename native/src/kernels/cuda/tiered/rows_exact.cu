@@ -23,7 +23,7 @@ struct Params {
 struct Shared {
   uint16_t low[kMaxHeadDim], high[kMaxHeadDim];
   uint16_t sixteen[kMaxHeadDim];
-  float2 scales[kMaxHeadDim / 32 * kTokensPerPage];  // of values: lo and step, by group and token
+  float2 scales[kMaxHeadDim / 32 * kPageTokens];  // of values: lo and step, by group and token
 };
 
 __device__ __forceinline__ float load_half(const uint8_t* from) {
@@ -55,13 +55,13 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
   const int low = shared.low[channel], high = shared.high[channel];
   if (low == kNone) {
     const uint8_t* const elements = block + layout.elements_offset() + 256 * shared.sixteen[channel];
-    for (int token = thread / d; token < kTokensPerPage; token += at_once) {
+    for (int token = thread / d; token < kPageTokens; token += at_once) {
       rows[token * d + channel] = load_half(elements + token % 8 * 32 + token / 8 * 2);
     }
     return;
   }
   const int group = layout.format.key_group;  // a multiple of at_once
-  for (int first = 0; first < kTokensPerPage; first += group) {
+  for (int first = 0; first < kPageTokens; first += group) {
     const uint8_t* const parameters =
         block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, first / group);
     const float lo = load_half(parameters + 2);
@@ -79,17 +79,17 @@ __device__ __forceinline__ void decode_values(const uint8_t* block, const Tiered
   const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
   const int levels = (1 << layout.format.value_bits) - 1;
   const PartLayout part = layout.format.value_chunk();
-  for (int i = thread; i < layout.format.value_groups() * kTokensPerPage; i += kThreads) {
+  for (int i = thread; i < layout.format.value_groups() * kPageTokens; i += kThreads) {
     const uint8_t* const parameters =
-        block + layout.value_parameters_offset(i / kTokensPerPage) + part.parameter_byte(i % kTokensPerPage);
+        block + layout.value_parameters_offset(i / kPageTokens) + part.parameter_byte(i % kPageTokens);
     shared.scales[i] = {load_half(parameters + 2), uniform::step_of(load_half(parameters), levels)};
   }
   __syncthreads();
   const int channel = thread % d, at_once = kThreads / d, chunk = channel / 32;
   if (thread >= at_once * d) return;
-  const float2* const scales = shared.scales + layout.value_group_of(chunk) * kTokensPerPage;
+  const float2* const scales = shared.scales + layout.value_group_of(chunk) * kPageTokens;
   const uint8_t* const codes = block + layout.value_codes_offset(chunk);
-  for (int token = thread / d; token < kTokensPerPage; token += at_once) {
+  for (int token = thread / d; token < kPageTokens; token += at_once) {
     const Place place = part.code_place(0, token, channel % 32);
     const int code = codes[place.byte] >> place.bit & levels;
     rows[token * d + channel] = uniform::decode_element(code, scales[token].x, scales[token].y);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) tiered_rows(const __grid_constant__ 
     const uint8_t* const data = params.pages[page];
     const TieredPlace place = reinterpret_cast<const TieredPlace*>(data)[head];
     const TieredBlock layout = tiered_block(params.format, place);
-    float* const rows = params.sides[side] + (head * params.page_count + page) * kTokensPerPage * d;
+    float* const rows = params.sides[side] + (head * params.page_count + page) * kPageTokens * d;
     __syncthreads();  // the page before is done with what is shared
     if (side == 0) {
       decode_keys(data + place.offset, layout, shared, rows);

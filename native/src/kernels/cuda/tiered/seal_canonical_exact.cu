@@ -46,8 +46,8 @@ __device__ __forceinline__ void write_head(const tiered::Layout& layout, const u
   }
   for (size_t i = layout.parameters_end() + 2 * thread; i < layout.values_offset; i += 2 * kThreads)
     store16(part + i, 0);
-  for (int i = thread; i < layout.n16 * kTokensPerPage; i += kThreads) {
-    const int channel = shared.channels[i / kTokensPerPage], token = i % kTokensPerPage;
+  for (int i = thread; i < layout.n16 * kPageTokens; i += kThreads) {
+    const int channel = shared.channels[i / kPageTokens], token = i % kPageTokens;
     store16(part + layout.values_offset + 2 * i, rows[static_cast<int64_t>(token) * d + channel]);
   }
 }
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   const tiered::Layout layout = tiered::layout_of(params.format, counts.n16, counts.n4);
   const uint32_t* const parameters = params.choices.parameters + index * kTokenSpans * d;
   const uint16_t* const rows =
-      params.rows + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kTokensPerPage * d;
+      params.rows + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d;
   uint8_t* const part = page + offsets[head];
   write_head(layout, parameters, rows, shared, part);
   write_plane(layout, layout.wide, 0, parameters, rows, shared, part + layout.wide_offset);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t seal_tiered_parts(const TieredSealRequest& request, const TierChoices& choices, const PageTable& table,
                               uint8_t* const* pages, cudaStream_t stream) {
   const int d = request.shape.head_dim;
-  const int64_t page_elements = int64_t{kTokensPerPage} * d, page_parts = request.shape.kv_heads;
+  const int64_t page_elements = int64_t{kPageTokens} * d, page_parts = request.shape.kv_heads;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     Params params = {};
     params.format = request.keys;

@@ -1,6 +1,6 @@
 // Writes pages of tiered keys and uniform values once their tiers are chosen. A block takes one side of one kv head of
-// a page: rows to shared memory, then chunks of layout/fragments.h, a warp at a time. A lane makes the words that it would
-// read in attention, so that no two threads share a byte. Compiled without contraction (CMakeLists.txt).
+// a page: rows to shared memory, then chunks of layout/fragments.h, a warp at a time. A lane makes the words that it
+// would read in attention, so that no two threads share a byte. Compiled without contraction (CMakeLists.txt).
 #include <cuda_fp16.h>
 
 #include "codecs/tiered/format.h"
@@ -30,17 +30,17 @@ struct Scale {
 };
 
 struct Shared {
-  Scale scales[kMaxValueGroups * kTokensPerPage];  // keys: [kTokenSpans][channel], values: [group][token]
-  uint32_t words[kTokenSpans * kMaxHeadDim];       // of keys, as stored: range, and above it lo
+  Scale scales[kMaxValueGroups * kPageTokens];  // keys: [kTokenSpans][channel], values: [group][token]
+  uint32_t words[kTokenSpans * kMaxHeadDim];    // of keys, as stored: range, and above it lo
   uint16_t columns[kMaxKeyChunks * kColumnsPerChunk];
   uint8_t channels[kMaxHeadDim];
 };
-static_assert(kTokenSpans * kMaxHeadDim <= kMaxValueGroups * kTokensPerPage, "scales of keys have room");
+static_assert(kTokenSpans * kMaxHeadDim <= kMaxValueGroups * kPageTokens, "scales of keys have room");
 
 // Rows are padded so that threads of different rows meet different banks.
 KVASIR_HOST_DEVICE constexpr int row_stride(int d) { return d + kOctet; }
 // Shared memory for the rows of a page.
-constexpr int row_bytes(int d) { return kTokensPerPage * row_stride(d) * static_cast<int>(sizeof(uint16_t)); }
+constexpr int row_bytes(int d) { return kPageTokens * row_stride(d) * static_cast<int>(sizeof(uint16_t)); }
 
 __device__ __forceinline__ float element(const uint16_t* rows, int stride, int token, int channel) {
   return __half2float(__ushort_as_half(rows[token * stride + channel]));
@@ -48,7 +48,7 @@ __device__ __forceinline__ float element(const uint16_t* rows, int stride, int t
 
 __device__ __forceinline__ void load_rows(const uint16_t* from, int d, uint16_t* rows) {
   const int octets = d / kOctet;
-  for (int i = threadIdx.x; i < kTokensPerPage * octets; i += kThreads) {
+  for (int i = threadIdx.x; i < kPageTokens * octets; i += kThreads) {
     const int token = i / octets, octet = i % octets;
     *reinterpret_cast<uint4*>(rows + token * row_stride(d) + octet * kOctet) =
         __ldg(reinterpret_cast<const uint4*>(from) + i);
@@ -133,7 +133,7 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, co
     channels[i] = i < n16 ? shared.channels[i] : 0;
   }
   auto* const elements = reinterpret_cast<uint32_t*>(block + layout.elements_offset());
-  for (int i = thread; i < n16 * kTokensPerPage / 2; i += kThreads) {
+  for (int i = thread; i < n16 * kPageTokens / 2; i += kThreads) {
     const int pair = i % 8, row = i / 8 % 8;  // tokens row + 16 pair and 8 on
     const int channel = shared.channels[i / 64], token = row + 16 * pair;
     elements[i] = rows[token * row_stride(d) + channel] | uint32_t{rows[(token + 8) * row_stride(d) + channel]} << 16;
@@ -153,7 +153,7 @@ __device__ __forceinline__ void pack_values(const TieredBlock& layout, const uin
   const int stride = row_stride(layout.format.head_dim);
   for (int item = warp; item < layout.format.value_chunks() * kGroups; item += kWarps) {
     const int v = item / kGroups, group = item % kGroups;
-    const Scale* const scales = shared.scales + layout.value_group_of(v) * kTokensPerPage;
+    const Scale* const scales = shared.scales + layout.value_group_of(v) * kPageTokens;
     uint32_t words[4] = {};
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
@@ -181,8 +181,8 @@ __device__ __forceinline__ void pack_values(const TieredBlock& layout, const uin
 __device__ __forceinline__ void seal_values(const TieredBlock& layout, const uint16_t* rows, uint8_t* block,
                                             Shared& shared) {
   const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < layout.format.value_groups() * kTokensPerPage; i += kThreads) {
-    const int token = i % kTokensPerPage, group = i / kTokensPerPage, begin = group * layout.format.value_group;
+  for (int i = thread; i < layout.format.value_groups() * kPageTokens; i += kThreads) {
+    const int token = i % kPageTokens, group = i / kPageTokens, begin = group * layout.format.value_group;
     const int end = min(begin + layout.format.value_group, d);
     const auto* from = reinterpret_cast<const uint4*>(rows + token * row_stride(d));
     __half2 low = *reinterpret_cast<const __half2*>(from + begin / kOctet), high = low;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
   const int d = params.format.head_dim, head = static_cast<int>(blockIdx.y), side = static_cast<int>(blockIdx.z);
   uint8_t* const page = pages.pages[blockIdx.x];
   const TierCounts* const counts = params.choices.counts + static_cast<int64_t>(blockIdx.x) * params.kv_heads;
-  load_rows(params.rows[side] + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kTokensPerPage * d, d,
+  load_rows(params.rows[side] + head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d, d,
             rows);
 
   const int table_bytes = tiered_table_bytes(params.kv_heads);
@@ -257,7 +257,7 @@ cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoice
   const cudaError_t allowed =
       cudaFuncSetAttribute(seal, cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes(kMaxHeadDim));
   if (allowed != cudaSuccess) return allowed;
-  const int64_t page_elements = int64_t{kTokensPerPage} * d, page_parts = request.shape.kv_heads;
+  const int64_t page_elements = int64_t{kPageTokens} * d, page_parts = request.shape.kv_heads;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     Params params = {};
     for (int side = 0; side < 2; ++side) params.rows[side] = request.staging.sides[side] + first * page_elements;

@@ -1,8 +1,8 @@
-// What one warp computes of decode attention over tiered keys: scores, softmax and outputs of its pages and row tiles.
+// What one warp computes of attention over tiered keys: scores, softmax and outputs of its pages and row tiles.
 //
-// Everything is products of bytes, as in attend/scores_and_outputs.cuh, with two differences: scales fold into queries anew for every 32
-// tokens and into weights for every 32 channels, so folding must be cheap; and bounds of the ranges, which the page
-// carries, bound the products of keys, so that the greatest need not be looked for among all of them.
+// Everything is products of bytes, as in attend/scores_and_outputs.cuh, with two differences: scales fold into queries
+// anew for every 32 tokens and into weights for every 32 channels, so folding must be cheap; and bounds of the ranges,
+// which the page carries, bound the products of keys, so that the greatest need not be looked for among all of them.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -158,7 +158,7 @@ class TieredWarp {
   // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and what ranges are multiplied with to
   // give products of 16 bits. `load` brings {range, lo} of a group; fold makes the B fragments.
   struct NarrowColumns {
-    static constexpr int kCodesOffset = kNarrowParametersOffset + kTokensPerPage / kKeyGroup * kNarrowGroupBytes;
+    static constexpr int kCodesOffset = kNarrowParametersOffset + kPageTokens / kKeyGroup * kNarrowGroupBytes;
     const TieredWarp& warp;
     float queries[4], steps[4];
     uint4 parameters;
@@ -189,7 +189,7 @@ class TieredWarp {
     }
   };
   struct WideColumns {
-    static constexpr int kCodesOffset = kWideParametersOffset + kTokensPerPage / kKeyGroup * kWideGroupBytes;
+    static constexpr int kCodesOffset = kWideParametersOffset + kPageTokens / kKeyGroup * kWideGroupBytes;
     const TieredWarp& warp;
     float queries[2], steps[2];
     uint2 parameters;

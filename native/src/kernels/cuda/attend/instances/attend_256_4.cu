@@ -1,3 +1,3 @@
 #include "kernels/cuda/attend/instance.cuh"
 
-const kvasir::cuda::DecodeInstance kvasir::cuda::decode_256_4 = InstanceOf<256, 1>::value;
+const kvasir::cuda::AttendInstance kvasir::cuda::attend_256_4 = InstanceOf<256, 1>::value;

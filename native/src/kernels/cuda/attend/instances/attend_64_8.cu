@@ -1,3 +1,3 @@
 #include "kernels/cuda/attend/instance.cuh"
 
-const kvasir::cuda::DecodeInstance kvasir::cuda::decode_64_8 = InstanceOf<64, 2>::value;
+const kvasir::cuda::AttendInstance kvasir::cuda::attend_64_8 = InstanceOf<64, 2>::value;
