@@ -36,10 +36,10 @@ struct Kind {
   int bits;
 
   bool labels() const { return codec == "pattern"; }
-  PageKind page() const {
+  HeadLayout layout(int head_dim) const {
     const bool tokens = codec == "progressive";
     const int width = tokens && bits == 16 ? kWideBits : bits;
-    return {width, width, tokens, labels()};
+    return {head_dim, width, width, tokens, labels()};
   }
 };
 
@@ -106,15 +106,12 @@ double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
 class Batch {
  public:
   Batch(const Options& options, const Kind& kind, int context, int count)
-      : options_(options),
-        kind_(kind.page()),
-        layout_{options.head_dim, kind_.key_bits, kind_.value_bits, kind_.token_keys},
-        count_(count) {
+      : options_(options), layout_(kind.layout(options.head_dim)), count_(count) {
     window_ = std::min(options.window, context);
     pages_ = (context - window_) / kvasir::kPageTokens;
-    labels_ = {kind_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
-    block_bytes_ = labels_.head_bytes() + layout_.bytes();
-    CUDA(plan_attend({options.head_dim, options.kv_heads, options.group, count, kind_.labels}, &plan_));
+    labels_ = {layout_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
+    block_bytes_ = layout_.bytes();
+    CUDA(plan_attend({options.head_dim, options.kv_heads, options.group, count, layout_.labels}, &plan_));
     const int slots_of_plan = plan_.consumers * plan_.slots;
     if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
     if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
@@ -126,7 +123,7 @@ class Batch {
     fill();
     vectors_ = labels_.fixed + (options.added ? pages_ : 0);
     table_bytes_ = VectorTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
-    if (kind_.labels) {
+    if (layout_.labels) {
       const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
       tables_ = memory_.take<uint8_t>(all);
       bench::fill_halves<<<1024, 256>>>(reinterpret_cast<__half*>(tables_), static_cast<int64_t>(all / 2), 999);
@@ -146,7 +143,7 @@ class Batch {
         sequence.pages = memory_.copy(references);
         sequence.page_count = pages_;
         sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
-        if (kind_.labels) {
+        if (layout_.labels) {
           const int64_t stride = table_bytes_ / options.kv_heads;
           sequence.key_vectors = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
           sequence.value_vectors = {table(set, s, 1), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
@@ -182,7 +179,7 @@ class Batch {
                                    outputs_,
                                    kvasir::ElementType::kFloat32,
                                    1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
-                                   &kind_,
+                                   &layout_,
                                    1,
                                    workspace_,
                                    room_,
@@ -199,20 +196,20 @@ class Batch {
     std::vector<float> outputs(queries_host_.size());
     CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
     std::vector<double> keys(static_cast<size_t>(pages_) * kvasir::kPageTokens * d), values(keys.size());
-    std::vector<uint8_t> bytes(block_bytes_), tables(kind_.labels ? 2 * table_bytes_ : 0);
-    if (kind_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
+    std::vector<uint8_t> bytes(block_bytes_), tables(layout_.labels ? 2 * table_bytes_ : 0);
+    if (layout_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
     const int64_t head_table = (options_.kv_heads - 1) * (table_bytes_ / options_.kv_heads);
     const VectorTableLayout vectors = {d};
     for (int p = 0; p < pages_; ++p) {
       CUDA(cudaMemcpy(bytes.data(), page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * block_bytes_,
                       bytes.size(), cudaMemcpyDeviceToHost));
-      const uint8_t* block = bytes.data() + labels_.head_bytes();
+      const uint8_t* block = bytes.data() + layout_.label_bytes();
       // Label l > fixed means vector l - 1 + shift (docs/format.md).
       const int shift = options_.added ? std::max(0, p + 1 - (kMaxVisible - labels_.fixed)) : 0;
       auto vector = [&](int label) { return label <= labels_.fixed ? label - 1 : label - 1 + shift; };
       for (int t = 0; t < kvasir::kPageTokens; ++t) {
-        const int key_label = kind_.labels ? bytes[key_label_byte(t)] : 0;
-        const int value_label = kind_.labels ? bytes[value_label_byte(t)] : 0;
+        const int key_label = layout_.labels ? bytes[key_label_byte(t)] : 0;
+        const int value_label = layout_.labels ? bytes[value_label_byte(t)] : 0;
         for (int c = 0; c < d; ++c) {
           const size_t i = (static_cast<size_t>(p) * kvasir::kPageTokens + t) * d + c;
           const int span = layout_.key().x_size;
@@ -272,7 +269,6 @@ class Batch {
   static float unit(uint32_t x) { return bench::unit(x); }
 
   const Options& options_;
-  const PageKind kind_;
   const HeadLayout layout_;
   const int count_;
   bench::Labels labels_ = {};

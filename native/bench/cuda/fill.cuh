@@ -37,7 +37,6 @@ struct Labels {
   int pages;     // of a sequence
   int kv_heads;  // blocks of a page
 
-  __host__ __device__ int head_bytes() const { return fixed > 0 ? kvasir::cuda::kBothLabelBytes : 0; }
   __host__ __device__ int most(int page) const {
     const int all = fixed + (added ? page + 1 : 0);
     return all < kvasir::cuda::kMaxVisible ? all : kvasir::cuda::kMaxVisible;
@@ -47,10 +46,10 @@ struct Labels {
 // `count` head blocks, one after the other.
 __global__ void fill_blocks(uint8_t* blocks, int64_t count, kvasir::cuda::HeadLayout layout, Labels labels,
                             uint64_t seed) {
-  const int words = (labels.head_bytes() + layout.bytes()) / 4;
+  const int words = layout.bytes() / 4;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count * words; i += stride) {
-    int byte = static_cast<int>(i % words) * 4 - labels.head_bytes();
+    int byte = static_cast<int>(i % words) * 4 - layout.label_bytes();
     const uint32_t bits = hashed(seed + static_cast<uint64_t>(i));
     if (byte < 0) {
       const uint32_t most = labels.most(static_cast<int>(i / words / labels.kv_heads % labels.pages)) + 1;

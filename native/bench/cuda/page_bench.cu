@@ -84,12 +84,13 @@ double measure(const Options& options, const std::string& name, double bytes, in
   return timing.us;
 }
 
-PageFormat format_of(kvasir::Side side, StoredCodec codec, int bits, int head_dim) {
+PageFormat format_of(kvasir::Side side, kvasir::Elements elements, int bits, int head_dim) {
   PageFormat format;
   format.side = side;
   format.head_dim = head_dim;
   format.bits = bits;
-  const bool by_channel = codec == StoredCodec::kUniform && side == kvasir::Side::kKeys;
+  format.elements = elements;
+  const bool by_channel = elements == kvasir::Elements::kCodes && side == kvasir::Side::kKeys;
   format.axis = by_channel ? Axis::kChannel : Axis::kToken;
   format.group = by_channel ? kvasir::kPageTokens : std::min(head_dim, kValueSpan);
   return format;
@@ -97,14 +98,14 @@ PageFormat format_of(kvasir::Side side, StoredCodec codec, int bits, int head_di
 
 struct Kind {
   const char* name;
-  StoredCodec codec;
+  kvasir::Elements elements;
   int bits;
   bool fragments;
 };
 
 void make_sides(const Options& options, const Kind& kind, SideFormat sides[2]) {
-  const SideCodec keys = {kind.codec, format_of(kvasir::Side::kKeys, kind.codec, kind.bits, options.head_dim)};
-  const SideCodec values = {kind.codec, format_of(kvasir::Side::kValues, kind.codec, kind.bits, options.head_dim)};
+  const PageFormat keys = format_of(kvasir::Side::kKeys, kind.elements, kind.bits, options.head_dim);
+  const PageFormat values = format_of(kvasir::Side::kValues, kind.elements, kind.bits, options.head_dim);
   if (!kind.fragments || !fragment_sides(keys, values, sides)) canonical_sides(options.kv_heads, keys, values, sides);
 }
 
@@ -169,18 +170,18 @@ void bench_prompt(const Options& options) {
     CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
   });
   const Kind kinds[] = {
-      {"f16", StoredCodec::kFloat16, 16, true},
-      {"uniform 1", StoredCodec::kUniform, 1, true},
-      {"uniform 2", StoredCodec::kUniform, 2, true},
-      {"uniform 3", StoredCodec::kUniform, 3, true},
-      {"uniform 4", StoredCodec::kUniform, 4, true},
-      {"uniform 8", StoredCodec::kUniform, 8, true},
-      {"progressive 16", StoredCodec::kProgressive, 16, true},
-      {"progressive 8", StoredCodec::kProgressive, 8, true},
-      {"progressive 4", StoredCodec::kProgressive, 4, true},
-      {"progressive 2", StoredCodec::kProgressive, 2, true},
-      {"canonical uniform 2", StoredCodec::kUniform, 2, false},
-      {"canonical progressive 16", StoredCodec::kProgressive, 16, false},
+      {"f16", kvasir::Elements::kHalves, 16, true},
+      {"uniform 1", kvasir::Elements::kCodes, 1, true},
+      {"uniform 2", kvasir::Elements::kCodes, 2, true},
+      {"uniform 3", kvasir::Elements::kCodes, 3, true},
+      {"uniform 4", kvasir::Elements::kCodes, 4, true},
+      {"uniform 8", kvasir::Elements::kCodes, 8, true},
+      {"progressive 16", kvasir::Elements::kNarrowed, 16, true},
+      {"progressive 8", kvasir::Elements::kNarrowed, 8, true},
+      {"progressive 4", kvasir::Elements::kNarrowed, 4, true},
+      {"progressive 2", kvasir::Elements::kNarrowed, 2, true},
+      {"canonical uniform 2", kvasir::Elements::kCodes, 2, false},
+      {"canonical progressive 16", kvasir::Elements::kNarrowed, 16, false},
   };
   const int64_t pages = options.prompt / kvasir::kPageTokens;
   const Memory out(5 * static_cast<size_t>(rows.elements));
@@ -221,8 +222,8 @@ void bench_shrink(const Options& options) {
   for (const bool fragments : {true, false}) {
     for (const int bits : {16, 8, 4}) {
       SideFormat from[2], to[2];
-      make_sides(options, {"", StoredCodec::kProgressive, bits, fragments}, from);
-      make_sides(options, {"", StoredCodec::kProgressive, bits / 2, fragments}, to);
+      make_sides(options, {"", kvasir::Elements::kNarrowed, bits, fragments}, from);
+      make_sides(options, {"", kvasir::Elements::kNarrowed, bits / 2, fragments}, to);
       const int64_t from_bytes = page_bytes(options.kv_heads, from), to_bytes = page_bytes(options.kv_heads, to);
       const auto sources = page_table(wide.data(), pages, from_bytes);
       const auto targets = page_table(small.data(), pages, to_bytes);

@@ -90,18 +90,18 @@ class Context {
         pages_(tokens / kvasir::kPageTokens),
         type_(std::strcmp(options.type, "float32") == 0 ? kvasir::ElementType::kFloat32
                                                         : kvasir::ElementType::kBFloat16) {
-    SideCodec codecs[2];
+    PageFormat formats[2];
     for (const Side side : {Side::kKeys, Side::kValues}) {
-      PageFormat format;
+      PageFormat& format = formats[static_cast<int>(side)];
       format.side = side;
       format.head_dim = options.head_dim;
       format.bits = options.bits;
+      format.elements = kvasir::Elements::kCodes;
       format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
       format.group = side == Side::kKeys ? kvasir::kPageTokens : std::min(options.head_dim, kValueSpan);
-      codecs[static_cast<int>(side)] = {StoredCodec::kUniform, format};
     }
-    if (!fragment_sides(codecs[0], codecs[1], sides_)) std::exit(2);
-    const HeadLayout layout = head_layout(codecs[0], codecs[1]);
+    if (!fragment_sides(formats[0], formats[1], sides_)) std::exit(2);
+    const HeadLayout layout = head_layout(formats[0], formats[1]);
     const int64_t blocks = pages_ * options.kv_heads;
     auto* memory = memory_.take<uint8_t>(static_cast<size_t>(blocks) * layout.bytes());
     bench::fill_blocks<<<2048, 256>>>(memory, blocks, layout, {0, false, 1, options.kv_heads}, 5);

@@ -14,6 +14,14 @@ constexpr int kMaxHeadDim = 256;
 // Which elements of a page share parameters: a channel over consecutive tokens, or a token over consecutive channels.
 enum class Axis : int { kChannel = 0, kToken = 1 };
 
+// How a page holds elements, as far as codecs have it in common.
+enum class Elements : int {
+  kOwn = 0,       // in the codec's own way
+  kHalves = 1,    // float16, as they are
+  kCodes = 2,     // min-max codes (codecs/uniform), rounded at their width
+  kNarrowed = 3,  // min-max codes, rounded at 16 bits and narrowed from there (codecs/progressive)
+};
+
 // A trained codec's own knowledge: codebooks. Kernels know what stands behind it; the others write and read pages.
 class PageModel {
  public:
@@ -36,6 +44,7 @@ struct PageFormat {
   Side side = Side::kKeys;
   int head_dim = 0;
   int bits = 16;
+  Elements elements = Elements::kOwn;
   Axis axis = Axis::kChannel;
   int group = 0;          // elements along the axis that share parameters
   size_t page_bytes = 0;  // one kv head of one page, a multiple of 64; 0 where that varies

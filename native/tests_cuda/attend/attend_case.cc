@@ -76,6 +76,7 @@ Encoded encode(reference::Side side, int bits, bool by_token, int d, const std::
 }  // namespace
 
 Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) {
+  for (const PageKind& kind : setting.formats) layouts_.push_back(kind.layout(setting.shape.head_dim));
   CUDA(plan_attend(setting_.shape, &plan_));
   if (setting_.blocks > 0) plan_.blocks = setting_.blocks;
   for (const Length& length : setting_.lengths) sequences_.push_back(build(length));
@@ -148,7 +149,7 @@ const Batch::Page& Batch::page(int format, int index) {
   if (found != pages_.end()) return found->second;
   const int heads = setting_.shape.kv_heads, d = setting_.shape.head_dim;
   const PageKind& kind = setting_.formats[format];
-  const HeadLayout layout = {d, kind.key_bits, kind.value_bits, kind.token_keys};
+  const HeadLayout layout = {d, kind.key_bits, kind.value_bits, kind.token_keys};  // labels are added below
   Page made;
   make_rows(made.keys, made.values, kvasir::kPageTokens);
   std::vector<uint8_t> bytes(static_cast<size_t>(layout.bytes()) * heads);
@@ -303,8 +304,8 @@ AttendRequest Batch::request() const {
           device_outputs_,
           setting_.type,
           1.0f / std::sqrt(static_cast<float>(setting_.shape.head_dim)),
-          setting_.formats.data(),
-          static_cast<int>(setting_.formats.size()),
+          layouts_.data(),
+          static_cast<int>(layouts_.size()),
           workspace_,
           pattern_room_,
           setting_.patterns.room};

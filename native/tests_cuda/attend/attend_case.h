@@ -40,9 +40,19 @@ struct Patterns {
   int room = 0;  // vectors that VectorRoom has place for
 };
 
+// One kind of page, of any head dim.
+struct PageKind {
+  int key_bits;
+  int value_bits;
+  bool token_keys = false;
+  bool labels = false;
+
+  kvasir::cuda::HeadLayout layout(int head_dim) const { return {head_dim, key_bits, value_bits, token_keys, labels}; }
+};
+
 struct Setting {
   kvasir::cuda::AttendShape shape;
-  std::vector<kvasir::cuda::PageKind> formats;  // pages take them in turn
+  std::vector<PageKind> formats;  // pages take them in turn
   std::vector<Length> lengths;
   Data data = Data::kPlain;
   kvasir::ElementType type = kvasir::ElementType::kFloat32;
@@ -96,6 +106,7 @@ class Batch {
   Page labelled_page(int format, int index, const Table& keys, const Table& values);
 
   const Setting setting_;
+  std::vector<kvasir::cuda::HeadLayout> layouts_;  // of the setting's formats
   kvasir::cuda::AttendPlan plan_ = {};
   std::mt19937 random_;
   std::map<std::pair<int, int>, Page> pages_;

@@ -10,10 +10,10 @@
 namespace {
 
 using namespace attend_case;
+using attend_case::PageKind;
 using kvasir::ElementType;
 using kvasir::cuda::kFloat16Bits;
 using kvasir::cuda::kWideBits;
-using kvasir::cuda::PageKind;
 
 constexpr double kExact = 1e-6;
 constexpr int kWidths[] = {1, 2, 3, 4, 8, kFloat16Bits};
@@ -311,15 +311,15 @@ DEVICE_CASE("attend: requests that cannot be are refused") {
   request.count = 2;
   CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "too many sequences");
   request = batch.request();
-  const PageKind strange = {5, 2};
+  const kvasir::cuda::HeadLayout strange = {128, 5, 2};
   request.formats = &strange;
   CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "5 bits");
-  const PageKind odd_tokens = {3, 2, true}, labelled = {2, 2, false, true};
+  const kvasir::cuda::HeadLayout odd_tokens = {128, 3, 2, true}, labelled = {128, 2, 2, false, true};
   request.formats = &odd_tokens;
   CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "3 bits per token");
   request.formats = &labelled;
   CHECK(kvasir::cuda::launch_attend(batch.plan(), request, nullptr) == cudaErrorInvalidValue, "no room for patterns");
-  Batch labels({{128, 2, 4, 1, true}, {labelled}, {{0, 1, 0}}});
+  Batch labels({{128, 2, 4, 1, true}, {{2, 2, false, true}}, {{0, 1, 0}}});
   request = labels.request();
   request.room_vectors = 100;
   CHECK(kvasir::cuda::launch_attend(labels.plan(), request, nullptr) == cudaErrorInvalidValue,

@@ -33,8 +33,8 @@ std::vector<uint16_t> staged(const std::vector<float>& rows, const Setting& sett
 template <int kSpan>
 void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vector<uint8_t>& expected, uint8_t* out) {
   const int d = side.format.head_dim, parts = side.parts();
-  const bool keys = side.format.side == kvasir::Side::kKeys, coded = side.codec != StoredCodec::kFloat16;
-  const bool exact = side.codec == StoredCodec::kProgressive;
+  const bool keys = side.format.side == kvasir::Side::kKeys, coded = side.format.elements != kvasir::Elements::kHalves;
+  const bool exact = side.format.elements == kvasir::Elements::kNarrowed;
   const bool per_token = coded && side.format.axis == kvasir::Axis::kToken;
   for (int s = 0; s < d / kSpan; ++s) {
     const Slab slab = {side.part(), keys, per_token, parts > 1 ? 0 : s};
@@ -82,7 +82,7 @@ void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vecto
 
 // A canonical part, group by group and word by word.
 void pack_on_host(const SideFormat& format, const uint16_t* rows, uint8_t* out) {
-  const CanonicalSide side = canonical_side(format);
+  const CodedSide side = coded_side(format);
   std::vector<Quantiser> quantisers;
   std::vector<double> inverse16;
   for (int i = 0; i < side.layout.entries * side.layout.groups; ++i) {
@@ -107,7 +107,7 @@ void check_packing(const Setting& setting, const Layer& layer) {
   make_sides(setting, sides);
   const int d = setting.head_dim;
   for (int s = 0; s < 2; ++s) {
-    if (!setting.fragments && sides[s].codec == StoredCodec::kFloat16) continue;  // is copied
+    if (!setting.fragments && sides[s].format.elements == kvasir::Elements::kHalves) continue;  // is copied
     const std::vector<uint16_t> rows = staged(layer.rows[s], setting);
     const size_t bytes = static_cast<size_t>(sides[s].bytes());
     const int64_t head_rows = kFirstRow + setting.pages * kvasir::kPageTokens + kRowsAfter;

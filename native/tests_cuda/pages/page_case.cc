@@ -35,8 +35,9 @@ std::vector<uint8_t> Buffer::read() const {
 namespace {
 
 reference::ReferenceCodec reference_of(const Kind& kind) {
-  if (kind.codec == StoredCodec::kFloat16) return reference::f16_reference();
-  return kind.codec == StoredCodec::kUniform ? reference::uniform_reference() : reference::progressive_reference();
+  if (kind.elements == kvasir::Elements::kHalves) return reference::f16_reference();
+  return kind.elements == kvasir::Elements::kCodes ? reference::uniform_reference()
+                                                   : reference::progressive_reference();
 }
 
 reference::PageShape shape_of(reference::Side side, const Kind& kind, int head_dim) {
@@ -52,7 +53,7 @@ std::string describe(const Setting& setting) {
   out << (setting.fragments ? "fragments" : "canonical") << " d " << setting.head_dim;
   for (const Kind* kind : {&setting.keys, &setting.values}) {
     const char* names[] = {"none", "f16", "uniform", "progressive"};
-    out << " " << names[static_cast<int>(kind->codec)] << " " << kind->bits;
+    out << " " << names[static_cast<int>(kind->elements)] << " " << kind->bits;
     for (const auto& [name, value] : kind->options) out << " " << name << "=" << value;
   }
   return out.str();
@@ -64,6 +65,7 @@ kvasir::PageFormat format_of(reference::Side side, const Kind& kind, int head_di
   format.side = static_cast<kvasir::Side>(side);
   format.head_dim = head_dim;
   format.bits = kind.bits;
+  format.elements = kind.elements;
   format.axis = static_cast<kvasir::Axis>(shape.axis);
   format.group = shape.group;
   const auto shift = kind.options.find("shift");
@@ -71,13 +73,9 @@ kvasir::PageFormat format_of(reference::Side side, const Kind& kind, int head_di
   return format;
 }
 
-SideCodec codec_of(reference::Side side, const Kind& kind, int head_dim) {
-  return {kind.codec, format_of(side, kind, head_dim)};
-}
-
 void make_sides(const Setting& setting, SideFormat sides[2]) {
-  const SideCodec keys = codec_of(reference::Side::kKeys, setting.keys, setting.head_dim);
-  const SideCodec values = codec_of(reference::Side::kValues, setting.values, setting.head_dim);
+  const kvasir::PageFormat keys = format_of(reference::Side::kKeys, setting.keys, setting.head_dim);
+  const kvasir::PageFormat values = format_of(reference::Side::kValues, setting.values, setting.head_dim);
   if (setting.fragments) {
     CHECK(fragment_sides(keys, values, sides), describe(setting));
   } else {
@@ -124,9 +122,7 @@ std::vector<float> hard_rows(int tokens, int head_dim, unsigned seed) {
 std::vector<std::vector<uint8_t>> encode_layer(const Setting& setting, const std::vector<float> (&rows)[2]) {
   SideFormat sides[2];
   make_sides(setting, sides);
-  const HeadLayout layout = setting.fragments
-                                ? head_layout({sides[0].codec, sides[0].format}, {sides[1].codec, sides[1].format})
-                                : HeadLayout{};
+  const HeadLayout layout = setting.fragments ? head_layout(sides[0].format, sides[1].format) : HeadLayout{};
   const size_t head_elements = static_cast<size_t>(setting.pages) * kvasir::kPageTokens * setting.head_dim;
   std::vector<std::vector<uint8_t>> pages;
   for (int p = 0; p < setting.pages; ++p) {

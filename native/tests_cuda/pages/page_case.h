@@ -40,17 +40,17 @@ std::vector<uint8_t> bytes_of(const std::vector<T>& values) {
 
 // One side of a layer: a codec, a width, and options by name.
 struct Kind {
-  kvasir::cuda::StoredCodec codec;
+  kvasir::Elements elements;
   int bits;
   reference::Options options = {};
 };
 
-inline const Kind kHalves = {kvasir::cuda::StoredCodec::kFloat16, 16};
+inline const Kind kHalves = {kvasir::Elements::kHalves, 16};
 inline Kind uniform(int bits, const reference::Options& options = {}) {
-  return {kvasir::cuda::StoredCodec::kUniform, bits, options};
+  return {kvasir::Elements::kCodes, bits, options};
 }
 inline Kind progressive(int bits, const reference::Options& options = {}) {
-  return {kvasir::cuda::StoredCodec::kProgressive, bits, options};
+  return {kvasir::Elements::kNarrowed, bits, options};
 }
 
 // A layer, and whether its pages are fragments.
@@ -66,7 +66,6 @@ std::string describe(const Setting& setting);
 
 // The format that the codec would configure, with the shift of the options.
 kvasir::PageFormat format_of(reference::Side side, const Kind& kind, int head_dim);
-kvasir::cuda::SideCodec codec_of(reference::Side side, const Kind& kind, int head_dim);
 
 // Sides of the setting's family. Reports where fragments are asked for and there are none.
 void make_sides(const Setting& setting, kvasir::cuda::SideFormat sides[2]);

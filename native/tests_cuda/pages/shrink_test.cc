@@ -90,8 +90,8 @@ std::vector<uint8_t> shifted_page(const Setting& wide, const Setting& small, con
   make_sides(wide, from);
   make_sides(small, to);
   std::vector<uint8_t> out(static_cast<size_t>(page_bytes(wide.kv_heads, to)));
-  const HeadLayout before = head_layout({from[0].codec, from[0].format}, {from[1].codec, from[1].format});
-  const HeadLayout after = head_layout({to[0].codec, to[0].format}, {to[1].codec, to[1].format});
+  const HeadLayout before = head_layout(from[0].format, from[1].format);
+  const HeadLayout after = head_layout(to[0].format, to[1].format);
   for (int h = 0; h < wide.kv_heads; ++h) {
     for (int s = 0; s < 2; ++s) {
       const auto shape = shape_of(static_cast<reference::Side>(s), s == 0 ? wide.keys : wide.values, wide.head_dim);

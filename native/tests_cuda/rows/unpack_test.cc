@@ -32,7 +32,7 @@ void check_elements(const Setting& setting, const Layer& layer) {
           for (int i = 0; i < side.quads() * side.y_size; ++i) {
             const int x = quad_x(side, i / side.y_size), y = i % side.y_size;
             float quad[4];
-            if (side.codec == StoredCodec::kFloat16) {
+            if (side.elements == kvasir::Elements::kHalves) {
               decode_halves(side, part, x, y, quad);
             } else {
               decode_codes(side, part, scales.data(), x, y, quad);

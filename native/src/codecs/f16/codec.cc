@@ -11,6 +11,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions&) {
   PageFormat format;
   format.side = side;
   format.bits = bits;
+  format.elements = Elements::kHalves;
   format.head_dim = head_dim;
   format.page_bytes = f16::page_bytes(head_dim);
   return format;

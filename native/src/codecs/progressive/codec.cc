@@ -40,6 +40,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   }
   if (shift != 0 && shift != 1 && shift != 2) refuse("shift must be 0, 1 or 2, not " + std::to_string(shift));
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, layout);
+  format.elements = Elements::kNarrowed;
   format.numbers[progressive::kFloor] = static_cast<float>(floor);
   format.numbers[progressive::kShift] = static_cast<float>(shift);
   return format;

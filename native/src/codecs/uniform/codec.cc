@@ -23,6 +23,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.side = side;
   format.head_dim = head_dim;
   format.bits = bits;
+  format.elements = Elements::kCodes;
 
   format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
   if (const auto axis = options.find("axis"); axis != options.end()) {

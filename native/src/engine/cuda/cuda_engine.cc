@@ -9,16 +9,13 @@
 #include <vector>
 
 #include "engine/cuda/cuda_append.h"
-#include "engine/cuda/device_arena.h"
-#include "engine/cuda/device_layer.h"
+#include "engine/cuda/families/family.h"
 #include "engine/cuda/layer_attention.h"
 #include "engine/cuda/layer_state.h"
-#include "engine/cuda/status.h"
 #include "engine/cuda/stream.h"
 #include "engine/engines.h"
 #include "engine/host/host_engine.h"
 #include "engine/query_sums.h"
-#include "kernels/cuda/pages/shrink.h"
 #include "kernels/cuda/rows/query_sums.h"
 
 namespace kvasir::cuda {
@@ -40,7 +37,7 @@ void check_address(const char* what, const void* address) {
   }
 }
 
-size_t number_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
+size_t element_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
 
 class CudaEngine : public Engine {
  public:
@@ -60,7 +57,7 @@ class CudaEngine : public Engine {
 
   void prepare(const std::vector<LayerPlan>& plans) override {
     const CurrentDevice current(kDevice);
-    for (const LayerPlan& plan : plans) layers_.push_back(std::make_unique<Layer>(plan, *arena_, stream_));
+    for (const LayerPlan& plan : plans) layers_.push_back(std::make_unique<Layer>(plan, queue_));
   }
 
   // 16-bit rows ------------------------------------------------------------------------------------------------
@@ -76,19 +73,18 @@ class CudaEngine : public Engine {
                  float* out) override {
     const CurrentDevice current(kDevice);
     const DeviceLayer& layer = layer_of(plan);
-    const DeviceScratch rows(*arena_, row_floats(plan, count) * sizeof(float));
+    const DeviceScratch rows = queue_.take(row_floats(plan, count) * sizeof(float));
     check(cuda::read_rows({1, plan.attention.head_dim}, head_tiles(layer, storage, kv_head), layer.tile_row(first),
                           count, float_rows(plan, side, rows), stream_),
           "reading rows");
-    download(out, rows.as<void>(), row_floats(plan, count) * sizeof(float));
+    queue_.download(out, rows.as<void>(), rows.bytes(), "reading rows");
   }
 
   void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
                   const float* rows) override {
     const CurrentDevice current(kDevice);
     const DeviceLayer& layer = layer_of(plan);
-    const DeviceScratch device(*arena_, row_floats(plan, count) * sizeof(float));
-    upload(device.as<void>(), rows, row_floats(plan, count) * sizeof(float));
+    const DeviceScratch device = queue_.uploaded(rows, row_floats(plan, count) * sizeof(float), "writing rows");
     check(restore_rows({1, plan.attention.head_dim}, float_rows(plan, side, device), count,
                        head_tiles(layer, storage, kv_head), layer.tile_row(first), stream_),
           "writing rows");
@@ -109,9 +105,8 @@ class CudaEngine : public Engine {
 
   void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const float* queries) override {
     const CurrentDevice current(kDevice);
-    const size_t bytes = query_elements(plan, count, tokens) * sizeof(float);
-    const DeviceScratch there(*arena_, bytes);
-    upload(there.as<void>(), queries, bytes);
+    const DeviceScratch there =
+        queue_.uploaded(queries, query_elements(plan, count, tokens) * sizeof(float), "uploading queries");
     observe(plan, sums, count, tokens, there.as<void>(), ElementType::kFloat32);
   }
 
@@ -128,11 +123,11 @@ class CudaEngine : public Engine {
     const CurrentDevice current(kDevice);
     const QuerySums at = QuerySums::at(plan.attention, window.sums);
     const size_t bytes = static_cast<size_t>(QuerySums::channels(plan.attention)) * sizeof(float);
-    const DeviceScratch means(*arena_, bytes);
+    const DeviceScratch means = queue_.take(bytes);
     check(launch_read_query_means(layer_of(plan).query_shape(), at.sums, at.known, window.count, nullptr,
                                   means.as<float>(), stream_),
           "reading query sums");
-    download(out, means.as<void>(), bytes);
+    queue_.download(out, means.as<void>(), bytes, "reading query sums");
   }
 
   void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
@@ -167,18 +162,18 @@ class CudaEngine : public Engine {
       return std::make_unique<DeviceAppend>(*this, layer_of(plan), input, static_cast<cudaStream_t>(rows.stream));
     }
     const size_t elements = static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2);
-    const size_t bytes[2] = {elements * number_bytes(input.types[0]), elements * number_bytes(input.types[1])};
-    DeviceScratch memory(*arena_, bytes[0] + bytes[1]);
+    const size_t bytes[2] = {elements * element_bytes(input.types[0]), elements * element_bytes(input.types[1])};
+    DeviceScratch memory = queue_.take(bytes[0] + bytes[1]);
     for (int side = 0; side < 2; ++side) {
       uint8_t* to = memory.as<uint8_t>() + (side == 1 ? bytes[0] : 0);
-      upload(to, stored.sides[side], bytes[side]);
+      queue_.upload(to, stored.sides[side], bytes[side], "uploading rows");
       input.sides[side] = to;
     }
-    return std::make_unique<CudaAppend>(layer_of(plan), *arena_, stream_, input, std::move(memory));
+    return std::make_unique<CudaAppend>(layer_of(plan), input, std::move(memory));
   }
 
   std::unique_ptr<LayerState> make_state(const LayerPlan& plan) override {
-    return std::make_unique<CudaLayerState>(layer_of(plan), *arena_, stream_);
+    return std::make_unique<CudaLayerState>(layer_of(plan));
   }
 
   void reserve(LayerState* state, int64_t pages) override {
@@ -196,36 +191,19 @@ class CudaEngine : public Engine {
 
   const uint8_t* part(const LayerPlan& plan, const PageView& page, Side side, int kv_head) override {
     const CurrentDevice current(kDevice);
-    return layer_of(plan).part(page, side, kv_head, stream_);
+    return layer_of(plan).family().part(page, side, kv_head);
   }
 
   const uint8_t* part_widths(const LayerPlan& plan, const PageView& page, Side side, int kv_head) override {
     const CurrentDevice current(kDevice);
-    return layer_of(plan).part_widths(page, side, kv_head, stream_);
+    return layer_of(plan).family().part_widths(page, side, kv_head);
   }
 
   void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
     const CurrentDevice current(kDevice);
-    const DeviceLayer& layer = layer_of(plan);
     layers_[plan.index]->epoch += 1;
-    if (pages.empty()) return;
-    const PageShape& from = *pages[0].from;
-    const PageShape& to = *pages[0].to;
-    if (from.varies() || layer.kind(Side::kKeys) != SideKind::kCodes || layer.kind(Side::kValues) != SideKind::kCodes) {
-      for (const ShrinkingPage& page : pages) shrink_here(plan, page);
-      return;
-    }
-    std::vector<ShrinkPage> list;
-    for (const ShrinkingPage& page : pages) list.push_back({page.data, page.data});
-    ShrinkRequest request = {};
-    request.shape = layer.row_shape();
-    for (int side = 0; side < 2; ++side) {
-      request.from[side] = layer.sides(from)[side];
-      request.to[side] = layer.sides(to)[side];
-    }
-    request.pages = list.data();
-    request.page_count = static_cast<int64_t>(list.size());
-    check(shrink_pages(request, stream_), "shrinking pages");
+    if (pages.empty() || layer_of(plan).family().shrink(pages)) return;
+    for (const ShrinkingPage& page : pages) shrink_here(plan, page);
   }
 
   // Attention --------------------------------------------------------------------------------------------------
@@ -234,8 +212,8 @@ class CudaEngine : public Engine {
     report_refused();
     const CurrentDevice current(kDevice);
     const size_t bytes = query_elements(plan, request.count, request.tokens) * sizeof(float);
-    const DeviceScratch queries(*arena_, bytes), outputs(*arena_, bytes);
-    upload(queries.as<void>(), request.queries, bytes);
+    const DeviceScratch queries = queue_.uploaded(request.queries, bytes, "uploading queries");
+    const DeviceScratch outputs = queue_.take(bytes);
     Layer& layer = *layers_[plan.index];
     Tiles tiles = {};
     {
@@ -243,7 +221,7 @@ class CudaEngine : public Engine {
       tiles =
           layer.attention.run(request, {queries.as<void>(), outputs.as<void>(), ElementType::kFloat32}, layer.epoch);
     }
-    download(request.outputs, outputs.as<void>(), bytes);
+    queue_.download(request.outputs, outputs.as<void>(), bytes, "reading outputs");
     return tiles;
   }
 
@@ -268,7 +246,7 @@ class CudaEngine : public Engine {
   class DeviceAppend : public CudaAppend {
    public:
     DeviceAppend(CudaEngine& engine, const DeviceLayer& layer, const InputRows& input, cudaStream_t stream)
-        : CudaAppend(layer, *engine.arena_, engine.stream_, input, DeviceScratch()), engine_(engine), stream_(stream) {
+        : CudaAppend(layer, input, DeviceScratch()), engine_(engine), stream_(stream) {
       std::lock_guard<std::mutex> lock(engine.mutex_);
       engine.before_.order(stream, engine.stream_);
     }
@@ -284,23 +262,13 @@ class CudaEngine : public Engine {
   };
 
   struct Layer {
-    Layer(const LayerPlan& plan, DeviceArena& arena, cudaStream_t stream)
-        : device(plan, arena, stream), attention(device, arena, stream) {}
+    Layer(const LayerPlan& plan, const DeviceQueue& queue) : device(plan, queue), attention(device) {}
     DeviceLayer device;
     LayerAttention attention;
     std::atomic<uint64_t> epoch{0};  // shrinks: descriptions made before are out of date
   };
 
   DeviceLayer& layer_of(const LayerPlan& plan) const { return layers_[plan.index]->device; }
-
-  void upload(void* to, const void* from, size_t bytes) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
-  }
-  // Waits for all that was asked for before.
-  void download(void* to, const void* from, size_t bytes) {
-    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying from the device");
-    check(cudaStreamSynchronize(stream_), "copying from the device");
-  }
 
   static size_t row_floats(const LayerPlan& plan, int count) {
     return static_cast<size_t>(count) * plan.attention.head_dim;
@@ -318,12 +286,12 @@ class CudaEngine : public Engine {
   void shrink_here(const LayerPlan& plan, const ShrinkingPage& page) {
     const size_t bytes = page.offsets ? page.offsets[page.from->parts()] : page.from->bytes();
     std::vector<uint8_t> copy(bytes);
-    download(copy.data(), page.data, bytes);
+    queue_.download(copy.data(), page.data, bytes, "shrinking pages");
     ShrinkingPage here = page;
     here.data = copy.data();
     const size_t left = shrink_page(plan, here);
     if (page.offsets) std::memcpy(copy.data(), page.offsets, sizeof(uint32_t) * (page.to->parts() + 1));
-    upload(page.data, copy.data(), left);
+    queue_.upload(page.data, copy.data(), left, "shrinking pages");
   }
 
   static size_t query_elements(const LayerPlan& plan, int count, int tokens) {
@@ -339,7 +307,7 @@ class CudaEngine : public Engine {
     const bool distinct = std::set<double*>(list.begin(), list.end()).size() == list.size();
     const int step = distinct ? count : 1;
     for (int i = 0; i < count; i += step) {
-      const size_t offset = query_elements(plan, i, tokens) * number_bytes(type);
+      const size_t offset = query_elements(plan, i, tokens) * element_bytes(type);
       check(launch_add_queries(layer_of(plan).query_shape(), static_cast<const uint8_t*>(queries) + offset, type,
                                tokens, step, list.data() + i, stream_),
             "adding queries");
@@ -359,6 +327,7 @@ class CudaEngine : public Engine {
 
   const std::shared_ptr<DeviceArena> arena_;
   const Stream stream_;
+  const DeviceQueue queue_{*arena_, stream_};
   Event before_, after_;  // with the mutex held
   Flags refused_;
   std::vector<std::unique_ptr<Layer>> layers_;

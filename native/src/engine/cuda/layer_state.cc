@@ -7,21 +7,14 @@
 #include "kernels/cuda/layout/labels.h"
 
 namespace kvasir::cuda {
-namespace {
 
-void upload(void* to, const void* from, size_t bytes, cudaStream_t stream) {
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "uploading a sequence's description");
-}
-
-}  // namespace
-
-CudaLayerState::CudaLayerState(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream)
-    : layer_(layer), arena_(arena), stream_(stream), description_(arena, sizeof(DeviceSequence)) {}
+CudaLayerState::CudaLayerState(const DeviceLayer& layer)
+    : layer_(layer), description_(layer.queue().take(sizeof(DeviceSequence))) {}
 
 void CudaLayerState::reserve(int64_t pages) {
   if (pages <= capacity_) return;
   const int64_t capacity = std::max(pages, capacity_ * 3 / 2 + 64);
-  references_ = DeviceScratch(arena_, static_cast<size_t>(capacity) * sizeof(uint64_t));
+  references_ = layer_.queue().take(static_cast<size_t>(capacity) * sizeof(uint64_t));
   capacity_ = capacity;
   page_count_ = -1;
 }
@@ -30,7 +23,7 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   if (view.first_page != first_page_ || view.page_count != page_count_ || epoch != epoch_) update_pages(view);
   epoch_ = epoch;
   for (Side side : {Side::kKeys, Side::kValues}) {
-    if (layer_.kind(side) != SideKind::kPattern) continue;
+    if (!layer_.plan().codecs[static_cast<int>(side)]->grow) continue;
     const SideTable& table = *view.tables[static_cast<int>(side)];
     room_for(side, table, table.size());
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
@@ -39,7 +32,7 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   const DeviceSequence now = seen_before(view, 0);
   if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
   latest_ = now;
-  upload(description_.as<void>(), &latest_, sizeof latest_, stream_);
+  layer_.queue().upload(description_.as<void>(), &latest_, sizeof latest_, "describing a sequence");
 }
 
 DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer) const {
@@ -75,7 +68,8 @@ void CudaLayerState::update_pages(const SequenceView& view) {
     references.push_back(page_reference(page.data, layer_.level_of(*page.shape)));
   }
   if (!references.empty()) {
-    upload(references_.as<void>(), references.data(), references.size() * sizeof(uint64_t), stream_);
+    layer_.queue().upload(references_.as<void>(), references.data(), references.size() * sizeof(uint64_t),
+                          "listing pages");
   }
   first_page_ = view.first_page;
   page_count_ = view.page_count;
@@ -94,9 +88,9 @@ VectorMemory CudaLayerState::room_for(Side side, const SideTable& table, int64_t
   while (same < listed && vectors[same] == known.vectors[same]) ++same;
   if (wanted > known.capacity) {
     known.capacity = (std::max<int64_t>(wanted, known.capacity * 3 / 2 + 64) + kTileSize - 1) / kTileSize * kTileSize;
-    known.memory = DeviceScratch(arena_, static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))) *
-                                             static_cast<size_t>(shape.kv_heads));
-    check(cudaMemsetAsync(known.memory.as<void>(), 0, known.memory.bytes(), stream_), "clearing patterns");
+    known.memory = layer_.queue().take(static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))) *
+                                       static_cast<size_t>(shape.kv_heads));
+    check(cudaMemsetAsync(known.memory.as<void>(), 0, known.memory.bytes(), layer_.queue().stream), "clearing vectors");
     same = 0;
   }
   const int64_t head_stride = layout.bytes(static_cast<int>(known.capacity));
@@ -113,8 +107,8 @@ VectorMemory CudaLayerState::room_for(Side side, const SideTable& table, int64_t
     }
     check(cudaMemcpy2DAsync(known.memory.as<uint8_t>() + begin, static_cast<size_t>(head_stride), tiles.data(),
                             static_cast<size_t>(bytes), static_cast<size_t>(bytes), static_cast<size_t>(shape.kv_heads),
-                            cudaMemcpyHostToDevice, stream_),
-          "uploading patterns");
+                            cudaMemcpyHostToDevice, layer_.queue().stream),
+          "uploading vectors");
   }
   known.vectors = std::move(vectors);
   return {known.memory.as<uint8_t>(), head_stride};
@@ -129,9 +123,9 @@ void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out
   check(
       cudaMemcpy2DAsync(tiles.data(), static_cast<size_t>(bytes), known.memory.as<uint8_t>() + begin,
                         static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))), static_cast<size_t>(bytes),
-                        static_cast<size_t>(shape.kv_heads), cudaMemcpyDeviceToHost, stream_),
-      "reading patterns");
-  check(cudaStreamSynchronize(stream_), "reading patterns");
+                        static_cast<size_t>(shape.kv_heads), cudaMemcpyDeviceToHost, layer_.queue().stream),
+      "reading vectors");
+  check(cudaStreamSynchronize(layer_.queue().stream), "reading vectors");
   for (int head = 0; head < shape.kv_heads; ++head) {
     const uint8_t* from = tiles.data() + static_cast<size_t>(bytes) * head - begin;
     for (int i = 0; i < count; ++i) {

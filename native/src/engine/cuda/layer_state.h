@@ -9,13 +9,14 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
-#include "kernels/cuda/pattern/seal.h"
+#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/layout/labels.h"
 
 namespace kvasir::cuda {
 
 class CudaLayerState : public LayerState {
  public:
-  CudaLayerState(const DeviceLayer& layer, DeviceArena& arena, cudaStream_t stream);
+  explicit CudaLayerState(const DeviceLayer& layer);
 
   // Room for so many pages, and the vectors that they may add.
   void reserve(int64_t pages);
@@ -49,8 +50,6 @@ class CudaLayerState : public LayerState {
   int64_t byte_of(Side side, int vector, int channel) const;  // in a table, of kv head 0
 
   const DeviceLayer& layer_;
-  DeviceArena& arena_;
-  const cudaStream_t stream_;
   uint64_t epoch_ = 0;
   int64_t first_page_ = -1, page_count_ = -1;  // as last listed
   int64_t capacity_ = 0;                       // pages

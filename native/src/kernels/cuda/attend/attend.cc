@@ -35,36 +35,36 @@ size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 bool any_width(int bits) { return bits_supported(bits) || bits == kWideBits; }
 
-bool kind_supported(const PageKind& kind) {
-  const bool values = any_width(kind.value_bits);
-  if (kind.token_keys) {
-    return values && (kind.key_bits == 2 || kind.key_bits == 4 || kind.key_bits == 8 || kind.key_bits == kWideBits);
+bool supported(const HeadLayout& layout) {
+  const bool values = any_width(layout.value_bits);
+  if (layout.token_keys) {
+    const int bits = layout.key_bits;
+    return values && (bits == 2 || bits == 4 || bits == 8 || bits == kWideBits);
   }
-  return values && any_width(kind.key_bits);
+  return values && any_width(layout.key_bits);
 }
 
-bool plain(const PageKind& kind) {
-  return !kind.labels && !kind.token_keys && kind.key_bits != kWideBits && kind.value_bits != kWideBits;
+bool plain(const HeadLayout& layout) {
+  return !layout.labels && !layout.token_keys && layout.key_bits != kWideBits && layout.value_bits != kWideBits;
 }
 
-PageEntry entry_of(int head_dim, const PageKind& kind) {
-  const HeadLayout layout = {head_dim, kind.key_bits, kind.value_bits, kind.token_keys};
+PageEntry entry_of(const HeadLayout& layout) {
   uint32_t flags = 0;
-  if (kind.token_keys) flags |= Tag::kTokenKeys;
-  if (kind.labels) {
+  if (layout.token_keys) flags |= Tag::kTokenKeys;
+  if (layout.labels) {
     flags |= Tag::kLabels;  // which take the place in a slot that a part could join in
   } else {
     flags |= join_flags(layout.key().groups(), layout.key_parts(), layout.value().groups(), layout.value_parts());
   }
-  return {static_cast<uint32_t>(kind.key_bits | kind.value_bits << 8) | flags,
-          (kind.labels ? kBothLabelBytes : 0) + layout.bytes(),
+  return {static_cast<uint32_t>(layout.key_bits | layout.value_bits << 8) | flags,
+          layout.bytes(),
           static_cast<int16_t>(layout.key().parameter_bytes()),
           static_cast<int16_t>(layout.value().parameter_bytes()),
           static_cast<int16_t>(layout.key().groups()),
           static_cast<int16_t>(layout.value().groups())};
 }
 
-// Of VectorRoom.
+// Parts of VectorRoom.
 size_t term_bytes(const AttendPlan& plan, int vectors) {
   const size_t segments = static_cast<size_t>(plan.shape.sequences) * plan.shape.kv_heads * plan.row_blocks;
   return aligned(segments * (static_cast<size_t>(vectors) + 1) * 4 * plan.tiles * sizeof(float));
@@ -148,10 +148,11 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
   params.plain = true;
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
-    if (!kind_supported(request.formats[i])) return cudaErrorInvalidValue;
-    if (request.formats[i].labels && !plan.shape.labels) return cudaErrorInvalidValue;
-    params.plain = params.plain && plain(request.formats[i]);
-    params.formats[i] = entry_of(plan.shape.head_dim, request.formats[i]);
+    const HeadLayout& layout = request.formats[i];
+    if (layout.head_dim != plan.shape.head_dim || !supported(layout)) return cudaErrorInvalidValue;
+    if (layout.labels && !plan.shape.labels) return cudaErrorInvalidValue;
+    params.plain = params.plain && plain(layout);
+    params.formats[i] = entry_of(layout);
     largest = std::max(largest, params.formats[i].head_bytes);
   }
   params.short_units = kShortBytes / largest;

@@ -43,9 +43,9 @@ struct AttendRequest {
   void* outputs;        // the same; zeros for sequences without tokens
   ElementType type;     // of queries and outputs
   float softmax_scale;
-  const PageKind* formats;  // on the host: what page references name
-  int format_count;         // 1..kMaxPageFormats
-  void* workspace;          // 256-byte aligned
+  const HeadLayout* formats;  // on the host: what page references name
+  int format_count;           // 1..kMaxPageFormats
+  void* workspace;            // 256-byte aligned
   // For tables of more than kNearVectors vectors: vector_room_bytes(plan, room_vectors) bytes, 256-byte aligned, of
   // any content. Outputs of sequences whose tables have outgrown it are not numbers.
   void* vector_room = nullptr;

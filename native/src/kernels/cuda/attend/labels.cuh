@@ -1,7 +1,7 @@
 // What labels add to a page: vectors, the vectors that residuals were taken against.
 //
 // score of a token += <query, its vector>: the products of a segment's queries with the first kNearVectors vectors
-// are computed once (begin) and looked up. output += sum over vectors of (weights of its tokens) * pattern: weights
+// are computed once (begin) and looked up. output += sum over vectors of (weights of its tokens) * vector: weights
 // are summed by label with byte products, labels turned to ones and zeros by comparing four at a time
 // (collect_weights), and multiplied with the vectors at the end of the segment (add_to_outputs).
 //
@@ -24,7 +24,7 @@ namespace kvasir::cuda {
 
 constexpr int kNearTiles = kNearVectors / kTileSize;
 
-// Patterns of one side of one kv head.
+// Vectors of one side of one kv head.
 struct LabelSide {
   const uint8_t* vectors;
   int fixed;

@@ -47,16 +47,8 @@ inline uint64_t page_reference(const void* page, int format) {
   return reinterpret_cast<uint64_t>(page) | static_cast<uint64_t>(format);
 }
 
-// One kind of page: what its HeadLayout says, and whether labels stand before it (layout/labels.h). Widths are 1, 2,
-// 3, 4, 8, kFloat16Bits or kWideBits; those of token keys 2, 4, 8 or kWideBits.
-struct PageKind {
-  int key_bits;
-  int value_bits;
-  bool token_keys = false;
-  bool labels = false;
-};
-
-// What the kernel must know of a PageKind.
+// What the kernel must know of a HeadLayout. Widths are 1, 2, 3, 4, 8, kFloat16Bits or kWideBits; those of token keys
+// 2, 4, 8 or kWideBits.
 struct PageEntry {
   uint32_t kind;  // as in Tag, with its kJoin flags
   int32_t head_bytes;

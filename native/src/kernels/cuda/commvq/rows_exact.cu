@@ -1,8 +1,6 @@
-// Compiled without contraction (CMakeLists.txt): the arithmetic is the host's, operation by operation.
+// The arithmetic is the host's, operation by operation.
 #include "base/half.h"
 #include "codecs/commvq/model.h"
-#include "codecs/tiered/format.h"
-#include "codecs/uniform/formula.h"
 #include "kernels/cuda/commvq/rows.h"
 
 namespace kvasir::cuda {
@@ -10,9 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxKeyStages = 64;
-constexpr int kMaxGridColumns = 1 << 20;  // pages that a launch counts in blockIdx.x; more take turns
-
-int columns_for(int64_t pages) { return static_cast<int>(pages < kMaxGridColumns ? pages : kMaxGridColumns); }
 
 struct KeyShapeOnDevice {
   int kv_heads, stages, index_bits, head_dim;
@@ -21,13 +16,13 @@ struct KeyShapeOnDevice {
 
 // A block takes one kv head of a page. Tables: [kv_heads][head_dim / 16][stages][entries][16].
 __global__ void __launch_bounds__(kThreads)
-    commvq_key_rows(KeyShapeOnDevice shape, const uint16_t* tables, RowDecoding decoding) {
+    commvq_key_rows(KeyShapeOnDevice shape, const uint16_t* tables, RowUnpacking unpacking) {
   __shared__ uint16_t codes[kMaxKeyStages][kPageTokens];
   const int head = blockIdx.y, half = shape.head_dim / 2, entries = 1 << shape.index_bits;
   const int code_bits = 2 * shape.index_bits, stage_bytes = kPageTokens * code_bits / 8;
   const uint16_t* const head_tables = tables + static_cast<int64_t>(head) * shape.head_dim * shape.stages * entries;
-  for (int64_t page = blockIdx.x; page < decoding.page_count; page += gridDim.x) {
-    const uint8_t* const part = decoding.pages[page] + decoding.offset;
+  for (int64_t page = blockIdx.x; page < unpacking.page_count; page += gridDim.x) {
+    const uint8_t* const part = unpacking.pages[page] + unpacking.offset;
     const uint8_t* const packed = part + commvq::kScaleBytes + static_cast<int64_t>(head) * shape.stages * stage_bytes;
     __syncthreads();
     for (int i = threadIdx.x; i < shape.stages * kPageTokens; i += kThreads) {
@@ -51,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
         im += element(s, a, half + j) + element(s, b, j);
       }
       const float norm = half_to_float(reinterpret_cast<const uint16_t*>(part)[token]);
-      float* const row = decoding.rows + ((head * decoding.page_count + page) * kPageTokens + token) * shape.head_dim;
+      float* const row = unpacking.rows + ((head * unpacking.page_count + page) * kPageTokens + token) * shape.head_dim;
       row[shape.neighbours ? 2 * j : j] = re * norm;
       row[shape.neighbours ? 2 * j + 1 : half + j] = im * norm;
     }
@@ -62,11 +57,11 @@ constexpr int kValueTokens = 16;
 
 // A block takes 16 tokens of a kv head of a page, a thread one channel of them. Tables: [kv_heads][codes][head_dim].
 __global__ void __launch_bounds__(kMaxHeadDim)
-    commvq_value_rows(int codes, int head_dim, const uint16_t* tables, RowDecoding decoding) {
+    commvq_value_rows(int codes, int head_dim, const uint16_t* tables, RowUnpacking unpacking) {
   const int head = blockIdx.y, first = blockIdx.z * kValueTokens, channel = threadIdx.x;
   const uint16_t* const table = tables + static_cast<int64_t>(head) * codes * head_dim + channel;
-  for (int64_t page = blockIdx.x; page < decoding.page_count; page += gridDim.x) {
-    const uint8_t* const part = decoding.pages[page] + decoding.offset;
+  for (int64_t page = blockIdx.x; page < unpacking.page_count; page += gridDim.x) {
+    const uint8_t* const part = unpacking.pages[page] + unpacking.offset;
     const auto* bits = reinterpret_cast<const uint32_t*>(part + commvq::kScaleBytes) + first / 32 * 16;
     float sums[kValueTokens] = {};
     for (int n = 0; n < codes; ++n) {
@@ -77,68 +72,32 @@ __global__ void __launch_bounds__(kMaxHeadDim)
       for (int t = 0; t < kValueTokens; ++t) sums[t] += (word >> (8 * (t % 4) + t / 4) & 1) != 0 ? element : 0.0f;
     }
     const auto* gains = reinterpret_cast<const uint16_t*>(part) + first;
-    float* const row = decoding.rows + ((head * decoding.page_count + page) * kPageTokens + first) * head_dim + channel;
+    float* const row =
+        unpacking.rows + ((head * unpacking.page_count + page) * kPageTokens + first) * head_dim + channel;
 #pragma unroll
     for (int t = 0; t < kValueTokens; ++t) row[static_cast<int64_t>(t) * head_dim] = sums[t] * half_to_float(gains[t]);
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) tiered_key_rows(PageFormat format, RowDecoding decoding) {
-  const int head = blockIdx.y, d = format.head_dim;
-  for (int64_t page = blockIdx.x; page < decoding.page_count; page += gridDim.x) {
-    const uint8_t* const data = decoding.pages[page] + decoding.offset;
-    const uint8_t* const part = data + reinterpret_cast<const uint32_t*>(data)[head];
-    const tiered::Layout layout = tiered::layout_of(format, part);
-    const uint8_t* const channels = tiered::channels_of(part);
-    float* const rows = decoding.rows + (head * decoding.page_count + page) * kPageTokens * d;
-    for (int i = threadIdx.x; i < kPageTokens * d; i += kThreads) {
-      const int place = i / kPageTokens, token = i % kPageTokens;
-      float value;
-      if (place < layout.n16) {
-        value = half_to_float(reinterpret_cast<const uint16_t*>(part + layout.value_offset(place))[token]);
-      } else {
-        const bool wide = place < layout.n16 + layout.n4;
-        const int column = wide ? place - layout.n16 : place - layout.n16 - layout.n4;  // of its plane
-        const tiered::Plane plane = wide ? layout.wide : layout.narrow;
-        const int levels = (1 << plane.bits) - 1;
-        const int parameter = (wide ? 0 : layout.wide.columns) + column, group = token / layout.group;
-        const float lo = half_to_float(reinterpret_cast<const uint16_t*>(part + layout.lo_offset(group))[parameter]);
-        const float range =
-            half_to_float(reinterpret_cast<const uint16_t*>(part + layout.range_offset(group))[parameter]);
-        const uint8_t byte = part[(wide ? layout.wide_offset : layout.narrow_offset) + plane.byte_of(column, token)];
-        value = uniform::decode_element(byte >> plane.bit_of(token) & levels, lo, uniform::step_of(range, levels));
-      }
-      rows[static_cast<int64_t>(token) * d + channels[place]] = value;
-    }
   }
 }
 
 }  // namespace
 
 cudaError_t launch_commvq_key_rows(const commvq::KeyPage& page, int head_dim, RopePairs pairs, const uint16_t* tables,
-                                   const RowDecoding& decoding, cudaStream_t stream) {
+                                   const RowUnpacking& unpacking, cudaStream_t stream) {
   if (page.stages < 1 || page.stages > kMaxKeyStages) return cudaErrorInvalidValue;
-  if (decoding.page_count <= 0) return cudaSuccess;
+  if (unpacking.page_count <= 0) return cudaSuccess;
   const KeyShapeOnDevice shape = {page.kv_heads, page.stages, page.index_bits, head_dim,
                                   pairs == RopePairs::kNeighbours};
-  commvq_key_rows<<<dim3(columns_for(decoding.page_count), page.kv_heads), kThreads, 0, stream>>>(shape, tables,
-                                                                                                  decoding);
+  commvq_key_rows<<<dim3(grid_columns(unpacking.page_count), page.kv_heads), kThreads, 0, stream>>>(shape, tables,
+                                                                                                    unpacking);
   return cudaGetLastError();
 }
 
 cudaError_t launch_commvq_value_rows(const commvq::ValuePage& page, int kv_heads, int head_dim, const uint16_t* tables,
-                                     const RowDecoding& decoding, cudaStream_t stream) {
+                                     const RowUnpacking& unpacking, cudaStream_t stream) {
   if (head_dim < 1 || head_dim > kMaxHeadDim) return cudaErrorInvalidValue;
-  if (decoding.page_count <= 0) return cudaSuccess;
-  const dim3 grid(columns_for(decoding.page_count), kv_heads, kPageTokens / kValueTokens);
-  commvq_value_rows<<<grid, head_dim, 0, stream>>>(page.codes, head_dim, tables, decoding);
-  return cudaGetLastError();
-}
-
-cudaError_t launch_tiered_key_rows(const PageFormat& format, int kv_heads, const RowDecoding& decoding,
-                                   cudaStream_t stream) {
-  if (decoding.page_count <= 0) return cudaSuccess;
-  tiered_key_rows<<<dim3(columns_for(decoding.page_count), kv_heads), kThreads, 0, stream>>>(format, decoding);
+  if (unpacking.page_count <= 0) return cudaSuccess;
+  const dim3 grid(grid_columns(unpacking.page_count), kv_heads, kPageTokens / kValueTokens);
+  commvq_value_rows<<<grid, head_dim, 0, stream>>>(page.codes, head_dim, tables, unpacking);
   return cudaGetLastError();
 }
 

@@ -88,7 +88,7 @@ void pack_key_tables(const commvq::KeyModel& model, const KeyTableLayout& layout
 // One element of an entry's planar row.
 float key_entry(const commvq::KeyModel& model, int kv_head, int stage, int entry, int channel);
 
-// Bytes of model.tables, for the decoders of rows (rows/rows.h) and for values.
+// Bytes of model.tables, for the decoders of rows (rows.h) and for values.
 inline size_t plain_table_bytes(const commvq::KeyModel& model) {
   return sizeof(uint16_t) * model.page.kv_heads * model.page.stages * model.entries * model.head_dim;
 }

@@ -9,9 +9,8 @@
 //   row tile     key groups, then value groups of 16 tokens in float16          sinks and windows
 //
 // Parameters belong to x where scales fold into the factors that multiply codes: keys whose channels have parameters,
-// and values, whose tokens have them. Keys may have parameters per token instead (HeadLayout::token_keys; the default
-// of the codec progressive). They then belong to y and multiply the sums: with s(y) = sum over x of query(x) * code(x,
-// y),
+// and values, whose tokens have them. Keys may have parameters per token instead (HeadLayout::token_keys). They then
+// belong to y and multiply the sums: with s(y) = sum over x of query(x) * code(x, y),
 //
 //   score(y) = range(y) / levels * s(y)  +  lo(y) * sum over x of query(x)
 //
@@ -31,10 +30,12 @@ namespace kvasir::cuda {
 
 constexpr int kTileSize = 16;  // y of a fragment; also tokens of a row tile
 constexpr int kGroupBytes = 512;
-constexpr int kChunkGroups = 8;   // most groups that are copied to shared memory together
-constexpr int kValueSpan = 128;   // most channels of a value part: a token's parameters span as many
-constexpr int kFloat16Bits = 16;  // the width that means float16 elements instead of codes
-constexpr int kWideBits = 17;     // the width that means codes of 16 bits, in two planes of 8
+constexpr int kChunkGroups = 8;           // most groups that are copied to shared memory together
+constexpr int kValueSpan = 128;           // most channels of a value part: a token's parameters span as many
+constexpr int kFloat16Bits = 16;          // the width that means float16 elements instead of codes
+constexpr int kWideBits = 17;             // the width that means codes of 16 bits, in two planes of 8
+constexpr int kLabelBytes = kPageTokens;  // of one side
+constexpr int kBothLabelBytes = 2 * kLabelBytes;
 
 // Where a code or a 16-bit element starts.
 struct Place {
@@ -129,6 +130,7 @@ struct HeadLayout {
   int key_bits;
   int value_bits;
   bool token_keys = false;  // keys have parameters per token, else per channel; float16 keys have neither
+  bool labels = false;      // labels of both sides stand before the parts (labels.h)
 
   KVASIR_HOST_DEVICE constexpr int span() const { return head_dim < kValueSpan ? head_dim : kValueSpan; }
   KVASIR_HOST_DEVICE constexpr PartLayout key() const {
@@ -137,11 +139,14 @@ struct HeadLayout {
   KVASIR_HOST_DEVICE constexpr PartLayout value() const { return {value_bits, kPageTokens, span(), false}; }
   KVASIR_HOST_DEVICE constexpr int key_parts() const { return token_keys ? head_dim / span() : 1; }
   KVASIR_HOST_DEVICE constexpr int value_parts() const { return head_dim / span(); }
+  KVASIR_HOST_DEVICE constexpr int label_bytes() const { return labels ? kBothLabelBytes : 0; }
+  // From where the parts begin, behind the labels.
   KVASIR_HOST_DEVICE constexpr int key_offset(int part) const { return part * key().bytes(); }
   KVASIR_HOST_DEVICE constexpr int value_offset(int part) const {
     return key_offset(key_parts()) + part * value().bytes();
   }
-  KVASIR_HOST_DEVICE constexpr int bytes() const { return value_offset(value_parts()); }
+  KVASIR_HOST_DEVICE constexpr int part_bytes() const { return value_offset(value_parts()); }
+  KVASIR_HOST_DEVICE constexpr int bytes() const { return label_bytes() + part_bytes(); }
 };
 
 // Row tiles: 16 tokens of one kv head. Rows that were never written must hold zeros.

@@ -13,9 +13,7 @@
 
 namespace kvasir::cuda {
 
-constexpr int kMaxVisible = 255;          // vectors that one page can refer to
-constexpr int kLabelBytes = kPageTokens;  // of one side
-constexpr int kBothLabelBytes = 2 * kLabelBytes;
+constexpr int kMaxVisible = 255;  // vectors that one page can refer to
 
 // The label of a key: a lane of scores has tokens g, g + 8, ... (g = lane / 4), and loads their labels at once.
 KVASIR_HOST_DEVICE constexpr int key_label_byte(int token) { return token % 8 * 16 + token / 8; }
@@ -41,6 +39,12 @@ struct VectorTableLayout {
     return static_cast<int64_t>(vector / kTileSize) * tile_bytes() + channel / 16 * kGroupBytes +
            fragment_byte16(vector, channel);
   }
+};
+
+// Memory that vectors are written to, of one side.
+struct VectorMemory {
+  uint8_t* vectors;     // of kv head 0; null: this side is left out
+  int64_t head_stride;  // bytes
 };
 
 }  // namespace kvasir::cuda

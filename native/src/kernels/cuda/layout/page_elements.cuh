@@ -13,7 +13,7 @@ namespace kvasir::cuda {
 // One side of a page, as its elements are found. x and y as in fragments.h, counted in one part.
 struct ElementSide {
   int64_t offset, stride;
-  StoredCodec codec;
+  Elements elements;
   bool fragments, keys;
   int head_dim;
   int x_size, y_size;
@@ -36,8 +36,8 @@ constexpr int kMostScales = 1024;  // of a side: 256 channels in groups of 32 to
 
 inline ElementSide element_side(const SideFormat& format) {
   ElementSide side = {};
-  side.codec = format.codec;
-  if (side.codec == StoredCodec::kNone) return side;
+  side.elements = format.format.elements;
+  if (side.elements == Elements::kOwn) return side;
   side.offset = format.offset;
   side.stride = format.stride;
   side.fragments = format.fragments;
@@ -56,7 +56,7 @@ inline ElementSide element_side(const SideFormat& format) {
   }
   side.x_size = side.keys ? side.head_dim : kPageTokens;
   side.y_size = side.keys ? kPageTokens : side.head_dim;
-  if (side.codec == StoredCodec::kFloat16) return side;
+  if (side.elements == Elements::kHalves) return side;
   side.layout = uniform::layout_of(format.format);
   side.scales = side.layout.entries * side.layout.groups;
   side.x_scales = side.layout.folded;

@@ -11,7 +11,7 @@
 namespace kvasir::cuda {
 
 // One side of the codec uniform or progressive.
-struct CanonicalSide {
+struct CodedSide {
   uniform::Layout layout;
   int head_dim;
   int bits;
@@ -19,11 +19,11 @@ struct CanonicalSide {
   bool keys, per_token;
 };
 
-inline CanonicalSide canonical_side(const SideFormat& format) {
+inline CodedSide coded_side(const SideFormat& format) {
   return {uniform::layout_of(format.format),
           format.format.head_dim,
           format.format.bits,
-          format.codec == StoredCodec::kProgressive,
+          format.format.elements == Elements::kNarrowed,
           format.format.side == Side::kKeys,
           format.format.axis == Axis::kToken};
 }
@@ -37,7 +37,7 @@ KVASIR_HOST_DEVICE inline float row_element(const uint16_t* rows, int64_t index)
 }
 
 // Parameters of group i = group * entries + entry.
-KVASIR_HOST_DEVICE inline uniform::Parameters group_parameters(const CanonicalSide& side, const uint16_t* rows, int i) {
+KVASIR_HOST_DEVICE inline uniform::Parameters group_parameters(const CodedSide& side, const uint16_t* rows, int i) {
   const uniform::Layout& layout = side.layout;
   const int entry = i % layout.entries, begin = i / layout.entries * layout.group;
   const int positions = side.per_token ? side.head_dim : kPageTokens;
@@ -53,7 +53,7 @@ KVASIR_HOST_DEVICE inline uniform::Parameters group_parameters(const CanonicalSi
   return uniform::parameters_of(lowest, highest);
 }
 
-KVASIR_HOST_DEVICE inline uint32_t canonical_code(const CanonicalSide& side, float x, const Quantiser& q,
+KVASIR_HOST_DEVICE inline uint32_t canonical_code(const CodedSide& side, float x, const Quantiser& q,
                                                   const double* inverse16) {
   uint32_t code = 0;
   if (!side.exact) {
@@ -70,13 +70,13 @@ KVASIR_HOST_DEVICE inline uint32_t canonical_code(const CanonicalSide& side, flo
   return code & ((1u << side.bits) - 1);
 }
 
-KVASIR_HOST_DEVICE inline int plane_words(const CanonicalSide& side, int p) {
+KVASIR_HOST_DEVICE inline int plane_words(const CodedSide& side, int p) {
   return side.layout.y_size * side.layout.planes[p].vectors_per_row();
 }
 
 // Word i of plane p: one y and as many x as fit. Quantisers are those of group_parameters' groups.
-KVASIR_HOST_DEVICE inline uint32_t plane_word(const CanonicalSide& side, const uint16_t* rows,
-                                              const Quantiser* quantisers, const double* inverse16, int p, int i) {
+KVASIR_HOST_DEVICE inline uint32_t plane_word(const CodedSide& side, const uint16_t* rows, const Quantiser* quantisers,
+                                              const double* inverse16, int p, int i) {
   const uniform::Layout& layout = side.layout;
   const CodePlane& plane = layout.planes[p];
   const int vector = i / CodePlane::kLanes, vectors = plane.vectors_per_row();

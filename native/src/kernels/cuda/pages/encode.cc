@@ -10,8 +10,8 @@ bool of_family(bool fragments, const EncodeRequest& request, EncodeRequest* out)
   *out = request;
   bool any = false;
   for (SideFormat& side : out->sides) {
-    if (side.fragments != fragments) side.codec = StoredCodec::kNone;
-    any |= side.codec != StoredCodec::kNone;
+    if (side.fragments != fragments) side.format.elements = Elements::kOwn;
+    any |= side.present();
   }
   return any;
 }
@@ -24,7 +24,7 @@ cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream) {
     return cudaErrorInvalidValue;
   }
   for (const SideFormat& side : request.sides) {
-    if (side.codec != StoredCodec::kNone && side.format.head_dim != request.shape.head_dim) {
+    if (side.present() && side.format.head_dim != request.shape.head_dim) {
       return cudaErrorInvalidValue;
     }
   }

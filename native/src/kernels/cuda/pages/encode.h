@@ -17,7 +17,7 @@ constexpr int kPagesPerLaunch = 256;
 
 struct EncodeRequest {
   RowShape shape;
-  SideFormat sides[2];    // keys, values; kNone is left alone
+  SideFormat sides[2];    // keys, values; one of elements kOwn is left alone
   Staging staging;        // rows are finite and at most kMaxMagnitude
   int64_t first_row;      // page p holds staging rows first_row + 128 p .. + 127
   uint8_t* const* pages;  // on the host: [page_count], device addresses, 128-byte aligned

@@ -16,8 +16,8 @@ struct PageSide {
   const uint16_t* rows;   // of kv head 0, first page
   int64_t head_elements;  // from one kv head's rows to the next one's
   int64_t offset, stride;
-  StoredCodec codec;
-  CanonicalSide coded;
+  Elements elements;
+  CodedSide coded;
 };
 
 struct Params {
@@ -30,17 +30,17 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Quantiser quantisers[kMostGroups];
   __shared__ double inverse16[kMostGroups];
   const PageSide& page = params.sides[blockIdx.z];
-  if (page.codec == StoredCodec::kNone) return;
+  if (page.elements == Elements::kOwn) return;
   const int head = static_cast<int>(blockIdx.y), thread = static_cast<int>(threadIdx.x);
   const uint16_t* rows = page.rows + head * page.head_elements + blockIdx.x * params.page_elements;
   uint8_t* part = pages.pages[blockIdx.x] + page.offset + head * page.stride;
-  if (page.codec == StoredCodec::kFloat16) {
+  if (page.elements == Elements::kHalves) {
     for (int64_t i = thread; i < params.page_elements / 8; i += kThreads) {
       reinterpret_cast<uint4*>(part)[i] = reinterpret_cast<const uint4*>(rows)[i];
     }
     return;
   }
-  const CanonicalSide& side = page.coded;
+  const CodedSide& side = page.coded;
   const uniform::Layout& layout = side.layout;
   for (int i = thread; i < layout.entries * layout.groups; i += kThreads) {
     const int entry = i % layout.entries, group = i / layout.entries;
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(kThreads)
 PageSide side_of(const EncodeRequest& request, int index) {
   const SideFormat& format = request.sides[index];
   PageSide side = {};
-  side.codec = format.codec;
-  if (side.codec == StoredCodec::kNone) return side;
+  side.elements = format.format.elements;
+  if (side.elements == Elements::kOwn) return side;
   side.rows = request.staging.sides[index] + request.first_row * request.shape.head_dim;
   side.head_elements = request.staging.rows * request.shape.head_dim;
   side.offset = format.offset;
   side.stride = format.stride;
-  if (side.codec != StoredCodec::kFloat16) side.coded = canonical_side(format);
+  if (side.elements != Elements::kHalves) side.coded = coded_side(format);
   return side;
 }
 
@@ -83,7 +83,7 @@ cudaError_t encode_canonical(const EncodeRequest& request, cudaStream_t stream) 
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     Params here = params;
     for (PageSide& side : here.sides) {
-      if (side.codec != StoredCodec::kNone) side.rows += first * page_elements;
+      if (side.elements != Elements::kOwn) side.rows += first * page_elements;
     }
     seal_canonical<<<dim3(count, request.shape.kv_heads, 2), kThreads, 0, stream>>>(list, here);
     return cudaGetLastError();

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
 Side side_of(const EncodeRequest& request, int index) {
   const SideFormat& format = request.sides[index];
   Side side = {};
-  side.present = format.codec != StoredCodec::kNone;
+  side.present = format.format.elements != Elements::kOwn;
   if (!side.present) return side;
   side.rows = request.staging.sides[index] + request.first_row * request.shape.head_dim;
   side.head_elements = request.staging.rows * request.shape.head_dim;
@@ -192,8 +192,8 @@ Side side_of(const EncodeRequest& request, int index) {
   side.part = format.part();
   side.parts = format.parts();
   side.keys = index == 0;
-  side.exact = format.codec == StoredCodec::kProgressive;
-  side.per_token = format.codec != StoredCodec::kFloat16 && format.format.axis == Axis::kToken;
+  side.exact = format.format.elements == Elements::kNarrowed;
+  side.per_token = format.format.elements != Elements::kHalves && format.format.axis == Axis::kToken;
   return side;
 }
 

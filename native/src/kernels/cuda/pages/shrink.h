@@ -1,7 +1,7 @@
-// Drops pages of the codec progressive to half the bits, byte for byte as the host's kernels do.
+// Drops narrowed codes to half the bits, byte for byte as the host's kernels do.
 //
-// A side shrinks from 16 to 8, 8 to 4 or 4 to 2 bits, or is copied where its width stays (sides of kFloat16 and
-// kUniform as well). Both sides keep their family: fragments or canonical. One launch takes kShrinksPerLaunch pages;
+// A side shrinks from 16 to 8, 8 to 4 or 4 to 2 bits, or is copied where its width stays (sides of kHalves and
+// kCodes as well). Both sides keep their family: fragments or canonical. One launch takes kShrinksPerLaunch pages;
 // more take more launches. The list is read on the host before the call returns.
 #pragma once
 

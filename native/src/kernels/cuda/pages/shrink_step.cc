@@ -13,9 +13,10 @@ bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
   side.from_stride = static_cast<uint32_t>(from.stride);
   side.to_offset = static_cast<uint32_t>(to.offset);
   side.to_stride = static_cast<uint32_t>(to.stride);
-  const bool same = from.codec == to.codec && from.fragments == to.fragments && from.format.axis == to.format.axis &&
-                    from.format.group == to.format.group && from.format.head_dim == to.format.head_dim;
-  if (!same || from.codec == StoredCodec::kNone) return false;
+  const bool same = from.format.elements == to.format.elements && from.fragments == to.fragments &&
+                    from.format.axis == to.format.axis && from.format.group == to.format.group &&
+                    from.format.head_dim == to.format.head_dim;
+  if (!same || from.format.elements == Elements::kOwn) return false;
   const int parts = from.fragments ? from.parts() : 1;
   side.from_part = static_cast<uint32_t>(from.bytes() / parts);
   side.to_part = static_cast<uint32_t>(to.bytes() / parts);
@@ -23,7 +24,7 @@ bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
     *out = side;
     return true;
   }
-  if (from.codec != StoredCodec::kProgressive || from.format.bits != 2 * to.format.bits) return false;
+  if (from.format.elements != Elements::kNarrowed || from.format.bits != 2 * to.format.bits) return false;
   if (parts > 2) return false;
   side.to_bits = to.format.bits;
   side.shift = static_cast<Shift>(static_cast<int>(to.format.numbers[progressive::kShift]));

@@ -11,15 +11,10 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/rows/rows.h"
 
 namespace kvasir::cuda {
-
-// Memory that vectors are written to, of one side; as in VectorTable.
-struct VectorMemory {
-  uint8_t* vectors;     // of kv head 0; null: this side is left out
-  int64_t head_stride;  // bytes
-};
 
 // Half way between the least and the greatest element of each channel of each page, into vectors `first_vector`, ....
 struct CentreRequest {

@@ -2,7 +2,7 @@
 // no fused kernel reads.
 //
 //   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: unpack_half_rows; or float32 rows of
-//                                           commvq/rows.h, rows/finish.h, then round_rows)
+//                                           a family, rows/finish.h, then round_rows)
 //                                           launch_prompt_part
 //   then                                    launch_prompt_finish
 //

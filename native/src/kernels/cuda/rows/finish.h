@@ -1,4 +1,4 @@
-// What float32 rows still need when a decoder is done with them: the vectors of patterns, RoPE, and at last float16
+// What float32 rows still need when they are unpacked: the vectors of labels, RoPE, and at last float16
 // for the tensor cores.
 #pragma once
 

@@ -13,7 +13,7 @@ namespace kvasir::cuda {
 
 struct UnpackRowsRequest {
   RowShape shape;
-  SideFormat sides[2];          // keys, values; kNone is left alone
+  SideFormat sides[2];          // keys, values; one of elements kOwn is left alone
   const uint8_t* const* pages;  // on the host: [page_count], device addresses
   int64_t page_count;
   FloatRows out;  // page p is tokens 128 p .. 128 p + 127; a side whose pointer is null is left out
@@ -40,5 +40,17 @@ struct UnpackHalfRowsRequest {
 };
 
 cudaError_t unpack_half_rows(const UnpackHalfRowsRequest& request, cudaStream_t stream);
+
+// For codecs with decoders of their own: one side of consecutive pages of docs/format.md. Pages are in device memory,
+// 64-byte aligned, and so is their table.
+struct RowUnpacking {
+  const uint8_t* const* pages;  // [page_count]
+  int64_t page_count;
+  int64_t offset;  // of the side's first part in every page; 0 where the page begins with a table of offsets
+  float* rows;     // [kv_heads][128 * page_count][head_dim], the pages one after the other
+};
+
+// Pages that a launch counts in blockIdx.x; more take turns.
+constexpr int grid_columns(int64_t pages) { return static_cast<int>(pages < (1 << 20) ? pages : 1 << 20); }
 
 }  // namespace kvasir::cuda

@@ -64,7 +64,7 @@ enum class Known { kNothing, kChannelKeys, kTokenKeys, kValues };
 template <Known kKnown, int kBits>
 __device__ __forceinline__ ElementSide with_known(ElementSide side) {
   if constexpr (kKnown != Known::kNothing) {
-    side.codec = StoredCodec::kUniform;
+    side.elements = Elements::kCodes;
     side.fragments = true;
     side.keys = kKnown != Known::kValues;
     side.x_scales = kKnown != Known::kTokenKeys;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kThreads)
   const int outer = side.keys ? side.y_size : side.quads();
   const int at = thread % inner, lines = kThreads / inner;
   const auto decode = [&](const uint8_t* part, int x, int y, float(&values)[4]) {
-    if (side.codec == StoredCodec::kFloat16) {
+    if (side.elements == Elements::kHalves) {
       decode_halves(side, part, x, y, values);
     } else {
       decode_codes(side, part, scales, x, y, values);
@@ -159,7 +159,7 @@ cudaError_t launch(const Request& request, const Output (&out)[2], cudaStream_t 
   if (request.page_count < 0 || d < 32 || d > kMaxHeadDim || d % 16 != 0) return cudaErrorInvalidValue;
   for (int i = 0; i < 2; ++i) {
     const ElementSide side = element_side(request.sides[i]);
-    if (side.codec == StoredCodec::kNone || !out[i].wanted()) continue;
+    if (side.elements == Elements::kOwn || !out[i].wanted()) continue;
     if (side.head_dim != d || side.scales > kMostScales) return cudaErrorInvalidValue;
     const Kernel<Output> kernel = kernel_of<Output>(side);
     const cudaError_t error = for_page_lists(

@@ -6,7 +6,7 @@
 //   clear_workspace(plan, workspace, stream);  // once; launches leave it as they found it
 //   launch_tiered(plan, request, stream);      // any number of times, one at a time per workspace
 //
-// Pages are those of layout/fragments.h, 128-byte aligned, of any tiers; sinks and window are row tiles. One kernel;
+// Pages are those of layout.h, 128-byte aligned, of any tiers; sinks and window are row tiles. One kernel;
 // nothing is allocated or waited for, lengths and page tables are read from device memory, so it can be captured in a
 // graph. Equal input gives equal bits.
 #pragma once

@@ -1,4 +1,4 @@
-// Pages of layout/fragments.h, decoded to float32 rows: prompts, whose queries share what is decoded once. Rows are
+// Pages of layout.h, decoded to float32 rows: prompts, whose queries share what is decoded once. Rows are
 // those that the host decodes, bit for bit.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "codecs/page_format.h"
+#include "kernels/cuda/rows/unpack.h"
 #include "kernels/cuda/tiered/layout.h"
 
 namespace kvasir::cuda {
@@ -20,5 +21,9 @@ struct TieredRows {
 };
 
 cudaError_t launch_tiered_rows(const TieredRows& request, cudaStream_t stream);
+
+// Keys of pages of docs/format.md. The part of kv head h begins where entry h of the page's table says.
+cudaError_t launch_tiered_key_rows(const PageFormat& format, int kv_heads, const RowUnpacking& unpacking,
+                                   cudaStream_t stream);
 
 }  // namespace kvasir::cuda

@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 256;
 static_assert(kThreads >= kMaxHeadDim, "a thread for each channel of the 16-bit tier");
-constexpr int kMaxGridColumns = 1 << 20;  // pages that a launch counts in blockIdx.x; more take turns
 constexpr uint16_t kNone = 0xffff;
 
 struct Params {
@@ -124,9 +123,7 @@ cudaError_t launch_tiered_rows(const TieredRows& request, cudaStream_t stream) {
                          request.pages,
                          request.page_count,
                          {request.sides[0], request.sides[1]}};
-  const int64_t columns = request.page_count < kMaxGridColumns ? request.page_count : kMaxGridColumns;
-  tiered_rows<<<dim3(static_cast<unsigned>(columns), static_cast<unsigned>(request.kv_heads), 2), kThreads, 0,
-                stream>>>(params);
+  tiered_rows<<<dim3(grid_columns(request.page_count), request.kv_heads, 2), kThreads, 0, stream>>>(params);
   return cudaGetLastError();
 }
 

@@ -1,4 +1,4 @@
-// Seals pages of tiered keys on the device. With uniform values, as layout/fragments.h has them: byte for byte what
+// Seals pages of tiered keys on the device. With uniform values, as layout.h has them: byte for byte what
 // pack_tiered makes of the host's parts. Or the keys alone, as docs/format.md has them. Two steps, because a page's
 // size is known only after the first:
 //

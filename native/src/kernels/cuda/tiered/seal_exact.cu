@@ -1,5 +1,5 @@
 // Writes pages of tiered keys and uniform values once their tiers are chosen. A block takes one side of one kv head of
-// a page: rows to shared memory, then chunks of layout/fragments.h, a warp at a time. A lane makes the words that it
+// a page: rows to shared memory, then chunks of layout.h, a warp at a time. A lane makes the words that it
 // would read in attention, so that no two threads share a byte. Compiled without contraction (CMakeLists.txt).
 #include <cuda_fp16.h>
 

@@ -1,44 +1,36 @@
-#include "engine/cuda/plain_path.h"
+#include "engine/cuda/row_attention.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "codecs/commvq/model.h"
-#include "codecs/pattern/format.h"
-#include "engine/cuda/status.h"
-#include "kernels/cuda/commvq/rows.h"
+#include "engine/cuda/families/family.h"
 #include "kernels/cuda/rows/finish.h"
-#include "kernels/cuda/rows/unpack.h"
-#include "kernels/cuda/tiered/rows.h"
 
 namespace kvasir::cuda {
 namespace {
 
 // Float16 rows that attention takes in one launch: few launches, and memory that does not grow with the context.
 constexpr int64_t kRowsPerPart = 8192;
-// Pages that are decoded to float32 together, where they must be.
+// Pages that are unpacked to float32 together, where they must be.
 constexpr int64_t kPagesPerStep = 32;
-// Query rows whose softmax states are kept at a time; for more of them pages are decoded again.
+// Query rows whose softmax states are kept at a time; for more of them pages are unpacked again.
 constexpr int kStatesAtOnce = 1 << 16;
 
-class PlainPath {
+class RowAttention {
  public:
-  PlainPath(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request, DeviceArena& arena,
-            cudaStream_t stream)
+  RowAttention(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request)
       : layer_(layer),
         plan_(layer.plan()),
         view_(view),
         request_(request),
-        arena_(arena),
-        stream_(stream),
-        states_(arena, prompt_state_bytes(request)) {
+        stream_(layer.queue().stream),
+        states_(layer.queue().take(prompt_state_bytes(request))) {
     request_.precision = precision();
     request_.states = states_.as<float>();
     capacity_ = std::min<int64_t>(kRowsPerPart, view.sinks + view.page_count * kPageTokens + view.window);
     capacity_ = std::max<int64_t>({capacity_, kPageTokens, view.sinks, view.window});
     const size_t side = static_cast<size_t>(capacity_) * row();
     const int sides = has_low_keys(request_.precision) ? 3 : 2;
-    half_memory_ = DeviceScratch(arena, sides * side * sizeof(uint16_t));
+    half_memory_ = layer.queue().take(sides * side * sizeof(uint16_t));
     halves_[0] = half_memory_.as<uint16_t>();
     halves_[1] = halves_[0] + side;
     low_keys_ = sides == 3 ? halves_[1] + side : nullptr;
@@ -46,7 +38,7 @@ class PlainPath {
     for (Side each : {Side::kKeys, Side::kValues}) {
       if (!through_floats(each)) continue;
       DeviceScratch& memory = float_memory_[static_cast<int>(each)];
-      memory = DeviceScratch(arena, static_cast<size_t>(floats) * row() * sizeof(float));
+      memory = layer.queue().take(static_cast<size_t>(floats) * row() * sizeof(float));
       rows_[static_cast<int>(each)] = memory.as<float>();
     }
   }
@@ -76,18 +68,17 @@ class PlainPath {
  private:
   size_t row() const { return static_cast<size_t>(request_.kv_heads) * static_cast<size_t>(request_.head_dim); }
 
-  // Rows of the codec f16 are float16 numbers, but for keys that are turned.
+  // Halves are float16 numbers as rows, too, but for keys that are turned.
   PromptPrecision precision() const {
-    const SideFormat* sides = layer_.sides(plan_.shapes[0]);
-    const bool halves = sides[0].codec == StoredCodec::kFloat16 && sides[1].codec == StoredCodec::kFloat16;
+    const bool halves = layer_.format(Side::kKeys).elements == Elements::kHalves &&
+                        layer_.format(Side::kValues).elements == Elements::kHalves;
     if (halves) return plan_.turns ? PromptPrecision::kTurnedHalves : PromptPrecision::kHalves;
     return plan_.attention.fast ? PromptPrecision::kFast : PromptPrecision::kExact;
   }
 
-  // Whether something is to be done to decoded rows before they are rounded, or their decoder knows float32 alone.
+  // Whether something is to be done to unpacked rows before they are rounded, or the family gives float32 alone.
   bool through_floats(Side side) const {
-    return layer_.kind(side) != SideKind::kCodes || layer_.family() == PageFamily::kTiered ||
-           (side == Side::kKeys && plan_.turns);
+    return !layer_.family().has_half_rows(side) || (side == Side::kKeys && plan_.turns);
   }
 
   // Room for rows behind those that wait; where they do not follow on these, or there is none, these go first.
@@ -125,20 +116,15 @@ class PlainPath {
   }
 
   void pages(int64_t begin, int64_t end, int64_t position) {
-    const int64_t count = (end - begin) * kPageTokens, at = place(count, position);
-    if (layer_.family() == PageFamily::kTiered) {
-      decode_tiers(begin, end);
-    } else {
-      for (Side side : {Side::kKeys, Side::kValues}) {
-        if (through_floats(side)) decode(side, begin, end);
-      }
-    }
+    const PageRun run = {view_, begin, end};
+    const int64_t count = run.tokens(), at = place(count, position);
+    layer_.family().read_rows(run, rows_);
     if (plan_.turns) turn(count, position);
     for (Side side : {Side::kKeys, Side::kValues}) {
       if (through_floats(side)) {
         round(side, count, at);
       } else {
-        decode_halves(side, begin, end, at);
+        layer_.family().read_half_rows(run, side, half_rows(side, at));
       }
     }
   }
@@ -186,123 +172,10 @@ class PlainPath {
     }
   }
 
-  // Both sides of pages of PageFamily::kTiered.
-  void decode_tiers(int64_t begin, int64_t end) {
-    const DeviceScratch list = page_list(begin, end);
-    const PageFormat(&formats)[2] = plan_.attention.formats;
-    check(launch_tiered_rows(
-              {formats[0], formats[1], request_.kv_heads, list.as<const uint8_t*>(), end - begin, {rows_[0], rows_[1]}},
-              stream_),
-          "decoding pages");
-  }
-
-  // Where the side begins in each page: only pages of varying parts need to be asked.
-  std::vector<const uint8_t*> addresses_of(Side side, int64_t begin, int64_t end) const {
-    std::vector<const uint8_t*> addresses;
-    for (int64_t i = begin; i < end; ++i) {
-      const PageView& page = *view_.pages[i];
-      addresses.push_back(page.data + (page.shape->varies() ? page.part_offset(side, 0) : 0));
-    }
-    return addresses;
-  }
-
-  void decode_halves(Side side, int64_t begin, int64_t end, int64_t at) {
-    const std::vector<const uint8_t*> addresses = addresses_of(side, begin, end);
-    const int index = static_cast<int>(side);
-    UnpackHalfRowsRequest request = {};
-    request.shape = layer_.row_shape();
-    request.sides[index] = layer_.sides(*view_.pages[begin]->shape)[index];
-    request.pages = addresses.data();
-    request.page_count = end - begin;
-    request.out[index] = half_rows(side, at);
-    check(unpack_half_rows(request, stream_), "decoding pages");
-  }
-
-  void decode(Side side, int64_t begin, int64_t end) {
-    const int index = static_cast<int>(side);
-    const PageShape& shape = *view_.pages[begin]->shape;
-    const PageFormat& format = shape.formats[index];
-    const int64_t count = end - begin;
-    const SideFormat stored = layer_.sides(shape)[index];
-    const std::vector<const uint8_t*> addresses = addresses_of(side, begin, end);
-    switch (layer_.kind(side)) {
-      case SideKind::kCodes:
-      case SideKind::kPattern: {
-        UnpackRowsRequest request = {};
-        request.shape = layer_.row_shape();
-        request.sides[index] = stored;
-        request.pages = addresses.data();
-        request.page_count = count;
-        request.out = {{nullptr, nullptr}, request_.head_dim, count * kPageTokens * request_.head_dim};
-        request.out.sides[index] = rows_[index];
-        check(unpack_rows(request, stream_), "decoding pages");
-        if (layer_.kind(side) == SideKind::kPattern) add_patterns(side, begin, addresses, stored);
-        return;
-      }
-      case SideKind::kTiered: {
-        const DeviceScratch list = page_list(begin, end);
-        check(launch_tiered_key_rows(format, request_.kv_heads, {list.as<const uint8_t*>(), count, 0, rows_[index]},
-                                     stream_),
-              "decoding pages");
-        return;
-      }
-      case SideKind::kCommVq: {
-        const DeviceScratch list = upload(addresses);
-        const int64_t offset = shape.varies() ? 0 : static_cast<int64_t>(shape.part_offset(side, 0));
-        const RowDecoding decoding = {list.as<const uint8_t*>(), count, offset, rows_[index]};
-        if (side == Side::kKeys) {
-          const auto& model = static_cast<const commvq::KeyModel&>(*format.model);
-          check(launch_commvq_key_rows(model.page, model.head_dim, model.pairs, layer_.plain_tables(side), decoding,
-                                       stream_),
-                "decoding pages");
-        } else {
-          const auto& model = static_cast<const commvq::ValueModel&>(*format.model);
-          check(launch_commvq_value_rows(model.page, model.kv_heads, model.head_dim, layer_.plain_tables(side),
-                                         decoding, stream_),
-                "decoding pages");
-        }
-        return;
-      }
-    }
-  }
-
-  void add_patterns(Side side, int64_t begin, const std::vector<const uint8_t*>& addresses, const SideFormat& stored) {
-    const DeviceScratch list = upload(addresses);
-    LabelledRows rows = {};
-    rows.rows = rows_[static_cast<int>(side)];
-    rows.stride = static_cast<int64_t>(addresses.size()) * kPageTokens;
-    rows.kv_heads = request_.kv_heads;
-    rows.head_dim = request_.head_dim;
-    rows.side = side;
-    rows.pages = list.as<const uint8_t*>();
-    rows.page_count = static_cast<int64_t>(addresses.size());
-    rows.first_page = begin;
-    rows.fragments = stored.fragments;
-    rows.label_offset =
-        stored.fragments ? 0 : stored.offset + static_cast<int64_t>(pattern::labels_offset(stored.format));
-    rows.label_stride = stored.stride;
-    rows.table = static_cast<const CudaLayerState*>(view_.state)->table(side);
-    check(launch_add_labelled_vectors(rows, stream_), "adding patterns");
-  }
-
-  DeviceScratch page_list(int64_t begin, int64_t end) {
-    std::vector<const uint8_t*> addresses;
-    for (int64_t i = begin; i < end; ++i) addresses.push_back(view_.pages[i]->data);
-    return upload(addresses);
-  }
-
-  DeviceScratch upload(const std::vector<const uint8_t*>& addresses) {
-    DeviceScratch list(arena_, addresses.size() * sizeof(uint8_t*));
-    check(cudaMemcpyAsync(list.as<void>(), addresses.data(), list.bytes(), cudaMemcpyHostToDevice, stream_),
-          "uploading a list of pages");
-    return list;
-  }
-
   const DeviceLayer& layer_;
   const LayerPlan& plan_;
   const SequenceView& view_;
   PromptRequest request_;
-  DeviceArena& arena_;
   const cudaStream_t stream_;
   const DeviceScratch states_;
   DeviceScratch half_memory_, float_memory_[2];
@@ -317,8 +190,7 @@ class PlainPath {
 
 }  // namespace
 
-void attend_plainly(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request,
-                    DeviceArena& arena, cudaStream_t stream) {
+void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request) {
   const int heads = request.kv_heads * request.group, most = std::max(kStatesAtOnce / heads, 1);
   const size_t number = request.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
   const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * number;
@@ -328,7 +200,7 @@ void attend_plainly(const DeviceLayer& layer, const SequenceView& view, const Pr
     some.first_query += first;
     some.queries = static_cast<const uint8_t*>(request.queries) + static_cast<size_t>(first) * token;
     some.outputs = static_cast<uint8_t*>(request.outputs) + static_cast<size_t>(first) * token;
-    PlainPath(layer, view, some, arena, stream).run();
+    RowAttention(layer, view, some).run();
   }
 }
 

@@ -1,12 +1,12 @@
 // Rows decoded on the device, against the definition: bit for bit, where the order of additions is the format's.
-#include "kernels/cuda/commvq/rows.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "codecs/tiered/format.h"
 #include "commvq/attend_case.h"
+#include "kernels/cuda/commvq/rows.h"
+#include "kernels/cuda/tiered/rows.h"
 #include "reference/tiered_page.h"
 
 namespace {
@@ -47,7 +47,7 @@ double worst_error(const std::vector<double>& expected, const std::vector<float>
   return worst / largest;
 }
 
-DEVICE_CASE("commvq rows: CommVQ's keys and values") {
+DEVICE_CASE("canonical rows: CommVQ's keys and values") {
   const commvq_case::Setting settings[] = {{2, 1, 128, 11, 64, 256},
                                            {3, 1, 80, 5, 32, 48, RopePairs::kNeighbours},
                                            {1, 1, 256, 64, 16, 1040},
@@ -65,23 +65,23 @@ DEVICE_CASE("commvq rows: CommVQ's keys and values") {
     }
     const std::vector<float> poison(keys.size(), NAN);
     float* const rows = upload(poison, memory);
-    RowDecoding decoding = {upload(pages, memory), 3, 0, rows};
-    CUDA(launch_commvq_key_rows(scene.keys.page, s.head_dim, s.pairs, upload(scene.keys.memory, memory), decoding,
+    RowUnpacking unpacking = {upload(pages, memory), 3, 0, rows};
+    CUDA(launch_commvq_key_rows(scene.keys.page, s.head_dim, s.pairs, upload(scene.keys.memory, memory), unpacking,
                                 nullptr));
     // A float32 sum of 2 n terms of size a is right to n a 2^-23, far above which no element comes.
     const double key_error = worst_error(keys, download(rows, keys.size()), s.kv_heads, s.head_dim);
     CHECK(key_error <= s.stages * std::ldexp(1.0, -22), s.describe() << ": keys " << key_error);
     CUDA(cudaMemcpy(rows, poison.data(), 4 * poison.size(), cudaMemcpyHostToDevice));
-    decoding.offset = static_cast<int64_t>(scene.keys.page.bytes());
+    unpacking.offset = static_cast<int64_t>(scene.keys.page.bytes());
     CUDA(launch_commvq_value_rows(scene.values.page, s.kv_heads, s.head_dim, upload(scene.values.memory, memory),
-                                  decoding, nullptr));
+                                  unpacking, nullptr));
     const double value_error = worst_error(values, download(rows, keys.size()), s.kv_heads, s.head_dim);
     CHECK(value_error <= s.codes * std::ldexp(1.0, -24), s.describe() << ": values " << value_error);
     for (void* pointer : memory) cudaFree(pointer);
   }
 }
 
-DEVICE_CASE("commvq rows: tiered keys, bit for bit") {
+DEVICE_CASE("canonical rows: tiered keys, bit for bit") {
   constexpr int kHeads = 3;
   for (const int d : {32, 80, 128, 256}) {
     for (const reference::Options& options : reference::tiered::variants(reference::Side::kKeys, d)) {
