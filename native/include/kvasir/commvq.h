@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 

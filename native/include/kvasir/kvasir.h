@@ -1,5 +1,6 @@
 // Kvasir: compressed KV caches for large language models. The whole public interface.
 //
+// types.h      sides, element types and numbers that the others share
 // config.h     what a cache is: geometry, codecs, budget
 // cache.h      sequences, append, attend, inspection, stats
 // codec.h      the table of codecs
@@ -22,3 +23,4 @@
 #include "kvasir/kmeans.h"
 #include "kvasir/matrix.h"
 #include "kvasir/rope.h"
+#include "kvasir/types.h"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/checked.h"
+#include "kvasir/rope.h"
 
 namespace kvasir {
 namespace {

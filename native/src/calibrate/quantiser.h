@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 #include "codecs/uniform/formula.h"
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 #include "kvasir/error.h"
 
 namespace kvasir::calibrate {

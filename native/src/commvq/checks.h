@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 #include "kvasir/error.h"
 
 namespace kvasir::commvq {

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "commvq/kernels.h"
-#include "kvasir/config.h"
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir::commvq {
 

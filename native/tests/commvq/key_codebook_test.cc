@@ -7,6 +7,7 @@
 #include "base/rope.h"
 #include "kvasir/commvq.h"
 #include "kvasir/error.h"
+#include "kvasir/rope.h"
 #include "reference/commvq.h"
 #include "reference/half.h"
 #include "support/commvq_scene.h"

@@ -20,6 +20,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
             library = "jnikvasir",
             include = {
               "kvasir/error.h",
+              "kvasir/types.h",
               "kvasir/rope.h",
               "kvasir/commvq.h",
               "kvasir/config.h",
