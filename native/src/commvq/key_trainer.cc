@@ -22,7 +22,7 @@
 #include "commvq/hermitian.h"
 #include "commvq/key_tables.h"
 #include "commvq/random.h"
-#include "kvasir/commvq.h"
+#include "kvasir/commvq_training.h"
 
 namespace kvasir {
 namespace {

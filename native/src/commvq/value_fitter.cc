@@ -12,7 +12,7 @@
 #include "commvq/checks.h"
 #include "commvq/linear.h"
 #include "commvq/value_codebook.h"
-#include "kvasir/commvq.h"
+#include "kvasir/commvq_training.h"
 
 namespace kvasir {
 namespace {

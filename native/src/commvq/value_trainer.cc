@@ -16,7 +16,7 @@
 #include "commvq/random.h"
 #include "commvq/value_codebook.h"
 #include "commvq/value_encoder.h"
-#include "kvasir/commvq.h"
+#include "kvasir/commvq_training.h"
 #include "kvasir/matrix.h"
 
 namespace kvasir {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kvasir/backend.h"
-#include "kvasir/commvq.h"
+#include "kvasir/commvq_training.h"
 #include "kvasir/error.h"
 #include "reference/commvq.h"
 #include "reference/half.h"

@@ -23,6 +23,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/types.h",
               "kvasir/rope.h",
               "kvasir/commvq.h",
+              "kvasir/commvq_training.h",
               "kvasir/config.h",
               "kvasir/cache.h",
               "kvasir/calibrate.h",
