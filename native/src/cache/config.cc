@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kvasir/error.h"
+#include "base/checks.h"
 
 namespace kvasir {
 namespace {
@@ -11,8 +11,6 @@ constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeads = 4096;
 constexpr int kMaxWindow = 65536;
 constexpr int kMaxSinks = 4096;
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
 void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {

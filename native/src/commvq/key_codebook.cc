@@ -7,18 +7,14 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 
 namespace kvasir {
 
-using commvq::refuse;
-using commvq::require_pointer;
-using commvq::require_range;
-using commvq::require_rows;
 using commvq::Stage;
 
 namespace {

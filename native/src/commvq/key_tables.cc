@@ -5,17 +5,16 @@
 #include <cstring>
 #include <string>
 
+#include "base/checks.h"
 #include "base/half.h"
-#include "commvq/checks.h"
+#include "base/rope.h"
 
 namespace kvasir::commvq {
 
 void KeyShape::check() const {
   require_range("kv_heads", kv_heads, 1, 1024);
   require_head_dim(head_dim);
-  if (pairs != RopePairs::kHalves && pairs != RopePairs::kNeighbours) {
-    refuse("RopePairs " + std::to_string(static_cast<int>(pairs)) + " is none");
-  }
+  require_rope_pairs(pairs);
   require_range("stages", stages, 1, 64);
   if (entries != 16 && entries != 32 && entries != 64) {
     refuse("entries is " + std::to_string(entries) + ", not 16, 32 or 64");

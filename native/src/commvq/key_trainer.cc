@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 #include "commvq/hermitian.h"
 #include "commvq/key_tables.h"
 #include "commvq/random.h"
@@ -28,9 +28,6 @@ namespace kvasir {
 namespace {
 
 using commvq::kMaxEntries;
-using commvq::refuse;
-using commvq::require_pointer;
-using commvq::require_range;
 using commvq::Stage;
 
 // Points whose sums are kept in float32 before they join those in double.
@@ -298,7 +295,7 @@ void KeyTrainer::add(const float* rows, int64_t tokens) {
   if (impl_->started) refuse("keys are added before the first step");
   const commvq::KeyShape& shape = impl_->shape;
   const size_t width = shape.width();
-  commvq::require_rows(rows, tokens, static_cast<int64_t>(width));
+  require_rows(rows, tokens, static_cast<int64_t>(width));
   require_range("tokens in all", impl_->tokens + tokens, 1, std::numeric_limits<int>::max());
   std::vector<float> divisors(static_cast<size_t>(tokens));
   for (int64_t t = 0; t < tokens; ++t) {

@@ -5,16 +5,15 @@
 #include <vector>
 
 #include "base/aligned.h"
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "codecs/commvq/model.h"
-#include "commvq/checks.h"
 #include "commvq/fixed_tables.h"
 #include "commvq/key_codebook.h"
 #include "commvq/value_codebook.h"
 #include "commvq/value_encoder.h"
-#include "kvasir/error.h"
 
 namespace kvasir::commvq {
 namespace {
@@ -178,7 +177,6 @@ std::unique_ptr<PageModel> make_key_model(const KeyCodebook& codebook, int refin
 
 std::unique_ptr<PageModel> make_value_model(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips,
                                             int kv_heads, int head_dim) {
-  const auto refuse = [](const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); };
   if (codebook.width() != kv_heads * head_dim) {
     refuse("the value codebook is for rows of " + std::to_string(codebook.width()) + ", the layer has " +
            std::to_string(kv_heads) + " kv heads of " + std::to_string(head_dim));

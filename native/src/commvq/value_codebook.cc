@@ -6,10 +6,10 @@
 #include <limits>
 #include <string>
 
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 #include "commvq/kernels.h"
 #include "commvq/linear.h"
 
@@ -17,8 +17,6 @@ namespace kvasir {
 namespace {
 
 using commvq::bit_at;
-using commvq::require_pointer;
-using commvq::require_range;
 
 // Tokens whose slopes are in memory at once.
 constexpr int64_t kBatch = 512;
@@ -30,10 +28,19 @@ void require_arrays(const float* rows, int64_t tokens, int width, const uint8_t*
   require_pointer("bits", bits);
   require_pointer("gains", gains);
   require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
-  commvq::require_rows(rows, tokens, width);
+  require_rows(rows, tokens, width);
 }
 
 }  // namespace
+
+void commvq::require_value_shape(int width, int codes) {
+  if (width < 16 || width > 65536 || width % 16 != 0) {
+    refuse("width is " + std::to_string(width) + ", not a multiple of 16 in 16..65536");
+  }
+  if (codes < 16 || codes > 16384 || codes % 16 != 0) {
+    refuse("codes is " + std::to_string(codes) + ", not a multiple of 16 in 16..16384");
+  }
+}
 
 float commvq::normalise(const float* row, int width, float* out) {
   double sum = 0.0;

@@ -31,6 +31,9 @@ namespace commvq {
 
 inline bool bit_at(const uint8_t* bits, int n) { return (bits[n / 8] >> (n % 8) & 1) != 0; }
 
+// Throws kInvalidArgument.
+void require_value_shape(int width, int codes);
+
 // Divides by the root mean square: what codebooks describe. Rows of 0 stay. Returns the divisor.
 float normalise(const float* row, int width, float* out);
 

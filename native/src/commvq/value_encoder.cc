@@ -7,9 +7,10 @@
 #include <string>
 
 #include "base/aligned.h"
+#include "base/checks.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 #include "commvq/linear.h"
+#include "commvq/value_codebook.h"
 
 namespace kvasir {
 namespace commvq {
@@ -61,9 +62,6 @@ float gelu_slope(float x) {
 
 namespace {
 
-using commvq::require_pointer;
-using commvq::require_range;
-
 // Tokens whose hidden layer is in memory at once.
 constexpr int64_t kBatch = 512;
 
@@ -100,7 +98,7 @@ ValueEncoder* ValueEncoder::create(int width, int hidden, int codes, const float
   copy_finite("scale", scale, weights.scale);
   for (int c = 0; c < width; ++c) {
     if (!(scale[c] > 0.0f)) {
-      commvq::refuse("scale is " + std::to_string(scale[c]) + " at " + std::to_string(c) + ", not positive");
+      refuse("scale is " + std::to_string(scale[c]) + " at " + std::to_string(c) + ", not positive");
     }
   }
   copy_finite("norm_weight", norm_weight, weights.norm_weight);
@@ -122,7 +120,7 @@ void ValueEncoder::encode(const float* rows, int64_t tokens, uint8_t* bits) cons
   require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
   const commvq::EncoderWeights& weights = impl_->weights;
   const int width = weights.width, hidden = weights.hidden, codes = weights.codes;
-  commvq::require_rows(rows, tokens, width);
+  require_rows(rows, tokens, width);
   const size_t batch = static_cast<size_t>(std::min(tokens, kBatch));
   const AlignedArray<float> input = make_aligned<float>(batch * width);
   const AlignedArray<float> middle = make_aligned<float>(batch * hidden);

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 #include "commvq/linear.h"
 #include "commvq/value_codebook.h"
 #include "kvasir/commvq_training.h"
@@ -18,9 +18,6 @@ namespace kvasir {
 namespace {
 
 using commvq::bit_at;
-using commvq::refuse;
-using commvq::require_pointer;
-using commvq::require_range;
 
 constexpr int64_t kLeastTokens = 16;
 // Tokens whose products are summed in float32 before they join sums in double.
@@ -230,7 +227,7 @@ void ValueFitter::add(const float* rows, int64_t tokens) {
   require_pointer("rows", rows);
   require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
   if (impl_->step > 0) refuse("values are added before the first step");
-  commvq::require_rows(rows, tokens, impl_->width);
+  require_rows(rows, tokens, impl_->width);
   require_range("tokens in all", impl_->tokens + tokens, 1, std::numeric_limits<int>::max());
   impl_->rows.insert(impl_->rows.end(), rows, rows + tokens * impl_->width);
   impl_->tokens += tokens;

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/checks.h"
 #include "base/thread_pool.h"
-#include "commvq/checks.h"
 #include "commvq/linear.h"
 #include "commvq/random.h"
 #include "commvq/value_codebook.h"
@@ -21,10 +21,6 @@
 
 namespace kvasir {
 namespace {
-
-using commvq::refuse;
-using commvq::require_pointer;
-using commvq::require_range;
 
 constexpr double kPi = 3.14159265358979323846;
 constexpr int64_t kLeastTokens = 16;
@@ -333,7 +329,7 @@ void ValueTrainer::set_temperature(double temperature) {
 void ValueTrainer::set_table(const float* table) {
   require_pointer("table", table);
   impl_->require_before_start("the codebook is set");
-  commvq::require_rows(table, impl_->weights.codes, impl_->weights.width, 65504.0f);
+  require_rows(table, impl_->weights.codes, impl_->weights.width, 65504.0f);
   impl_->table.assign(table, table + impl_->codebook.gradient.size());
 }
 
@@ -341,7 +337,7 @@ void ValueTrainer::add(const float* rows, int64_t tokens) {
   require_pointer("rows", rows);
   require_range("tokens", tokens, 1, std::numeric_limits<int>::max());
   impl_->require_before_start("values are added");
-  commvq::require_rows(rows, tokens, impl_->weights.width);
+  require_rows(rows, tokens, impl_->weights.width);
   require_range("tokens in all", impl_->tokens() + tokens, 1, std::numeric_limits<int>::max());
   impl_->rows.insert(impl_->rows.end(), rows, rows + tokens * impl_->weights.width);
 }

@@ -1,14 +1,14 @@
-// Checks that all of CommVQ shares.
+// Checks of arguments that public functions share: what they throw names the value.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <string>
 
-#include "kvasir/types.h"
 #include "kvasir/error.h"
+#include "kvasir/types.h"
 
-namespace kvasir::commvq {
+namespace kvasir {
 
 [[noreturn]] inline void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
@@ -19,22 +19,18 @@ inline void require_range(const char* name, int64_t value, int64_t least, int64_
   }
 }
 
+inline void require_positive(const char* name, int64_t value) {
+  if (value < 1) refuse(std::string(name) + " is " + std::to_string(value) + ", not 1 or more");
+}
+
 inline void require_pointer(const char* name, const void* pointer) {
   if (pointer == nullptr) refuse(std::string(name) + " is null");
 }
 
+// Head dims that caches accept, so that a result always belongs to a cache that can exist.
 inline void require_head_dim(int head_dim) {
   if (head_dim < 32 || head_dim > 256 || head_dim % 16 != 0) {
     refuse("head_dim is " + std::to_string(head_dim) + ", not a multiple of 16 in 32..256");
-  }
-}
-
-inline void require_value_shape(int width, int codes) {
-  if (width < 16 || width > 65536 || width % 16 != 0) {
-    refuse("width is " + std::to_string(width) + ", not a multiple of 16 in 16..65536");
-  }
-  if (codes < 16 || codes > 16384 || codes % 16 != 0) {
-    refuse("codes is " + std::to_string(codes) + ", not a multiple of 16 in 16..16384");
   }
 }
 
@@ -49,4 +45,4 @@ inline void require_rows(const float* rows, int64_t tokens, int64_t width, float
   }
 }
 
-}  // namespace kvasir::commvq
+}  // namespace kvasir
