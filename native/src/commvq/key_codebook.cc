@@ -44,6 +44,25 @@ void for_each_part(const commvq::KeyShape& shape, int64_t tokens, const Verb& ve
 
 }  // namespace
 
+KeyCodebook::Impl::Impl(const commvq::KeyShape& shape, const float* tables, const CodebookKernels& kernels)
+    : kernels(kernels), shape(shape) {
+  shape.check();
+  require_pointer("tables", tables);
+  const size_t size = shape.table_floats();
+  std::vector<float> rounded(size);
+  for (int i = 0; i < shape.kv_heads * shape.stages; ++i, tables += size) {
+    for (size_t j = 0; j < size; ++j) {
+      if (!(std::fabs(tables[j]) <= 65504.0f)) {
+        throw Error(ErrorCode::kNotFinite, "tables: " + std::to_string(tables[j]) + " in kv head " +
+                                               std::to_string(i / shape.stages) + ", stage " +
+                                               std::to_string(i % shape.stages));
+      }
+      rounded[j] = half_to_float(float_to_half(tables[j]));
+    }
+    stages.emplace_back(shape.entries, shape.head_dim, rounded.data());
+  }
+}
+
 void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements,
                                     uint8_t* codes) const {
   struct Products;
@@ -52,7 +71,6 @@ void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, in
   float scores[kPageTokens];
   // [stages][kPageTokens]
   std::vector<int> found(static_cast<size_t>(shape.stages) * kPageTokens, 0);
-  const commvq::Kernels& kernels = commvq::kernels();
   const auto row = [&](int t) { return rows + static_cast<size_t>(t) * row_stride; };
   for (int r = 0; r < shape.stages; ++r) {
     int* const mine = found.data() + static_cast<size_t>(r) * kPageTokens;
@@ -112,28 +130,6 @@ KeyCodebook* KeyCodebook::share() const {
   auto* codebook = new KeyCodebook();
   codebook->impl_ = impl_;
   return codebook;
-}
-
-KeyCodebook* KeyCodebook::create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries,
-                                 const float* tables) {
-  const commvq::KeyShape shape = {kv_heads, head_dim, pairs, stages, entries};
-  shape.check();
-  require_pointer("tables", tables);
-  std::unique_ptr<KeyCodebook> codebook(new KeyCodebook());
-  codebook->impl_.reset(new Impl{shape, {}});
-  const size_t size = shape.table_floats();
-  std::vector<float> rounded(size);
-  for (int i = 0; i < kv_heads * stages; ++i, tables += size) {
-    for (size_t j = 0; j < size; ++j) {
-      if (!(std::fabs(tables[j]) <= 65504.0f)) {
-        throw Error(ErrorCode::kNotFinite, "tables: " + std::to_string(tables[j]) + " in kv head " +
-                                               std::to_string(i / stages) + ", stage " + std::to_string(i % stages));
-      }
-      rounded[j] = half_to_float(float_to_half(tables[j]));
-    }
-    codebook->impl_->stages.emplace_back(entries, head_dim, rounded.data());
-  }
-  return codebook.release();
 }
 
 int KeyCodebook::kv_heads() const { return impl_->shape.kv_heads; }

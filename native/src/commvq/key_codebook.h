@@ -7,6 +7,10 @@
 namespace kvasir {
 
 struct KeyCodebook::Impl {
+  // Checks its arguments, those of KeyCodebook::create, and rounds the tables.
+  Impl(const commvq::KeyShape& shape, const float* tables, const CodebookKernels& kernels);
+
+  const CodebookKernels& kernels;
   commvq::KeyShape shape;
   std::vector<commvq::Stage> stages;  // [kv_heads][stages]
 

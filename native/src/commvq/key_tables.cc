@@ -66,8 +66,8 @@ void Stage::add(int code, float sign, float* row) const {
   }
 }
 
-void Stage::find(const Kernels& kernels, const float* rows, int row_stride, int count, float* products, int* codes,
-                 float* scores) const {
+void Stage::find(const CodebookKernels& kernels, const float* rows, int row_stride, int count, float* products,
+                 int* codes, float* scores) const {
   kernels.products(rows, count, row_stride, head_dim_, columns(), 2 * entries_, products);
   kernels.nearest(products, count, entries_, cross(), codes, scores);
 }

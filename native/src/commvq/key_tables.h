@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "commvq/kernels.h"
+#include "codecs/commvq/codebook_kernels.h"
 #include "kvasir/types.h"
 
 namespace kvasir::commvq {
@@ -39,7 +39,7 @@ class Stage {
   // row += sign * (z_a + i z_b), planar.
   void add(int code, float sign, float* row) const;
   // Nearest centres of `count` planar rows; products is room for [count][2 * entries].
-  void find(const Kernels& kernels, const float* rows, int row_stride, int count, float* products, int* codes,
+  void find(const CodebookKernels& kernels, const float* rows, int row_stride, int count, float* products, int* codes,
             float* scores) const;
 
  private:

@@ -22,6 +22,7 @@
 #include "commvq/hermitian.h"
 #include "commvq/key_tables.h"
 #include "commvq/random.h"
+#include "kernels/kernels.h"
 #include "kvasir/commvq_training.h"
 
 namespace kvasir {
@@ -76,6 +77,7 @@ struct KeyTrainer::Impl {
     bool finished = false;
   };
 
+  const CodebookKernels& kernels = resolve_codebooks(backend_index("auto"));
   commvq::KeyShape shape;
   uint64_t seed;
   int steps = 100;
@@ -145,7 +147,7 @@ struct KeyTrainer::Impl {
     return static_cast<float>(std::max(t * unit * left, 1e-12 * unit));
   }
 
-  void assign_slice(const commvq::Kernels& kernels, Head& head, const Stage& stage, int slice) const {
+  void assign_slice(Head& head, const Stage& stage, int slice) const {
     struct Products;
     struct Weights;
     struct Joint;
@@ -244,7 +246,6 @@ struct KeyTrainer::Impl {
   }
 
   void subtract(Head& head, const Stage& stage) const {
-    const commvq::Kernels& kernels = commvq::kernels();
     const int d = shape.head_dim;
     std::vector<float> products(static_cast<size_t>(kSumPoints) * 2 * shape.entries);
     int codes[kSumPoints];
@@ -326,9 +327,8 @@ bool KeyTrainer::step() {
   }
   if (open.empty()) return false;
   const int count = static_cast<int>(open.size());
-  const commvq::Kernels& kernels = commvq::kernels();
   ThreadPool::shared().run(count * kSlices, [&](int task) {
-    impl.assign_slice(kernels, impl.heads[open[task / kSlices]], stages[task / kSlices], task % kSlices);
+    impl.assign_slice(impl.heads[open[task / kSlices]], stages[task / kSlices], task % kSlices);
   });
   ThreadPool::shared().run(count, [&](int i) { impl.advance(open[i]); });
   return true;

@@ -10,8 +10,7 @@
 #include "base/half.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/kernels.h"
-#include "commvq/linear.h"
+#include "commvq/products.h"
 
 namespace kvasir {
 namespace {
@@ -50,6 +49,29 @@ float commvq::normalise(const float* row, int width, float* out) {
   return divisor;
 }
 
+ValueCodebook::Impl::Impl(int width, int codes, const float* given, const float* limits, const CodebookKernels& kernels)
+    : kernels(kernels), width(width), codes(codes) {
+  commvq::require_value_shape(width, codes);
+  require_pointer("table", given);
+  table.resize(static_cast<size_t>(width) * codes);
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (!(std::fabs(given[i]) <= 65504.0f)) {
+      throw Error(ErrorCode::kNotFinite, "table: " + std::to_string(given[i]) + " in row " + std::to_string(i / width));
+    }
+    table[i] = half_to_float(float_to_half(given[i]));
+  }
+  thresholds.assign(static_cast<size_t>(codes), 0.5f);
+  for (int n = 0; limits != nullptr && n < codes; ++n) {
+    if (!(std::fabs(limits[n]) <= 65504.0f)) {
+      throw Error(ErrorCode::kNotFinite, "thresholds: " + std::to_string(limits[n]) + " for code " + std::to_string(n));
+    }
+    thresholds[n] = limits[n];
+  }
+  gram.resize(static_cast<size_t>(codes) * codes);
+  commvq::multiply(kernels, table.data(), codes, table.data(), codes, width, nullptr, gram.data());
+  for (int n = 0; n < codes; ++n) diagonal.push_back(gram[static_cast<size_t>(n) * codes + n]);
+}
+
 void ValueCodebook::Impl::sum_rows(const uint8_t* bits, float* out) const {
   std::fill(out, out + width, 0.0f);
   for (int n = 0; n < codes; ++n) {
@@ -77,32 +99,6 @@ ValueCodebook* ValueCodebook::share() const {
   auto* codebook = new ValueCodebook();
   codebook->impl_ = impl_;
   return codebook;
-}
-
-ValueCodebook* ValueCodebook::create(int width, int codes, const float* table, const float* thresholds) {
-  commvq::require_value_shape(width, codes);
-  require_pointer("table", table);
-  const size_t size = static_cast<size_t>(width) * codes;
-  std::unique_ptr<ValueCodebook> codebook(new ValueCodebook());
-  codebook->impl_.reset(new Impl{width, codes, std::vector<float>(size), {}, {}, std::vector<float>(codes, 0.5f)});
-  Impl& impl = *codebook->impl_;
-  for (size_t i = 0; i < size; ++i) {
-    if (!(std::fabs(table[i]) <= 65504.0f)) {
-      throw Error(ErrorCode::kNotFinite, "table: " + std::to_string(table[i]) + " in row " + std::to_string(i / width));
-    }
-    impl.table[i] = half_to_float(float_to_half(table[i]));
-  }
-  for (int n = 0; thresholds != nullptr && n < codes; ++n) {
-    if (!(std::fabs(thresholds[n]) <= 65504.0f)) {
-      throw Error(ErrorCode::kNotFinite,
-                  "thresholds: " + std::to_string(thresholds[n]) + " for code " + std::to_string(n));
-    }
-    impl.thresholds[n] = thresholds[n];
-  }
-  impl.gram.resize(static_cast<size_t>(codes) * codes);
-  commvq::multiply(impl.table.data(), codes, impl.table.data(), codes, width, nullptr, impl.gram.data());
-  for (int n = 0; n < codes; ++n) impl.diagonal.push_back(impl.gram[static_cast<size_t>(n) * codes + n]);
-  return codebook.release();
 }
 
 int ValueCodebook::width() const { return impl_->width; }
@@ -136,7 +132,6 @@ void ValueCodebook::refine(const float* rows, int64_t tokens, int flips, uint8_t
 
 void ValueCodebook::Impl::find_bits(const float* rows, int64_t tokens, bool begin, int flips, uint8_t* bits,
                                     uint16_t* gains) const {
-  const commvq::Kernels& kernels = commvq::kernels();
   const int64_t batch = std::min(tokens, kBatch);
   const AlignedArray<float> rest = make_aligned<float>(static_cast<size_t>(batch) * width);
   const AlignedArray<float> slopes = make_aligned<float>(static_cast<size_t>(batch) * codes);
@@ -155,7 +150,7 @@ void ValueCodebook::Impl::find_bits(const float* rows, int64_t tokens, bool begi
         sum_rows(batch_bits + t * token_bytes(), mine);
         for (int c = 0; c < width; ++c) mine[c] -= normal[c];
       });
-      commvq::multiply(rest.get(), count, table.data(), codes, width, nullptr, slopes.get());
+      commvq::multiply(kernels, rest.get(), count, table.data(), codes, width, nullptr, slopes.get());
     }
     ThreadPool::shared().run(count, [&](int t) {
       struct Signs;

@@ -5,12 +5,16 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/aligned.h"
+#include "codecs/commvq/codebook_kernels.h"
 #include "kvasir/commvq.h"
 
 namespace kvasir {
 
 struct ValueCodebook::Impl {
+  // Checks its arguments, those of ValueCodebook::create, and rounds the table.
+  Impl(int width, int codes, const float* given, const float* limits, const CodebookKernels& kernels);
+
+  const CodebookKernels& kernels;
   int width, codes;
   std::vector<float> table;       // [codes][width]
   std::vector<float> gram;        // [codes][codes], products of rows

@@ -9,27 +9,22 @@
 #include "base/aligned.h"
 #include "base/checks.h"
 #include "base/thread_pool.h"
-#include "commvq/linear.h"
+#include "commvq/products.h"
 #include "commvq/value_codebook.h"
 
 namespace kvasir {
 namespace commvq {
 
-EncoderWeights::EncoderWeights(int width, int hidden, int codes)
-    : width(width),
-      hidden(hidden),
-      codes(codes),
-      scale(width, 1.0f),
-      norm_weight(width, 1.0f),
-      norm_bias(width, 0.0f),
-      first_weight(static_cast<size_t>(hidden) * width, 0.0f),
-      first_bias(hidden, 0.0f),
-      second_weight(static_cast<size_t>(2) * codes * hidden, 0.0f),
-      second_bias(static_cast<size_t>(2) * codes, 0.0f) {}
-
-void require_encoder_shape(int width, int hidden, int codes) {
+EncoderWeights::EncoderWeights(int width, int hidden, int codes) : width(width), hidden(hidden), codes(codes) {
   require_value_shape(width, codes);
   require_range("hidden", hidden, 1, 65536);
+  scale.assign(width, 1.0f);
+  norm_weight.assign(width, 1.0f);
+  norm_bias.assign(width, 0.0f);
+  first_weight.assign(static_cast<size_t>(hidden) * width, 0.0f);
+  first_bias.assign(hidden, 0.0f);
+  second_weight.assign(static_cast<size_t>(2) * codes * hidden, 0.0f);
+  second_bias.assign(static_cast<size_t>(2) * codes, 0.0f);
 }
 
 void standardise(const EncoderWeights& weights, const float* row, float* out) {
@@ -78,6 +73,22 @@ void copy_finite(const char* name, const float* from, std::vector<float>& to) {
 
 }  // namespace
 
+ValueEncoder::Impl::Impl(int width, int codes, const commvq::ValueNetwork& given, const CodebookKernels& kernels)
+    : kernels(kernels), weights(width, given.hidden, codes) {
+  copy_finite("scale", given.scale, weights.scale);
+  for (int c = 0; c < width; ++c) {
+    if (!(given.scale[c] > 0.0f)) {
+      refuse("scale is " + std::to_string(given.scale[c]) + " at " + std::to_string(c) + ", not positive");
+    }
+  }
+  copy_finite("norm_weight", given.norm_weight, weights.norm_weight);
+  copy_finite("norm_bias", given.norm_bias, weights.norm_bias);
+  copy_finite("first_weight", given.first_weight, weights.first_weight);
+  copy_finite("first_bias", given.first_bias, weights.first_bias);
+  copy_finite("second_weight", given.second_weight, weights.second_weight);
+  copy_finite("second_bias", given.second_bias, weights.second_bias);
+}
+
 ValueEncoder::ValueEncoder() = default;
 ValueEncoder::~ValueEncoder() = default;
 void ValueEncoder::destroy(ValueEncoder* encoder) { delete encoder; }
@@ -86,28 +97,6 @@ ValueEncoder* ValueEncoder::share() const {
   auto* encoder = new ValueEncoder();
   encoder->impl_ = impl_;
   return encoder;
-}
-
-ValueEncoder* ValueEncoder::create(int width, int hidden, int codes, const float* scale, const float* norm_weight,
-                                   const float* norm_bias, const float* first_weight, const float* first_bias,
-                                   const float* second_weight, const float* second_bias) {
-  commvq::require_encoder_shape(width, hidden, codes);
-  std::unique_ptr<ValueEncoder> encoder(new ValueEncoder());
-  encoder->impl_.reset(new Impl{commvq::EncoderWeights(width, hidden, codes)});
-  commvq::EncoderWeights& weights = encoder->impl_->weights;
-  copy_finite("scale", scale, weights.scale);
-  for (int c = 0; c < width; ++c) {
-    if (!(scale[c] > 0.0f)) {
-      refuse("scale is " + std::to_string(scale[c]) + " at " + std::to_string(c) + ", not positive");
-    }
-  }
-  copy_finite("norm_weight", norm_weight, weights.norm_weight);
-  copy_finite("norm_bias", norm_bias, weights.norm_bias);
-  copy_finite("first_weight", first_weight, weights.first_weight);
-  copy_finite("first_bias", first_bias, weights.first_bias);
-  copy_finite("second_weight", second_weight, weights.second_weight);
-  copy_finite("second_bias", second_bias, weights.second_bias);
-  return encoder.release();
 }
 
 int ValueEncoder::width() const { return impl_->weights.width; }
@@ -132,14 +121,14 @@ void ValueEncoder::encode(const float* rows, int64_t tokens, uint8_t* bits) cons
       commvq::standardise(weights, rows + (first + t) * width, x);
       for (int c = 0; c < width; ++c) x[c] = x[c] * weights.norm_weight[c] + weights.norm_bias[c];
     });
-    commvq::multiply(input.get(), count, weights.first_weight.data(), hidden, width, weights.first_bias.data(),
-                     middle.get());
+    commvq::multiply(impl_->kernels, input.get(), count, weights.first_weight.data(), hidden, width,
+                     weights.first_bias.data(), middle.get());
     ThreadPool::shared().run(count, [&](int t) {
       float* const x = middle.get() + static_cast<size_t>(t) * hidden;
       for (int i = 0; i < hidden; ++i) x[i] = commvq::gelu(x[i]);
     });
-    commvq::multiply(middle.get(), count, weights.second_weight.data(), 2 * codes, hidden, weights.second_bias.data(),
-                     logits.get());
+    commvq::multiply(impl_->kernels, middle.get(), count, weights.second_weight.data(), 2 * codes, hidden,
+                     weights.second_bias.data(), logits.get());
     ThreadPool::shared().run(count, [&](int t) {
       uint8_t* const mine = bits + static_cast<size_t>(first + t) * codes / 8;
       memset(mine, 0, static_cast<size_t>(codes) / 8);

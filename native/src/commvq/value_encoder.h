@@ -4,9 +4,12 @@
 #include <cstddef>
 #include <vector>
 
+#include "codecs/commvq/codebook_kernels.h"
+#include "codecs/commvq/model.h"
 #include "kvasir/commvq.h"
 
-namespace kvasir::commvq {
+namespace kvasir {
+namespace commvq {
 
 struct EncoderWeights {
   int width, hidden, codes;
@@ -14,10 +17,9 @@ struct EncoderWeights {
   std::vector<float> first_weight, first_bias;       // [hidden][width], [hidden]
   std::vector<float> second_weight, second_bias;     // [2 * codes][hidden], [2 * codes]
 
+  // Throws kInvalidArgument for sizes that no encoder has.
   EncoderWeights(int width, int hidden, int codes);
 };
-
-void require_encoder_shape(int width, int hidden, int codes);
 
 // The input of the encoder before norm_weight and norm_bias: scaled, of length 1, then of mean 0 and variance 1.
 void standardise(const EncoderWeights& weights, const float* row, float* out);
@@ -37,11 +39,13 @@ inline int class_of(const float* logits) {
 constexpr bool kFirstBit[4] = {true, false, true, false};
 constexpr bool kSecondBit[4] = {false, true, true, false};
 
-}  // namespace kvasir::commvq
-
-namespace kvasir {
+}  // namespace commvq
 
 struct ValueEncoder::Impl {
+  // Checks its arguments, those of ValueEncoder::create.
+  Impl(int width, int codes, const commvq::ValueNetwork& given, const CodebookKernels& kernels);
+
+  const CodebookKernels& kernels;
   commvq::EncoderWeights weights;
 };
 

@@ -11,7 +11,9 @@
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "commvq/linear.h"
+#include "commvq/products.h"
 #include "commvq/value_codebook.h"
+#include "kernels/kernels.h"
 #include "kvasir/commvq_training.h"
 
 namespace kvasir {
@@ -28,7 +30,7 @@ constexpr double kStill = 1e-4;
 // bent to fit those alone.
 constexpr double kHold = 1e-3;
 
-// Of a normal variable with variance 1, quantised uniformly with b bits and the best step: the step, and the mean
+// A normal variable with variance 1, quantised uniformly with b bits and the best step: that step, and the mean
 // squared error (Max, 1960); from 5 bits on, about a quarter for each bit more.
 constexpr int kMostBits = 8;
 constexpr double kSteps[kMostBits + 1] = {0, 1.596, 0.9957, 0.586, 0.3352, 0.1881, 0.1041, 0.0569, 0.0308};
@@ -38,6 +40,7 @@ constexpr double kErrors[kMostBits + 1] = {1.0,     0.3634,  0.1188,   0.03744, 
 }  // namespace
 
 struct ValueFitter::Impl {
+  const CodebookKernels& kernels = resolve_codebooks(backend_index("auto"));
   int width, codes;
   int steps = 30;
   int step = 0;
@@ -76,7 +79,8 @@ struct ValueFitter::Impl {
         for (size_t c = 0; c < d; ++c) mean[c] += static_cast<double>(normal[static_cast<size_t>(t) * d + c]);
       }
       commvq::transpose(normal.data(), count, width, turned.data());
-      commvq::multiply(turned.data(), width, turned.data(), width, static_cast<int>(count), nullptr, part.data());
+      commvq::multiply(kernels, turned.data(), width, turned.data(), width, static_cast<int>(count), nullptr,
+                       part.data());
       for (size_t i = 0; i < part.size(); ++i) covariance[i] += static_cast<double>(part[i]);
     }
     for (double& x : mean) x /= static_cast<double>(tokens);
@@ -170,8 +174,10 @@ struct ValueFitter::Impl {
         }
       });
       commvq::transpose(rows.data() + first * width, count, width, right.data());
-      commvq::multiply(left.data(), codes, left.data(), codes, static_cast<int>(count), nullptr, square.data());
-      commvq::multiply(left.data(), codes, right.data(), width, static_cast<int>(count), nullptr, mixed.data());
+      commvq::multiply(kernels, left.data(), codes, left.data(), codes, static_cast<int>(count), nullptr,
+                       square.data());
+      commvq::multiply(kernels, left.data(), codes, right.data(), width, static_cast<int>(count), nullptr,
+                       mixed.data());
       for (size_t i = 0; i < square.size(); ++i) matrix[i] += static_cast<double>(square[i]);
       for (size_t i = 0; i < mixed.size(); ++i) rhs[i] += static_cast<double>(mixed[i]);
     }

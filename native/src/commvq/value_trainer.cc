@@ -290,7 +290,6 @@ ValueTrainer::~ValueTrainer() = default;
 void ValueTrainer::destroy(ValueTrainer* trainer) { delete trainer; }
 
 ValueTrainer* ValueTrainer::create(int width, int hidden, int codes, int64_t seed) {
-  commvq::require_encoder_shape(width, hidden, codes);
   std::unique_ptr<ValueTrainer> trainer(new ValueTrainer());
   trainer->impl_ = std::make_unique<Impl>(width, hidden, codes, static_cast<uint64_t>(seed));
   return trainer.release();

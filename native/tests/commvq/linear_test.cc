@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "commvq/hermitian.h"
+#include "commvq/products.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/formats.h"
 
 namespace {
 
@@ -29,8 +31,10 @@ TEST_CASE("commvq linear: products and transposition") {
                  b = support::float_rows(support::seed() + 1, columns, depth);
       const auto bias = support::float_rows(support::seed() + 2, 1, columns);
       std::vector<float> found(static_cast<size_t>(rows) * columns), plain(found.size());
-      kvasir::commvq::multiply(a.data(), rows, b.data(), columns, depth, bias.data(), found.data());
-      kvasir::commvq::multiply(a.data(), rows, b.data(), columns, depth, nullptr, plain.data());
+      kvasir::commvq::multiply(*support::scalar_backend().codebooks, a.data(), rows, b.data(), columns, depth,
+                               bias.data(), found.data());
+      kvasir::commvq::multiply(*support::scalar_backend().codebooks, a.data(), rows, b.data(), columns, depth, nullptr,
+                               plain.data());
       for (int m = 0; m < rows; ++m) {
         for (int n = 0; n < columns; ++n) {
           double sum = 0.0;

@@ -1,10 +1,9 @@
 // The loops of CommVQ: all levels give the same bits, and those are right.
-#include "commvq/kernels.h"
-
 #include <cmath>
 #include <string>
 #include <vector>
 
+#include "codecs/commvq/codebook_kernels.h"
 #include "kvasir/backend.h"
 #include "support/data.h"
 #include "support/doctest.h"
@@ -13,7 +12,7 @@
 
 namespace {
 
-using kvasir::commvq::Kernels;
+using Kernels = kvasir::CodebookKernels;
 
 // Calls `test` with the verbs of every level that can run here, "scalar" last.
 template <class Test>
@@ -21,13 +20,13 @@ void for_each_level(Test test) {
   int levels = 0;
   for (const kvasir::Backend* backend : support::available_backends()) {
     CAPTURE(backend->name);
-    test(kvasir::commvq::kernels(backend->name));
+    test(*backend->codebooks);
     ++levels;
   }
   CHECK(levels >= 1);
 }
 
-const Kernels& scalar() { return kvasir::commvq::kernels("scalar"); }
+const Kernels& scalar() { return *support::scalar_backend().codebooks; }
 
 }  // namespace
 

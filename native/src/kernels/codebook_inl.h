@@ -1,4 +1,4 @@
-// The verbs of kernels.h. Each level includes this in one source file; nothing leaves it.
+// The verbs of codecs/commvq/codebook_kernels.h. Each backend includes this in one source file; nothing leaves it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <arm_neon.h>
 #endif
 
-#include "commvq/kernels.h"
+#include "codecs/commvq/codebook_kernels.h"
 
 namespace kvasir::commvq {
 namespace {
@@ -329,7 +329,7 @@ int flip(const float* gram, const float* diagonal, int count, int limit, float* 
   return flips;
 }
 
-constexpr Kernels kKernels = {products, nearest, soften, accumulate, decide, flip};
+constexpr CodebookKernels kCodebookKernels = {products, nearest, soften, accumulate, decide, flip};
 
 #undef KVASIR_INLINE
 

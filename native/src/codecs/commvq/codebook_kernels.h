@@ -1,20 +1,23 @@
-// The loops that CommVQ spends its time in, as verbs that every level of the CPU supplies.
+// The loops that CommVQ spends its time in, as verbs that a backend supplies: codebooks and trainers are handed them.
 //
-// They are written once (kernels_inl.h) over sixteen virtual lanes, without fused multiply-add and with sums in one
-// fixed order, so that all levels return the same bits: a codebook that was trained on one machine is the codebook that
-// any other would have trained.
+// They are written once (kernels/codebook_inl.h) over sixteen virtual lanes, without fused multiply-add and with sums
+// in one fixed order, so that all levels return the same bits: a codebook that was trained on one machine is the
+// codebook that any other would have trained.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-namespace kvasir::commvq {
+namespace kvasir {
+namespace commvq {
 
 // Lanes of a block. Widths below are multiples of it.
 constexpr int kBlock = 16;
 constexpr int kMaxEntries = 64;
 
-struct Kernels {
+}  // namespace commvq
+
+struct CodebookKernels {
   // out[r][n] = sum over k of rows[r][k] * columns[k][n]. columns: [depth][width].
   void (*products)(const float* rows, int count, int row_stride, int depth, const float* columns, int width,
                    float* out);
@@ -46,9 +49,4 @@ struct Kernels {
   int (*flip)(const float* gram, const float* diagonal, int count, int limit, float* slopes, float* signs);
 };
 
-// The verbs of the best level that this machine has, or of the one that KVASIR_BACKEND names.
-const Kernels& kernels();
-// By name of a backend (kernels/kernels.h); throws kInvalidArgument or kUnavailable.
-const Kernels& kernels(const char* backend);
-
-}  // namespace kvasir::commvq
+}  // namespace kvasir
