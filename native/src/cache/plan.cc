@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "commvq/page_models.h"
+#include "codecs/commvq/page_models.h"
 #include "kvasir/error.h"
 
 namespace kvasir {

@@ -13,8 +13,8 @@
 #include <cstdint>
 
 #include "base/aligned.h"
+#include "codecs/commvq/key_codebook.h"
 #include "codecs/commvq/model.h"
-#include "commvq/key_codebook.h"
 
 namespace kvasir::commvq {
 

@@ -1,4 +1,4 @@
-#include "commvq/value_codebook.h"
+#include "codecs/commvq/value_codebook.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/half.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/products.h"
+#include "codecs/commvq/products.h"
 
 namespace kvasir {
 namespace {

@@ -1,4 +1,4 @@
-#include "commvq/hermitian.h"
+#include "calibrate/commvq/hermitian.h"
 
 #include <algorithm>
 #include <cmath>

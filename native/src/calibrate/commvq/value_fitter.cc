@@ -10,9 +10,9 @@
 #include "base/checks.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
-#include "commvq/linear.h"
-#include "commvq/products.h"
-#include "commvq/value_codebook.h"
+#include "calibrate/commvq/linear.h"
+#include "codecs/commvq/products.h"
+#include "codecs/commvq/value_codebook.h"
 #include "kernels/kernels.h"
 #include "kvasir/commvq_training.h"
 

@@ -1,4 +1,4 @@
-#include "commvq/value_encoder.h"
+#include "codecs/commvq/value_encoder.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include "base/aligned.h"
 #include "base/checks.h"
 #include "base/thread_pool.h"
-#include "commvq/products.h"
-#include "commvq/value_codebook.h"
+#include "codecs/commvq/products.h"
+#include "codecs/commvq/value_codebook.h"
 
 namespace kvasir {
 namespace commvq {

@@ -1,4 +1,4 @@
-#include "commvq/key_tables.h"
+#include "codecs/commvq/key_tables.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "commvq/products.h"
+#include "codecs/commvq/products.h"
 
 #include <algorithm>
 

@@ -12,10 +12,10 @@
 
 #include "base/checks.h"
 #include "base/thread_pool.h"
-#include "commvq/linear.h"
-#include "commvq/random.h"
-#include "commvq/value_codebook.h"
-#include "commvq/value_encoder.h"
+#include "calibrate/commvq/linear.h"
+#include "calibrate/commvq/random.h"
+#include "codecs/commvq/value_codebook.h"
+#include "codecs/commvq/value_encoder.h"
 #include "kvasir/commvq_training.h"
 #include "kvasir/matrix.h"
 

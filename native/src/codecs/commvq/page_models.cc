@@ -1,4 +1,4 @@
-#include "commvq/page_models.h"
+#include "codecs/commvq/page_models.h"
 
 #include <limits>
 #include <string>
@@ -9,11 +9,11 @@
 #include "base/half.h"
 #include "base/rope.h"
 #include "base/scratch.h"
+#include "codecs/commvq/fixed_tables.h"
+#include "codecs/commvq/key_codebook.h"
 #include "codecs/commvq/model.h"
-#include "commvq/fixed_tables.h"
-#include "commvq/key_codebook.h"
-#include "commvq/value_codebook.h"
-#include "commvq/value_encoder.h"
+#include "codecs/commvq/value_codebook.h"
+#include "codecs/commvq/value_encoder.h"
 
 namespace kvasir::commvq {
 namespace {

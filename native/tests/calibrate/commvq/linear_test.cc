@@ -1,12 +1,12 @@
 // The linear algebra under codebooks, checked by what its results must satisfy.
-#include "commvq/linear.h"
+#include "calibrate/commvq/linear.h"
 
 #include <cmath>
 #include <complex>
 #include <vector>
 
-#include "commvq/hermitian.h"
-#include "commvq/products.h"
+#include "calibrate/commvq/hermitian.h"
+#include "codecs/commvq/products.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"

@@ -1,7 +1,7 @@
 // A key codebook inside the library, for the codec that stores its codes.
 #pragma once
 
-#include "commvq/key_tables.h"
+#include "codecs/commvq/key_tables.h"
 #include "kvasir/commvq.h"
 
 namespace kvasir {

@@ -1,4 +1,4 @@
-#include "commvq/fixed_tables.h"
+#include "codecs/commvq/fixed_tables.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Codebooks and encoders get the verbs of this machine where they are made.
-#include "commvq/key_codebook.h"
-#include "commvq/value_codebook.h"
-#include "commvq/value_encoder.h"
+#include "codecs/commvq/key_codebook.h"
+#include "codecs/commvq/value_codebook.h"
+#include "codecs/commvq/value_encoder.h"
 #include "kernels/kernels.h"
 
 namespace kvasir {

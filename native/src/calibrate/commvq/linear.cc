@@ -1,4 +1,4 @@
-#include "commvq/linear.h"
+#include "calibrate/commvq/linear.h"
 
 #include <algorithm>
 #include <cmath>

@@ -19,9 +19,9 @@
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
-#include "commvq/hermitian.h"
-#include "commvq/key_tables.h"
-#include "commvq/random.h"
+#include "calibrate/commvq/hermitian.h"
+#include "calibrate/commvq/random.h"
+#include "codecs/commvq/key_tables.h"
 #include "kernels/kernels.h"
 #include "kvasir/commvq_training.h"
 

@@ -1,6 +1,6 @@
 // The whole-number tables that keys are added up from: no run of stages leaves 16 bits, whatever the codes, and what
 // rounding costs is what fixed_tables.h says.
-#include "commvq/fixed_tables.h"
+#include "codecs/commvq/fixed_tables.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "commvq/key_codebook.h"
+#include "codecs/commvq/key_codebook.h"
 
 #include <algorithm>
 #include <cmath>
