@@ -6,7 +6,7 @@
 #include <random>
 #include <sstream>
 
-#include "commvq/page_models.h"
+#include "codecs/commvq/page_models.h"
 #include "kvasir/config.h"
 #include "reference/half.h"
 
