@@ -134,16 +134,16 @@ void CacheConfig::set_key_codebook(int layer, const KeyCodebook& codebook, int r
   check_range("refinements", refinements, 0, 100);
   const std::shared_ptr<const KeyCodebook> shared(codebook.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.key_codebook = shared;
-    each.key_refinements = refinements;
+    each.codebooks.keys = shared;
+    each.codebooks.refinements = refinements;
   });
 }
 
 void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook) {
   const std::shared_ptr<const ValueCodebook> shared(codebook.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.value_codebook = shared;
-    each.value_encoder = nullptr;
+    each.codebooks.values = shared;
+    each.codebooks.encoder = nullptr;
   });
 }
 
@@ -152,8 +152,8 @@ void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook, c
   set_value_codebook(layer, codebook);
   const std::shared_ptr<const ValueEncoder> shared(encoder.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.value_encoder = shared;
-    each.value_flips = flips;
+    each.codebooks.encoder = shared;
+    each.codebooks.flips = flips;
   });
 }
 

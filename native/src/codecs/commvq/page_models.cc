@@ -11,7 +11,6 @@
 #include "base/scratch.h"
 #include "codecs/commvq/fixed_tables.h"
 #include "codecs/commvq/key_codebook.h"
-#include "codecs/commvq/model.h"
 #include "codecs/commvq/value_codebook.h"
 #include "codecs/commvq/value_encoder.h"
 
@@ -171,12 +170,12 @@ class ValuePages : public ValueModel {
 
 }  // namespace
 
-std::unique_ptr<PageModel> make_key_model(const KeyCodebook& codebook, int refinements) {
+std::unique_ptr<KeyModel> make_key_model(const KeyCodebook& codebook, int refinements) {
   return std::make_unique<KeyPages>(codebook, refinements);
 }
 
-std::unique_ptr<PageModel> make_value_model(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips,
-                                            int kv_heads, int head_dim) {
+std::unique_ptr<ValueModel> make_value_model(const ValueCodebook& codebook, const ValueEncoder* encoder, int flips,
+                                             int kv_heads, int head_dim) {
   if (codebook.width() != kv_heads * head_dim) {
     refuse("the value codebook is for rows of " + std::to_string(codebook.width()) + ", the layer has " +
            std::to_string(kv_heads) + " kv heads of " + std::to_string(head_dim));
