@@ -132,7 +132,7 @@ class ValueCodebook {
 //   norm_weight plus norm_bias
 //   logits = second_weight gelu(first_weight x + first_bias) + second_bias
 //
-// Of each four logits the largest, the first of equals, gives two bits: (1,0), (0,1), (1,1) or (0,0). Deterministic:
+// The largest of each four logits, the first of equals, gives two bits: (1,0), (0,1), (1,1) or (0,0). Deterministic:
 // the noise belongs to training.
 class ValueEncoder {
  public:

@@ -69,8 +69,7 @@ void mine(const PageFormat& format, SealInput& input, SideTable& table) {
   const int d = format.head_dim;
   const int64_t points = std::min(input.tokens, pattern::kMiningPoints);
   KMeansOptions options;
-  options.clusters =
-      static_cast<int>(std::min<int64_t>(static_cast<int64_t>(format.numbers[pattern::kPatterns]), points));
+  options.clusters = static_cast<int>(std::min<int64_t>(pattern::mined_patterns(format), points));
   const int rows = options.clusters;
   const std::shared_ptr<uint16_t> vectors = input.take(int64_t{input.kv_heads} * rows * d);
   input.threads.run(input.kv_heads, [&](int head) {
@@ -115,7 +114,7 @@ void add_centre(const PageFormat& format, SealInput& input, int64_t page, SideTa
 void grow(const PageFormat& format, SealInput& input, SideTable& table) {
   if (table.chunks.empty()) {
     mine(format, input, table);
-  } else if (format.numbers[pattern::kNewPatterns] != 0) {
+  } else if (pattern::adds_patterns(format)) {
     for (int64_t i = 0; i < input.page_count; ++i) add_centre(format, input, input.first_page + i, table);
   }
 }
@@ -166,7 +165,7 @@ void decide_keys(const PageFormat& format, const float* rows, const float* vecto
   const int none[kPageTokens] = {};
   const double flat = squared_ranges(format, rows, vectors, labels);
   const double raw = squared_ranges(format, rows, vectors, none);
-  const bool accept = format.numbers[pattern::kAcceptTest] != 0 ? flat < raw : flat < INFINITY;
+  const bool accept = pattern::tests_labels(format) ? flat < raw : flat < INFINITY;
   if (!accept) std::fill(labels, labels + kPageTokens, 0);
 }
 
@@ -193,7 +192,7 @@ void flatten(const PageFormat& format, const SideView& side, const MatchKernels&
 
   int labels[kPageTokens];
   float distances[kPageTokens];
-  const auto search = format.numbers[pattern::kSquaredMetric] != 0 ? match.squared : match.min_max;
+  const auto search = pattern::by_squares(format) ? match.squared : match.min_max;
   search(rows, kPageTokens, d, blocks, side.visible + 1, labels, distances);
   (format.side == Side::kKeys ? decide_keys : decide_values)(format, rows, vectors, labels);
 

@@ -46,7 +46,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 }
 
 bool narrower(const PageFormat& format, PageFormat& next) {
-  if (static_cast<float>(format.bits) <= format.numbers[progressive::kFloor]) return false;
+  if (format.bits <= progressive::floor_of(format)) return false;
   next = format;
   next.bits = format.bits / 2;
   next.page_bytes = uniform::layout_of(next).bytes;

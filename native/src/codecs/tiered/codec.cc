@@ -66,8 +66,6 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   return format;
 }
 
-bool wants_queries(const PageFormat& format) { return format.numbers[tiered::kQueries] != 0.0f; }
-
 static_assert(tiered::kCountBytes <= kWidthBytes, "what count_widths may look at");
 
 void count_widths(const PageFormat& format, const uint8_t* part, int64_t* channels) {
@@ -81,7 +79,7 @@ constexpr Codec make_codec() {
   Codec codec = {"tiered", "MixKVQ: key channels of 16, 4 or 2 bits, by what their error would do to the logits",
                  1u << 2, kOptions, configure};
   codec.sides = 1u << static_cast<int>(Side::kKeys);
-  codec.wants_queries = wants_queries;
+  codec.wants_queries = tiered::goes_by_queries;
   codec.count_widths = count_widths;
   return codec;
 }
