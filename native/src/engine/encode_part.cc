@@ -1,9 +1,7 @@
 #include <cstring>
-#include <string>
 
 #include "base/scratch.h"
 #include "engine/engine.h"
-#include "kvasir/error.h"
 
 namespace kvasir {
 
@@ -31,40 +29,6 @@ void Append::encode_part(const NewPage& page, Side side, int kv_head, const uint
   }
   if (head) std::memcpy(out, head, format.head_bytes);
   plan_.attention.codecs[index].encode(format, gathered, out);
-}
-
-Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const DeviceQueries&) {
-  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to attend on");
-}
-
-void Engine::add_queries(const LayerPlan&, uint8_t* const*, int, int, const DeviceQueries&) {
-  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
-}
-
-// Part by part, from the front: each lands at or before where it was.
-size_t shrink_page(const LayerPlan& plan, const ShrinkingPage& page) {
-  const PageShape& from = *page.from;
-  const PageShape& to = *page.to;
-  size_t end = to.table_bytes();
-  size_t next = page.offsets ? page.offsets[0] : 0;
-  for (int number = 0; number < from.parts(); ++number) {
-    const int side = number >= from.parts(Side::kKeys);
-    // The offsets still say where parts were, but for those that have moved.
-    const size_t bytes = page.offsets ? page.offsets[number + 1] - next : from.formats[side].page_bytes;
-    const uint8_t* part = page.data + next;
-    uint8_t* out = page.data + end;
-    next += bytes;
-    if (page.offsets) page.offsets[number] = static_cast<uint32_t>(end);
-    if (from.formats[side].bits == to.formats[side].bits) {
-      std::memmove(out, part, bytes);
-      end += bytes;
-    } else {
-      plan.attention.codecs[side].shrink(from.formats[side], to.formats[side], part, out);
-      end += to.formats[side].page_bytes;
-    }
-  }
-  if (page.offsets) page.offsets[to.parts()] = static_cast<uint32_t>(end);
-  return end;
 }
 
 }  // namespace kvasir
