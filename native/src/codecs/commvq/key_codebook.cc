@@ -25,8 +25,12 @@ struct Part {
   int64_t first;  // token
   int count;
   size_t code_offset;  // of its codes
-  float* rows;         // scratch for [count][head_dim]
 };
+
+// Room for the planar, normalised rows of one.
+float* part_rows(const commvq::KeyShape& shape) {
+  return thread_scratch<Part, float>(static_cast<size_t>(kPageTokens) * shape.head_dim);
+}
 
 // verb(part) for all of them, on the threads of the library.
 template <class Verb>
@@ -37,8 +41,7 @@ void for_each_part(const commvq::KeyShape& shape, int64_t tokens, const Verb& ve
   ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
     const int64_t first = int64_t{task / shape.kv_heads} * kPageTokens;
     const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
-    verb(Part{task % shape.kv_heads, first, count, static_cast<size_t>(task) * shape.head_bytes(),
-              thread_scratch<Part, float>(static_cast<size_t>(kPageTokens) * shape.head_dim)});
+    verb(Part{task % shape.kv_heads, first, count, static_cast<size_t>(task) * shape.page().head_bytes()});
   });
 }
 
@@ -63,18 +66,24 @@ KeyCodebook::Impl::Impl(const commvq::KeyShape& shape, const float* tables, cons
   }
 }
 
-void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements,
+void KeyCodebook::Impl::encode_head(int kv_head, const float* given, const float* divisors, int tokens, int refinements,
                                     uint8_t* codes) const {
   struct Products;
-  const int entries = shape.entries, bits = shape.index_bits();
+  const int entries = shape.entries, bits = shape.index_bits(), d = shape.head_dim;
+  // What the codes found so far leave over.
+  float* const rows = part_rows(shape);
   float* const products = thread_scratch<Products, float>(static_cast<size_t>(kPageTokens) * 2 * entries);
   float scores[kPageTokens];
   // [stages][kPageTokens]
   std::vector<int> found(static_cast<size_t>(shape.stages) * kPageTokens, 0);
-  const auto row = [&](int t) { return rows + static_cast<size_t>(t) * row_stride; };
+  const auto row = [&](int t) { return rows + static_cast<size_t>(t) * d; };
+  for (int t = 0; t < tokens; ++t) {
+    to_planar(shape.pairs, d, given + t * shape.width() + static_cast<size_t>(kv_head) * d, row(t));
+    for (int c = 0; c < d; ++c) row(t)[c] /= divisors[t];
+  }
   for (int r = 0; r < shape.stages; ++r) {
     int* const mine = found.data() + static_cast<size_t>(r) * kPageTokens;
-    stage(kv_head, r).find(kernels, rows, row_stride, tokens, products, mine, scores);
+    stage(kv_head, r).find(kernels, rows, d, tokens, products, mine, scores);
     for (int t = 0; t < tokens; ++t) stage(kv_head, r).add(mine[t], -1.0f, row(t));
   }
   bool changed = shape.stages > 1;
@@ -85,7 +94,7 @@ void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, in
       int* const mine = found.data() + static_cast<size_t>(r) * kPageTokens;
       int better[kPageTokens];
       for (int t = 0; t < tokens; ++t) table.add(mine[t], 1.0f, row(t));
-      table.find(kernels, rows, row_stride, tokens, products, better, scores);
+      table.find(kernels, rows, d, tokens, products, better, scores);
       for (int t = 0; t < tokens; ++t) {
         const float* product = products + static_cast<size_t>(t) * 2 * entries;
         const int a = mine[t] / entries, b = mine[t] % entries;
@@ -105,20 +114,28 @@ void KeyCodebook::Impl::encode_head(int kv_head, float* rows, int row_stride, in
       const int code = found[static_cast<size_t>(r) * kPageTokens + t];
       packed[t] = code / entries | (code % entries) << bits;
     }
-    commvq::pack_codes(packed, 2 * bits, codes + r * shape.stage_bytes());
+    commvq::pack_codes(packed, 2 * bits, codes + r * shape.page().stage_bytes());
   }
 }
 
-void KeyCodebook::Impl::decode_head(int kv_head, const uint8_t* codes, int tokens, float* rows) const {
-  const int bits = shape.index_bits();
-  std::fill(rows, rows + static_cast<size_t>(tokens) * shape.head_dim, 0.0f);
+void KeyCodebook::Impl::decode_head(int kv_head, const uint8_t* codes, const uint16_t* norms, int tokens,
+                                    float* out) const {
+  const int bits = shape.index_bits(), d = shape.head_dim;
+  float* const rows = part_rows(shape);
+  std::fill(rows, rows + static_cast<size_t>(tokens) * d, 0.0f);
   for (int r = 0; r < shape.stages; ++r) {
     int packed[kPageTokens];
-    commvq::unpack_codes(codes + r * shape.stage_bytes(), 2 * bits, packed);
+    commvq::unpack_codes(codes + r * shape.page().stage_bytes(), 2 * bits, packed);
     for (int t = 0; t < tokens; ++t) {
       const int a = packed[t] & (shape.entries - 1), b = packed[t] >> bits;
-      stage(kv_head, r).add(a * shape.entries + b, 1.0f, rows + static_cast<size_t>(t) * shape.head_dim);
+      stage(kv_head, r).add(a * shape.entries + b, 1.0f, rows + static_cast<size_t>(t) * d);
     }
+  }
+  for (int t = 0; t < tokens; ++t) {
+    float* const row = rows + static_cast<size_t>(t) * d;
+    const float norm = half_to_float(norms[t]);
+    for (int c = 0; c < d; ++c) row[c] *= norm;
+    from_planar(shape.pairs, d, row, out + t * shape.width() + static_cast<size_t>(kv_head) * d);
   }
 }
 
@@ -141,7 +158,7 @@ int KeyCodebook::entries() const { return impl_->shape.entries; }
 int64_t KeyCodebook::code_bytes(int64_t tokens) const {
   require_range("tokens", tokens, 0, std::numeric_limits<int64_t>::max() / (int64_t{1} << 32));
   return (tokens + kPageTokens - 1) / kPageTokens * impl_->shape.kv_heads *
-         static_cast<int64_t>(impl_->shape.head_bytes());
+         static_cast<int64_t>(impl_->shape.page().head_bytes());
 }
 
 void KeyCodebook::read_tables(float* out) const {
@@ -168,13 +185,8 @@ void KeyCodebook::encode(const float* rows, int64_t tokens, int refinements, uin
     }
   });
   for_each_part(shape, tokens, [&](const Part& part) {
-    const int d = shape.head_dim;
-    for (int t = 0; t < part.count; ++t) {
-      float* const row = part.rows + static_cast<size_t>(t) * d;
-      to_planar(shape.pairs, d, rows + (part.first + t) * width + static_cast<size_t>(part.head) * d, row);
-      for (int c = 0; c < d; ++c) row[c] /= divisors[static_cast<size_t>(part.first + t)];
-    }
-    impl_->encode_head(part.head, part.rows, d, part.count, refinements, codes + part.code_offset);
+    impl_->encode_head(part.head, rows + part.first * width, divisors.data() + part.first, part.count, refinements,
+                       codes + part.code_offset);
   });
 }
 
@@ -190,14 +202,8 @@ void KeyCodebook::decode(const uint8_t* codes, const uint16_t* norms, int64_t to
     }
   }
   for_each_part(shape, tokens, [&](const Part& part) {
-    const int d = shape.head_dim;
-    impl_->decode_head(part.head, codes + part.code_offset, part.count, part.rows);
-    for (int t = 0; t < part.count; ++t) {
-      float* const row = part.rows + static_cast<size_t>(t) * d;
-      const float norm = half_to_float(norms[part.first + t]);
-      for (int c = 0; c < d; ++c) row[c] *= norm;
-      from_planar(shape.pairs, d, row, rows + (part.first + t) * shape.width() + static_cast<size_t>(part.head) * d);
-    }
+    impl_->decode_head(part.head, codes + part.code_offset, norms + part.first, part.count,
+                       rows + part.first * shape.width());
   });
 }
 

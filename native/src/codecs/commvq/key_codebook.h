@@ -17,11 +17,11 @@ struct KeyCodebook::Impl {
   const commvq::Stage& stage(int kv_head, int stage) const {
     return stages[static_cast<size_t>(kv_head) * shape.stages + stage];
   }
-  // Up to kPageTokens tokens of one head. rows: planar and normalised, [tokens][row_stride]; overwritten by what the
-  // codes leave over. codes: shape.head_bytes(); after the last token they are 0.
-  void encode_head(int kv_head, float* rows, int row_stride, int tokens, int refinements, uint8_t* codes) const;
-  // rows: [tokens][head_dim], planar and normalised.
-  void decode_head(int kv_head, const uint8_t* codes, int tokens, float* rows) const;
+  // One head of up to kPageTokens tokens. rows: [tokens][width], of which the head's channels count; divisors: those of
+  // token_norm. codes: page().head_bytes(); after the last token they are 0.
+  void encode_head(int kv_head, const float* rows, const float* divisors, int tokens, int refinements,
+                   uint8_t* codes) const;
+  void decode_head(int kv_head, const uint8_t* codes, const uint16_t* norms, int tokens, float* rows) const;
 };
 
 }  // namespace kvasir

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "codecs/commvq/codebook_kernels.h"
-#include "kvasir/types.h"
+#include "codecs/commvq/format.h"
 
 namespace kvasir::commvq {
 
@@ -21,9 +21,7 @@ struct KeyShape {
   size_t table_floats() const { return static_cast<size_t>(entries) * head_dim; }
   // Bits of a or b: 4, 5 or 6.
   int index_bits() const { return entries == 64 ? 6 : entries == 32 ? 5 : 4; }
-  // Packed codes of a page: of one stage, and of one head.
-  size_t stage_bytes() const { return static_cast<size_t>(kPageTokens) * 2 * index_bits() / 8; }
-  size_t head_bytes() const { return stages * stage_bytes(); }
+  KeyPage page() const { return {kv_heads, stages, index_bits()}; }
 };
 
 // One table with what searches need of it.

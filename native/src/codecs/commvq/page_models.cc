@@ -7,8 +7,6 @@
 #include "base/aligned.h"
 #include "base/checks.h"
 #include "base/half.h"
-#include "base/rope.h"
-#include "base/scratch.h"
 #include "codecs/commvq/fixed_tables.h"
 #include "codecs/commvq/key_codebook.h"
 #include "codecs/commvq/value_codebook.h"
@@ -21,7 +19,7 @@ class KeyPages : public KeyModel {
  public:
   KeyPages(const KeyCodebook& codebook, int times) : codebook_(codebook.share()) {
     const KeyShape& shape = codebook_->impl().shape;
-    page = {shape.kv_heads, shape.stages, shape.index_bits()};
+    page = shape.page();
     head_dim = shape.head_dim;
     entries = shape.entries;
     pairs = shape.pairs;
@@ -50,32 +48,17 @@ class KeyPages : public KeyModel {
     auto* norms = reinterpret_cast<uint16_t*>(out);
     float divisors[kPageTokens];
     for (int t = 0; t < kPageTokens; ++t) norms[t] = token_norm(rows + t * width, width, &divisors[t]);
-    struct Normal;
-    float* normal = thread_scratch<Normal, float>(static_cast<size_t>(kPageTokens) * head_dim);
     for (int head = 0; head < shape.kv_heads; ++head) {
-      for (int t = 0; t < kPageTokens; ++t) {
-        float* row = normal + static_cast<size_t>(t) * head_dim;
-        to_planar(pairs, head_dim, rows + t * width + static_cast<size_t>(head) * head_dim, row);
-        for (int c = 0; c < head_dim; ++c) row[c] /= divisors[t];
-      }
-      codebook_->impl().encode_head(head, normal, head_dim, kPageTokens, refinements, out + page.head_offset(head));
+      codebook_->impl().encode_head(head, rows, divisors, kPageTokens, refinements, out + page.head_offset(head));
     }
     const size_t end = page.head_offset(page.kv_heads);
     std::fill(out + end, out + page.bytes(), uint8_t{0});
   }
 
   void decode(const uint8_t* in, float* rows) const override {
-    const KeyShape& shape = codebook_->impl().shape;
     const auto* norms = reinterpret_cast<const uint16_t*>(in);
-    struct Decoded;
-    float* normal = thread_scratch<Decoded, float>(static_cast<size_t>(kPageTokens) * head_dim);
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      codebook_->impl().decode_head(head, in + page.head_offset(head), kPageTokens, normal);
-      for (int t = 0; t < kPageTokens; ++t) {
-        float* row = normal + static_cast<size_t>(t) * head_dim;
-        for (int c = 0; c < head_dim; ++c) row[c] *= half_to_float(norms[t]);
-        from_planar(pairs, head_dim, row, rows + t * shape.width() + static_cast<size_t>(head) * head_dim);
-      }
+    for (int head = 0; head < page.kv_heads; ++head) {
+      codebook_->impl().decode_head(head, in + page.head_offset(head), norms, kPageTokens, rows);
     }
   }
 
