@@ -307,7 +307,7 @@ class Cache::Impl {
       layer.pages = pages.blocks;
       layer.page_bytes = pages.bytes;
       layer.page_elements = pages.blocks * kPageTokens * plan.elements_per_token();
-      layer.window_bytes = pool.usage(plan.index, BlockKind::kWindow).bytes;
+      layer.window_bytes = pool.usage(plan.index, BlockKind::kRows).bytes;
       layer.table_bytes = pool.usage(plan.index, BlockKind::kSideTable).bytes;
       for (const auto& model : plan.models) {
         if (!model) continue;
