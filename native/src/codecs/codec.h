@@ -22,6 +22,10 @@ namespace kvasir {
 
 // What the user asked for, by option name. Codecs read what they know; `configure` refuses the rest.
 using CodecOptions = std::map<std::string, double>;
+inline double option_of(const CodecOptions& options, const char* name, double otherwise) {
+  const auto found = options.find(name);
+  return found == options.end() ? otherwise : found->second;
+}
 
 class KeyCodebook;
 class ValueCodebook;

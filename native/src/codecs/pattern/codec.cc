@@ -32,13 +32,8 @@ constexpr CodecOption kOptions[] = {
   throw Error(ErrorCode::kInvalidArgument, "codec pattern: " + text);
 }
 
-double option(const CodecOptions& options, const char* name, double otherwise) {
-  const auto found = options.find(name);
-  return found == options.end() ? otherwise : found->second;
-}
-
 float flag(const CodecOptions& options, const char* name, double otherwise) {
-  const double value = option(options, name, otherwise);
+  const double value = option_of(options, name, otherwise);
   if (value != 0 && value != 1) refuse(std::string(name) + " must be 0 or 1, not " + std::to_string(value));
   return static_cast<float>(value);
 }
@@ -48,11 +43,11 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   if (options.count("group")) residual_options["group"] = options.at("group");
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, residual_options);
 
-  const double patterns = option(options, "patterns", 32);
+  const double patterns = option_of(options, "patterns", 32);
   if (patterns != std::floor(patterns) || patterns < 2 || patterns > 64) {
     refuse("patterns must be 2..64, not " + std::to_string(patterns));
   }
-  const double alpha = option(options, "alpha", 0.05);
+  const double alpha = option_of(options, "alpha", 0.05);
   if (!(alpha >= 0 && alpha < 0.5)) refuse("alpha must be at least 0 and below 0.5, not " + std::to_string(alpha));
   format.numbers[pattern::kPatterns] = static_cast<float>(patterns);
   format.numbers[pattern::kSquaredMetric] = flag(options, "metric", 0);
