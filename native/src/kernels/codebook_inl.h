@@ -1,4 +1,4 @@
-// The verbs of codecs/commvq/codebook_kernels.h. Each backend includes this in one source file; nothing leaves it.
+// The verbs of base/codebook.h. Each backend includes this in one source file; nothing leaves it.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 #include <arm_neon.h>
 #endif
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 
-namespace kvasir::commvq {
+namespace kvasir::codebook {
 namespace {
 
 #define KVASIR_INLINE inline __attribute__((always_inline))
@@ -32,7 +32,7 @@ constexpr int kRowTile = 6, kBlockTile = 1;
 constexpr int kLanes = 4;
 constexpr int kRowTile = 2, kBlockTile = 1;
 #endif
-constexpr int kParts = kBlock / kLanes;
+constexpr int kParts = kCodebookBlock / kLanes;
 typedef float Part __attribute__((vector_size(kLanes * sizeof(float))));
 typedef int32_t IntPart __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -106,9 +106,9 @@ KVASIR_INLINE Block zero() { return Block{}; }
 
 // Sums in an order that does not depend on the length of registers.
 KVASIR_INLINE float sum(const Block& b) {
-  float lanes[kBlock];
+  float lanes[kCodebookBlock];
   store(lanes, b);
-  for (int width = kBlock / 2; width > 0; width /= 2) {
+  for (int width = kCodebookBlock / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   return lanes[0];
@@ -120,7 +120,7 @@ KVASIR_INLINE void products_tile(const float* rows, int row_stride, int depth, c
   Block sums[kRows][kBlocks] = {};
   for (int k = 0; k < depth; ++k) {
     Block column[kBlocks];
-    for (int b = 0; b < kBlocks; ++b) column[b] = load(columns + static_cast<size_t>(k) * width + b * kBlock);
+    for (int b = 0; b < kBlocks; ++b) column[b] = load(columns + static_cast<size_t>(k) * width + b * kCodebookBlock);
     for (int r = 0; r < kRows; ++r) {
       const float x = rows[static_cast<size_t>(r) * row_stride + k];
       for (int b = 0; b < kBlocks; ++b) {
@@ -129,7 +129,7 @@ KVASIR_INLINE void products_tile(const float* rows, int row_stride, int depth, c
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int b = 0; b < kBlocks; ++b) store(out + static_cast<size_t>(r) * width + b * kBlock, sums[r][b]);
+    for (int b = 0; b < kBlocks; ++b) store(out + static_cast<size_t>(r) * width + b * kCodebookBlock, sums[r][b]);
   }
 }
 
@@ -137,10 +137,10 @@ template <int kRows>
 KVASIR_INLINE void products_rows(const float* rows, int row_stride, int depth, const float* columns, int width,
                                  float* out) {
   int n = 0;
-  for (; n + kBlockTile * kBlock <= width; n += kBlockTile * kBlock) {
+  for (; n + kBlockTile * kCodebookBlock <= width; n += kBlockTile * kCodebookBlock) {
     products_tile<kRows, kBlockTile>(rows, row_stride, depth, columns + n, width, out + n);
   }
-  for (; n < width; n += kBlock) products_tile<kRows, 1>(rows, row_stride, depth, columns + n, width, out + n);
+  for (; n < width; n += kCodebookBlock) products_tile<kRows, 1>(rows, row_stride, depth, columns + n, width, out + n);
 }
 
 void products(const float* rows, int count, int row_stride, int depth, const float* columns, int width, float* out) {
@@ -171,12 +171,12 @@ struct Least {
     }
   }
   KVASIR_INLINE float find(int* where) const {
-    float values[kBlock];
-    int32_t places[kBlock];
+    float values[kCodebookBlock];
+    int32_t places[kCodebookBlock];
     memcpy(values, &value, sizeof values);
     memcpy(places, place, sizeof places);
     int best = 0;
-    for (int i = 1; i < kBlock; ++i) {
+    for (int i = 1; i < kCodebookBlock; ++i) {
       if (values[i] < values[best] || (values[i] == values[best] && places[i] + i < places[best] + best)) best = i;
     }
     *where = places[best] + best;
@@ -195,7 +195,7 @@ void nearest(const float* products, int count, int entries, const float* cross, 
   for (int r = 0; r < count; ++r, products += 2 * entries) {
     Least least;
     for (int a = 0; a < entries; ++a) {
-      for (int b = 0; b < entries; b += kBlock) {
+      for (int b = 0; b < entries; b += kCodebookBlock) {
         least.add(scores_of(cross + a * entries + b, products + entries + b, products[a]), a * entries + b);
       }
     }
@@ -205,11 +205,11 @@ void nearest(const float* products, int count, int entries, const float* cross, 
 
 float soften(const float* products, int entries, const float* cross, float squared, float temperature, float* joint,
              float* marginals) {
-  alignas(64) float table[kMaxEntries * kMaxEntries];
+  alignas(64) float table[kMaxCodebookEntries * kMaxCodebookEntries];
   const int size = entries * entries;
   Least least;
   for (int a = 0; a < entries; ++a) {
-    for (int b = 0; b < entries; b += kBlock) {
+    for (int b = 0; b < entries; b += kCodebookBlock) {
       const Block scores = scores_of(cross + a * entries + b, products + entries + b, products[a]);
       store(table + a * entries + b, scores);
       least.add(scores, a * entries + b);
@@ -222,15 +222,15 @@ float soften(const float* products, int entries, const float* cross, float squar
   const float longest = shortest + 25.0f * temperature;
   const float limit = longest * longest - squared;
   const float slope = -1.0f / temperature;
-  short active[kMaxEntries * kMaxEntries / kBlock];
+  short active[kMaxCodebookEntries * kMaxCodebookEntries / kCodebookBlock];
   int active_count = 0;
   Block total = zero();
-  for (int at = 0; at < size; at += kBlock) {
+  for (int at = 0; at < size; at += kCodebookBlock) {
     Block block = load(table + at);
     bool heavy = false;
     for (int i = 0; i < kParts; ++i) heavy |= any(block.p[i] <= limit);
     // The nearest itself counts whatever rounding did to the limit.
-    if (!heavy && at != code / kBlock * kBlock) continue;
+    if (!heavy && at != code / kCodebookBlock * kCodebookBlock) continue;
     for (int i = 0; i < kParts; ++i) {
       const Part square = block.p[i] + squared;
       const Part distance = root(square > 0.0f ? square : Part{});
@@ -272,7 +272,7 @@ void accumulate(const float* weights, int count, int entries, const float* rows,
       const float weight = weights[e];
       if (weight == 0.0f) continue;
       float* const to = sums + static_cast<size_t>(e) * width;
-      for (int c = 0; c < width; c += kBlock) {
+      for (int c = 0; c < width; c += kCodebookBlock) {
         const Block x = load(rows + c);
         Block y = load(to + c);
         for (int i = 0; i < kParts; ++i) y.p[i] += weight * x.p[i];
@@ -287,7 +287,7 @@ void decide(const float* gram, const float* diagonal, const float* thresholds, i
     signs[bit] = -slopes[bit] > thresholds[bit] * diagonal[bit] ? -1.0f : 1.0f;
     if (signs[bit] > 0.0f) continue;
     const float* row = gram + static_cast<size_t>(bit) * count;
-    for (int n = 0; n < count; n += kBlock) {
+    for (int n = 0; n < count; n += kCodebookBlock) {
       Block slope = load(slopes + n);
       const Block step = load(row + n);
       for (int i = 0; i < kParts; ++i) slope.p[i] += step.p[i];
@@ -298,7 +298,7 @@ void decide(const float* gram, const float* diagonal, const float* thresholds, i
 
 int flip(const float* gram, const float* diagonal, int count, int limit, float* slopes, float* signs) {
   Least least;
-  for (int n = 0; n < count; n += kBlock) {
+  for (int n = 0; n < count; n += kCodebookBlock) {
     Block change = load(slopes + n);
     const Block sign = load(signs + n), own = load(diagonal + n);
     for (int i = 0; i < kParts; ++i) change.p[i] = own.p[i] + 2.0f * sign.p[i] * change.p[i];
@@ -314,7 +314,7 @@ int flip(const float* gram, const float* diagonal, int count, int limit, float* 
     signs[bit] = -direction;
     const float* row = gram + static_cast<size_t>(bit) * count;
     least = Least();
-    for (int n = 0; n < count; n += kBlock) {
+    for (int n = 0; n < count; n += kCodebookBlock) {
       Block slope = load(slopes + n), next;
       const Block step = load(row + n), sign = load(signs + n), own = load(diagonal + n);
       for (int i = 0; i < kParts; ++i) {
@@ -329,9 +329,9 @@ int flip(const float* gram, const float* diagonal, int count, int limit, float* 
   return flips;
 }
 
-constexpr CodebookKernels kCodebookKernels = {products, nearest, soften, accumulate, decide, flip};
+constexpr CodebookKernels kKernels = {products, nearest, soften, accumulate, decide, flip};
 
 #undef KVASIR_INLINE
 
 }  // namespace
-}  // namespace kvasir::commvq
+}  // namespace kvasir::codebook

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/codebook.h"
 #include "base/match.h"
 #include "codecs/page_format.h"
 #include "kernels/matrix.h"
@@ -91,8 +92,6 @@ struct RowKernels {
   // output[0..head_dim) by exp(old max - new max). Before the first step max is -infinity, sum 0 and output all 0.
   void (*softmax)(float* scores, int begin, int end, float* max, float* sum, float* output, int head_dim);
 };
-
-struct CodebookKernels;  // codecs/commvq/codebook_kernels.h
 
 struct Backend {
   const char* name;

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 #include "kvasir/backend.h"
 #include "support/data.h"
 #include "support/doctest.h"

@@ -28,7 +28,6 @@
 namespace kvasir {
 namespace {
 
-using commvq::kMaxEntries;
 using commvq::Stage;
 
 // Points whose sums are kept in float32 before they join those in double.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 #include "codecs/commvq/format.h"
 
 namespace kvasir::commvq {

@@ -9,7 +9,7 @@ namespace kvasir::commvq {
 namespace {
 
 constexpr int kRowsPerTask = 32;
-constexpr int kPanelColumns = 4 * kBlock;
+constexpr int kPanelColumns = 4 * kCodebookBlock;
 
 int tasks_of(int64_t count, int each) { return static_cast<int>((count + each - 1) / each); }
 

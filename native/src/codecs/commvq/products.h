@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 
 namespace kvasir::commvq {
 

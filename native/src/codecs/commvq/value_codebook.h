@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 #include "kvasir/commvq.h"
 
 namespace kvasir {

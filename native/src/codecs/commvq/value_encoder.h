@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "codecs/commvq/codebook_kernels.h"
+#include "base/codebook.h"
 #include "codecs/commvq/model.h"
 #include "kvasir/commvq.h"
 

@@ -3,6 +3,6 @@
 
 namespace kvasir::KVASIR_LEVEL {
 
-const CodebookKernels codebook_kernels = commvq::kCodebookKernels;
+const CodebookKernels codebook_kernels = codebook::kKernels;
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -10,7 +10,7 @@
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/tier_dots.h"
+#include "kernels/cpu/tiered_dots.h"
 #include "kernels/tiered_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {

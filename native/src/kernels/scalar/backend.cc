@@ -15,7 +15,7 @@ bool available() { return true; }
 
 }  // namespace
 
-const Backend backend = {"scalar",        "plain C++, on every CPU", available, &row_kernels, kCodecs, &kMatchKernels,
-                         &matrix_kernels, &commvq::kCodebookKernels};
+const Backend backend = {"scalar",       "plain C++, on every CPU", available,          &row_kernels, kCodecs,
+                         &kMatchKernels, &matrix_kernels,           &codebook::kKernels};
 
 }  // namespace kvasir::scalar

@@ -1,21 +1,15 @@
-// The loops that CommVQ spends its time in, as verbs that a backend supplies: codebooks and trainers are handed them.
+// Searches in trained codebooks, as verbs that a backend supplies. Codebooks and their trainers are handed them.
 //
 // They are written once (kernels/codebook_inl.h) over sixteen virtual lanes, without fused multiply-add and with sums
 // in one fixed order, so that all levels return the same bits: a codebook that was trained on one machine is the
 // codebook that any other would have trained.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-
 namespace kvasir {
-namespace commvq {
 
 // Lanes of a block. Widths below are multiples of it.
-constexpr int kBlock = 16;
-constexpr int kMaxEntries = 64;
-
-}  // namespace commvq
+constexpr int kCodebookBlock = 16;
+constexpr int kMaxCodebookEntries = 64;
 
 struct CodebookKernels {
   // out[r][n] = sum over k of rows[r][k] * columns[k][n]. columns: [depth][width].
