@@ -17,8 +17,8 @@
 
 #include "base/half.h"
 #include "base/thread_pool.h"
+#include "codecs/commvq/page_models.h"
 #include "command_line.h"
-#include "commvq/page_models.h"
 #include "kernels/cuda/commvq/seal.h"
 #include "kvasir/commvq.h"
 #include "launch_timing.h"

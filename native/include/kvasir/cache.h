@@ -73,8 +73,8 @@ class Cache {
   // For caches of a backend with a device ("cuda"): append and attend on its memory, in the order of one of its streams
   // (a cudaStream_t; null is the default one). Shapes as above; queries and outputs have one type, keys and values too;
   // all begin at multiples of 16 bytes, in memory that the device can reach.
-  // The calls return before the work is done, and wait for nothing but what codecs without encoders there (pattern,
-  // tiered, commvq) need to seal a page. Throw kUnavailable where there is no device.
+  // The calls return before the work is done, and wait for nothing but what sealing a page must know of it: the
+  // patterns that "pattern" adds, and the sizes that "tiered" finds. Throw kUnavailable where there is no device.
   //
   // The device checks what is appended when it gets there. Elements that append would refuse are stored as 0, and the
   // next call of the cache that appends or attends throws kNotFinite, once.

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 

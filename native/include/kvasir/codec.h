@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 

@@ -13,13 +13,9 @@
 
 #include <cstdint>
 
-namespace kvasir {
+#include "kvasir/types.h"
 
-// Which two channels of a head RoPE rotates together.
-enum class RopePairs : int {
-  kHalves = 0,      // j and j + head_dim / 2 ("rotate half")
-  kNeighbours = 1,  // 2 j and 2 j + 1 ("interleaved")
-};
+namespace kvasir {
 
 // frequencies[j] = base^(-2 j / head_dim), j < head_dim / 2: radians per position of plain RoPE.
 void rope_frequencies(double base, int head_dim, double* frequencies);

@@ -31,7 +31,7 @@ struct PageShape {
     const size_t keys = formats[0].page_bytes * (side == Side::kValues ? parts(Side::kKeys) : 0);
     return keys + formats[static_cast<int>(side)].page_bytes * part_of(side, kv_head);
   }
-  // Of a page, but for the parts that vary.
+  // The bytes of a page, but for the parts that vary.
   size_t bytes() const {
     return table_bytes() + formats[0].page_bytes * parts(Side::kKeys) + formats[1].page_bytes * parts(Side::kValues);
   }

@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "base/rope.h"
-#include "kvasir/config.h"
 
 namespace kvasir {
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/checks.h"
+#include "kvasir/rope.h"
 
 namespace kvasir {
 namespace {
@@ -12,18 +14,9 @@ namespace {
 constexpr int kMaxHalf = 128;
 constexpr double kTau = 6.283185307179586476925;
 
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
-
-// Head dims that caches accept.
-void require_head_dim(int head_dim) {
-  if (head_dim < 32 || head_dim > 2 * kMaxHalf || head_dim % 16 != 0) {
-    refuse("head_dim is " + std::to_string(head_dim) + ", not a multiple of 16 in 32..256");
-  }
-}
-
 void require_frequencies(const double* frequencies, int head_dim) {
   require_head_dim(head_dim);
-  if (frequencies == nullptr) refuse("frequencies is null");
+  require_pointer("frequencies", frequencies);
   for (int j = 0; j < head_dim / 2; ++j) {
     if (!std::isfinite(frequencies[j])) refuse("frequency " + std::to_string(j) + " is not finite");
   }
@@ -46,7 +39,7 @@ void require_rope_pairs(RopePairs pairs) {
 
 void rope_frequencies(double base, int head_dim, double* frequencies) {
   require_head_dim(head_dim);
-  if (frequencies == nullptr) refuse("frequencies is null");
+  require_pointer("frequencies", frequencies);
   require_more("base", base, 1.0, false);
   for (int j = 0; j < head_dim / 2; ++j) frequencies[j] = std::pow(base, -2.0 * j / head_dim);
 }

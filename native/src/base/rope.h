@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "base/aligned.h"
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 

@@ -14,6 +14,7 @@
 
 #include "attention/attention.h"
 #include "base/checked.h"
+#include "base/checks.h"
 #include "base/fair_shared_mutex.h"
 #include "base/half.h"
 #include "base/scratch.h"
@@ -23,16 +24,9 @@
 #include "cache/plan.h"
 #include "cache/stats.h"
 #include "engine/engines.h"
-#include "kvasir/error.h"
 
 namespace kvasir {
 namespace {
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
-
-void check_pointer(const char* what, const void* pointer) {
-  if (!pointer) refuse(std::string(what) + " is null");
-}
 
 void check_type(ElementType type) {
   if (type != ElementType::kFloat32 && type != ElementType::kFloat16 && type != ElementType::kBFloat16) {
@@ -137,8 +131,8 @@ class Cache::Impl {
   void append(int64_t id, int layer, const TokenRows& rows) {
     const LayerPlan& plan = plan_of(layer);
     if (rows.tokens < 1) refuse("tokens must be positive, it is " + std::to_string(rows.tokens));
-    check_pointer("keys", rows.sides[0]);
-    check_pointer("values", rows.sides[1]);
+    require_pointer("keys", rows.sides[0]);
+    require_pointer("values", rows.sides[1]);
     const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token() / 2, "tokens times row size");
     checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of keys");
     const auto sequence = find(id);
@@ -154,9 +148,9 @@ class Cache::Impl {
     const LayerPlan& plan = plan_of(layer);
     if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
     if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
-    check_pointer("sequences", ids);
-    check_pointer("queries", device ? device->queries : queries);
-    check_pointer("outputs", device ? device->outputs : outputs);
+    require_pointer("sequences", ids);
+    require_pointer("queries", device ? device->queries : queries);
+    require_pointer("outputs", device ? device->outputs : outputs);
 
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
@@ -192,8 +186,8 @@ class Cache::Impl {
     const LayerPlan& plan = plan_of(layer);
     if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
     if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
-    check_pointer("sequences", ids);
-    check_pointer("queries", queries);
+    require_pointer("sequences", ids);
+    require_pointer("queries", queries);
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
     const size_t size = query_size(plan, tokens);
@@ -218,7 +212,7 @@ class Cache::Impl {
   void read(int64_t id, int layer, Side side, int64_t first, int64_t tokens, float* out) {
     const LayerPlan& plan = plan_of(layer);
     check_side(side);
-    check_pointer("out", out);
+    require_pointer("out", out);
     const auto sequence = find(id);
     float* scratch = page_scratch();
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
@@ -259,7 +253,7 @@ class Cache::Impl {
     const auto pages = memory_.read(layer);
     const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side, kv_head));
     if (capacity < bytes) return bytes;
-    check_pointer("out", out);
+    require_pointer("out", out);
     const uint8_t* part = engine().part(plan, each.page(page), side, kv_head);
     std::copy(part, part + bytes, out);
     return bytes;
@@ -283,7 +277,7 @@ class Cache::Impl {
     const auto vectors = side_vectors(sequence->layers[layer].table(side), kv_head, plan.attention.head_dim);
     const auto count = static_cast<int64_t>(vectors.size());
     if (capacity < count) return count;
-    if (count > 0) check_pointer("out", out);
+    if (count > 0) require_pointer("out", out);
     for (size_t i = 0; i < vectors.size(); ++i) plan.attention.rows->from_half(vectors[i], d, out + i * d);
     return count;
   }
@@ -313,7 +307,7 @@ class Cache::Impl {
       layer.pages = pages.blocks;
       layer.page_bytes = pages.bytes;
       layer.page_elements = pages.blocks * kPageTokens * plan.elements_per_token();
-      layer.window_bytes = pool.usage(plan.index, BlockKind::kWindow).bytes;
+      layer.window_bytes = pool.usage(plan.index, BlockKind::kRows).bytes;
       layer.table_bytes = pool.usage(plan.index, BlockKind::kSideTable).bytes;
       for (const auto& model : plan.models) {
         if (!model) continue;

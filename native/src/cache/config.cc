@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kvasir/error.h"
+#include "base/checks.h"
 
 namespace kvasir {
 namespace {
@@ -11,8 +11,6 @@ constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeads = 4096;
 constexpr int kMaxWindow = 65536;
 constexpr int kMaxSinks = 4096;
-
-[[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
 
 void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -136,16 +134,16 @@ void CacheConfig::set_key_codebook(int layer, const KeyCodebook& codebook, int r
   check_range("refinements", refinements, 0, 100);
   const std::shared_ptr<const KeyCodebook> shared(codebook.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.key_codebook = shared;
-    each.key_refinements = refinements;
+    each.codebooks.keys = shared;
+    each.codebooks.refinements = refinements;
   });
 }
 
 void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook) {
   const std::shared_ptr<const ValueCodebook> shared(codebook.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.value_codebook = shared;
-    each.value_encoder = nullptr;
+    each.codebooks.values = shared;
+    each.codebooks.encoder = nullptr;
   });
 }
 
@@ -154,8 +152,8 @@ void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook, c
   set_value_codebook(layer, codebook);
   const std::shared_ptr<const ValueEncoder> shared(encoder.share());
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
-    each.value_encoder = shared;
-    each.value_flips = flips;
+    each.codebooks.encoder = shared;
+    each.codebooks.flips = flips;
   });
 }
 

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "codecs/codec.h"
-#include "kvasir/commvq.h"
 #include "kvasir/config.h"
 
 namespace kvasir {
@@ -30,11 +28,7 @@ struct LayerConfig {
   RopePairs rope_pairs = RopePairs::kHalves;
   std::vector<double> rope;  // empty: keys come after it
   double rope_magnitude = 1.0;
-  std::shared_ptr<const KeyCodebook> key_codebook;
-  int key_refinements = 0;
-  std::shared_ptr<const ValueCodebook> value_codebook;
-  std::shared_ptr<const ValueEncoder> value_encoder;
-  int value_flips = 0;
+  Codebooks codebooks;
 };
 
 struct CacheConfig::Impl {

@@ -100,7 +100,7 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Ap
 
 void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine) {
   if (queries_) return;
-  queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kWindow, QuerySums::bytes(plan.attention)));
+  queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kRows, QuerySums::bytes(plan.attention)));
 }
 
 void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append) {
@@ -122,11 +122,11 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
     const int64_t varying = std::accumulate(heads.varying.begin(), heads.varying.end(), int64_t{0});
     Memory::Room room = memory.make_room(plan.index, half_bytes + query_bytes + varying, to_seal);
     if (half_bytes > 0) {
-      halves = room.bytes.take(BlockKind::kWindow, half_bytes);
+      halves = room.bytes.take(BlockKind::kRows, half_bytes);
       engine.clear_rows(plan, halves.data());
       state = engine.make_state(plan);
     }
-    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kWindow, query_bytes);
+    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kRows, query_bytes);
     LayerState* engine_state = state ? state.get() : state_.get();
     engine.reserve(engine_state, page_count() + to_seal);
 
@@ -276,13 +276,13 @@ void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, Engine& engi
 SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine& engine) const {
   SequenceLayer copy;
   if (halves_) {
-    copy.halves_ = memory.take(plan.index, BlockKind::kWindow, halves_.bytes());
+    copy.halves_ = memory.take(plan.index, BlockKind::kRows, halves_.bytes());
     engine.copy(halves_.data(), copy.halves_.data(), static_cast<size_t>(halves_.bytes()));
     copy.state_ = engine.make_state(plan);
     engine.reserve(copy.state_.get(), page_count());
   }
   if (queries_) {
-    copy.queries_ = queries_.copy(engine, memory.take(plan.index, BlockKind::kWindow, queries_.bytes()));
+    copy.queries_ = queries_.copy(engine, memory.take(plan.index, BlockKind::kRows, queries_.bytes()));
   }
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <string>
 
-#include "commvq/page_models.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -36,17 +35,6 @@ int widest_that_shrinks(const Codec* const (&codecs)[2], const PageShape& shape)
 }
 
 template <class Refuse>
-std::shared_ptr<const PageModel> make_model(const LayerConfig& layer, Side side, const Refuse& refuse) {
-  if (side == Side::kKeys) {
-    if (!layer.key_codebook) refuse("has no key codebook: call set_key_codebook");
-    return commvq::make_key_model(*layer.key_codebook, layer.key_refinements);
-  }
-  if (!layer.value_codebook) refuse("has no value codebook: call set_value_codebook");
-  return commvq::make_value_model(*layer.value_codebook, layer.value_encoder.get(), layer.value_flips, layer.kv_heads,
-                                  layer.head_dim);
-}
-
-template <class Refuse>
 void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) {
   const bool trained = plan.codecs[0]->attach != nullptr;
   if (layer.rope.empty()) {
@@ -58,7 +46,7 @@ void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) 
            " frequencies");
   }
   if (!plan.codecs[0]->turns) refuse("stores keys before RoPE, which codec " + layer.sides[0].codec + " cannot turn");
-  if (trained && layer.key_codebook->pairs() != layer.rope_pairs) refuse("has a key codebook for other RoPE pairs");
+  if (trained && layer.codebooks.keys->pairs() != layer.rope_pairs) refuse("has a key codebook for other RoPE pairs");
   plan.turns = std::make_shared<const PageTurns>(layer.rope.data(), layer.head_dim, layer.rope_magnitude);
   plan.frequencies = layer.rope;
   plan.magnitude = layer.rope_magnitude;
@@ -87,19 +75,21 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
   attention.rows = backend_at(backend).rows;
   plan.match = &resolve_match(backend);
   for (Side side : {Side::kKeys, Side::kValues}) {
-    const SideConfig& wanted = layer.sides[static_cast<int>(side)];
+    const int i = static_cast<int>(side);
+    const SideConfig& wanted = layer.sides[i];
     const int codec = codec_index(wanted.codec);
-    const ResolvedCodec resolved = resolve_codec(backend, codec);
-    attention.formats[static_cast<int>(side)] =
-        configure_codec(codec, side, wanted.bits, layer.head_dim, wanted.options);
-    attention.codecs[static_cast<int>(side)] = resolved.kernels;
-    plan.codecs[static_cast<int>(side)] = &codec_at(codec);
-    plan.fallback |= resolved.fallback;
     const Codec& row = codec_at(codec);
-    plan.wants_queries |= row.wants_queries && row.wants_queries(attention.formats[static_cast<int>(side)]);
+    const ResolvedCodec resolved = resolve_codec(backend, codec);
+    PageFormat& format = attention.formats[i];
+    format = configure_codec(codec, side, wanted.bits, layer.head_dim, wanted.options);
+    attention.codecs[i] = resolved.kernels;
+    plan.codecs[i] = &row;
+    plan.fallback |= resolved.fallback;
+    plan.wants_queries |= row.wants_queries && row.wants_queries(format);
     if (row.attach) {
-      plan.models[static_cast<int>(side)] = make_model(layer, side, refuse);
-      row.attach(attention.formats[static_cast<int>(side)], layer.kv_heads, *plan.models[static_cast<int>(side)]);
+      const std::string whose = side == Side::kKeys ? "key" : "value";
+      if (!layer.codebooks.has(side)) refuse("has no " + whose + " codebook: call set_" + whose + "_codebook");
+      plan.models[i] = row.attach(format, layer.kv_heads, layer.codebooks);
     }
   }
   plan_rope(layer, plan, refuse);

@@ -17,7 +17,8 @@ namespace kvasir {
 
 class Pool;
 
-enum class BlockKind : int { kPage = 0, kWindow = 1, kSideTable = 2 };
+// kRows: the 16-bit rows of a sequence, and the sums of the queries that it saw.
+enum class BlockKind : int { kPage = 0, kRows = 1, kSideTable = 2 };
 
 // Whose memory a block is: the engine's, or in any case this machine's.
 enum class BlockPlace { kEngine, kHost };

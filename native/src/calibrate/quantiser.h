@@ -5,32 +5,14 @@
 #include <cstdint>
 #include <string>
 
+#include "base/checks.h"
 #include "base/half.h"
 #include "codecs/uniform/formula.h"
-#include "kvasir/config.h"
-#include "kvasir/error.h"
 
 namespace kvasir::calibrate {
 
 // Room for the elements of a group: a page's tokens or a head's channels.
 constexpr int kMaxGroup = 256;
-
-[[noreturn]] inline void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, text); }
-
-inline void require_positive(const char* name, int64_t value) {
-  if (value < 1) refuse(std::string(name) + " is " + std::to_string(value) + ", not 1 or more");
-}
-
-inline void require_pointer(const char* name, const void* pointer) {
-  if (pointer == nullptr) refuse(std::string(name) + " is null");
-}
-
-// Head dims that caches accept, so that a result always belongs to a cache that can exist.
-inline void require_head_dim(int head_dim) {
-  if (head_dim < 32 || head_dim > 256 || head_dim % 16 != 0) {
-    refuse("head_dim is " + std::to_string(head_dim) + ", not a multiple of 16 in 32..256");
-  }
-}
 
 inline void require_width(int bits) {
   if (bits < 1 || bits > 16) refuse("bits is " + std::to_string(bits) + ", not 1..16");

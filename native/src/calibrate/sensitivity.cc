@@ -16,10 +16,6 @@ using calibrate::Group;
 using calibrate::group_of;
 using calibrate::kMaxGroup;
 using calibrate::Quantiser;
-using calibrate::refuse;
-using calibrate::require_head_dim;
-using calibrate::require_pointer;
-using calibrate::require_positive;
 using calibrate::require_width;
 using calibrate::stored_value;
 

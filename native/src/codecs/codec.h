@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "codecs/page_format.h"
@@ -21,6 +22,25 @@ namespace kvasir {
 
 // What the user asked for, by option name. Codecs read what they know; `configure` refuses the rest.
 using CodecOptions = std::map<std::string, double>;
+inline double option_of(const CodecOptions& options, const char* name, double otherwise) {
+  const auto found = options.find(name);
+  return found == options.end() ? otherwise : found->second;
+}
+
+class KeyCodebook;
+class ValueCodebook;
+class ValueEncoder;
+
+// What a layer was given for codecs that are trained (CacheConfig::set_key_codebook and set_value_codebook).
+struct Codebooks {
+  std::shared_ptr<const KeyCodebook> keys;
+  int refinements = 0;
+  std::shared_ptr<const ValueCodebook> values;
+  std::shared_ptr<const ValueEncoder> encoder;
+  int flips = 0;
+
+  bool has(Side side) const { return side == Side::kKeys ? keys != nullptr : values != nullptr; }
+};
 
 struct CodecOption {
   const char* name;
@@ -51,9 +71,9 @@ struct Codec {
   // narrower format, or false at the floor.
   bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
 
-  // For trained codecs: makes the format one of pages by this model, for so many kv heads. Throws kInvalidArgument
-  // where they do not fit each other.
-  void (*attach)(PageFormat& format, int kv_heads, const PageModel& model) = nullptr;
+  // For trained codecs: makes a model of the side's codebook, which is there, and the format one of pages by it, for so
+  // many kv heads. Throws kInvalidArgument where they do not fit each other.
+  std::shared_ptr<const PageModel> (*attach)(PageFormat& format, int kv_heads, const Codebooks& codebooks) = nullptr;
   bool turns = false;  // whether key_scores can turn keys by RoPE: see TileInput::turns
   uint32_t sides = 3;  // bit s set: stores side s
   // For codecs that choose by what queries look at: whether this format does. The cache then keeps mean magnitudes.

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir {
 
@@ -49,7 +49,7 @@ struct PageFormat {
   int group = 0;          // elements along the axis that share parameters
   size_t page_bytes = 0;  // one kv head of one page, a multiple of 64; 0 where that varies
   size_t head_bytes = 0;  // where it varies: the most bytes that CodecKernels::lay_out writes
-  float numbers[6] = {};  // the codec's own options; its format.h says which
+  float numbers[6] = {};  // the codec's own options; its format.h says which, and reads those that are no floats
   int heads = 1;          // kv heads that a part holds: one, or all of the layer's where the codec takes them together
   int sums = 0;           // values: sums that a row collects over all pages, for CodecKernels::end_values
   const PageModel* model = nullptr;  // what the codec was trained to know, for those that are

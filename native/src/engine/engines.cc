@@ -1,15 +1,11 @@
 #include "engine/engines.h"
 
-#include <cstdlib>
-
 #include "engine/host/host_engine.h"
 #include "kvasir/backend.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
 namespace {
-
-constexpr char kBackendVariable[] = "KVASIR_BACKEND";
 
 // Devices come before the backends of this machine.
 constexpr int kDevices = 1;
@@ -39,8 +35,8 @@ int require(const std::string& name) {
 
 int choose(const std::string& name) {
   if (name != "auto") return require(name);
-  const char* wanted = std::getenv(kBackendVariable);
-  if (wanted && *wanted && std::string(wanted) != "auto") {
+  const std::string wanted = wanted_backend();
+  if (wanted != "auto") {
     try {
       return require(wanted);
     } catch (const Error& error) {

@@ -52,6 +52,13 @@ int best_backend() {
   return index;
 }
 
+// The first table of its kind from `backend` on down.
+template <class Kernels>
+const Kernels& resolve(int backend, const Kernels* Backend::*table) {
+  while (!(kBackends[backend]->*table) || !kBackends[backend]->available()) ++backend;
+  return *(kBackends[backend]->*table);
+}
+
 }  // namespace
 
 int backend_list_size() { return kBackendCount; }
@@ -64,11 +71,16 @@ const Backend& backend_at(int index) {
   return *kBackends[index];
 }
 
+const char* wanted_backend() {
+  const char* wanted = std::getenv(kBackendVariable);
+  return wanted && *wanted ? wanted : "auto";
+}
+
 int backend_index(const char* name) {
   if (std::string(name) != "auto") return require_backend(name);
-  const char* wanted = std::getenv("KVASIR_BACKEND");
-  for (int i = 0; wanted && i < kBackendCount; ++i) {
-    if (std::string(wanted) == kBackends[i]->name && kBackends[i]->available()) return i;
+  const std::string wanted = wanted_backend();
+  for (int i = 0; i < kBackendCount; ++i) {
+    if (wanted == kBackends[i]->name && kBackends[i]->available()) return i;
   }
   return best_backend();
 }
@@ -94,15 +106,9 @@ ResolvedCodec resolve_codec(int backend, int codec) {
   return resolved;
 }
 
-const MatchKernels& resolve_match(int backend) {
-  while (!kBackends[backend]->match || !kBackends[backend]->available()) ++backend;
-  return *kBackends[backend]->match;
-}
-
-const MatrixKernels& resolve_matrix(int backend) {
-  while (!kBackends[backend]->matrix || !kBackends[backend]->available()) ++backend;
-  return *kBackends[backend]->matrix;
-}
+const MatchKernels& resolve_match(int backend) { return resolve(backend, &Backend::match); }
+const MatrixKernels& resolve_matrix(int backend) { return resolve(backend, &Backend::matrix); }
+const CodebookKernels& resolve_codebooks(int backend) { return resolve(backend, &Backend::codebooks); }
 
 void set_threads(int threads) {
   if (threads < 1 || threads > 1024) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/codebook.h"
 #include "base/match.h"
 #include "codecs/page_format.h"
 #include "kernels/matrix.h"
@@ -100,13 +101,18 @@ struct Backend {
   const CodecKernels* const* codecs;  // in the order of codecs.def; entries and their verbs may be null
   const MatchKernels* match = nullptr;
   const MatrixKernels* matrix = nullptr;
+  const CodebookKernels* codebooks = nullptr;
 };
 
 // Best first; the last is "scalar", which has every verb.
 int backend_list_size();
 const Backend& backend_at(int index);
-// Throws kInvalidArgument for unknown names, kUnavailable for those this machine cannot run; "auto" is the one that
-// KVASIR_BACKEND names, if it is one of these and can run, or else the best.
+// The backend that the environment asks for, one of these or a device; "auto" where it does not. The one reader of the
+// variable.
+constexpr char kBackendVariable[] = "KVASIR_BACKEND";
+const char* wanted_backend();
+// Throws kInvalidArgument for unknown names, kUnavailable for those this machine cannot run; "auto" is the wanted one,
+// if it is one of these and can run, or else the best.
 int backend_index(const char* name);
 
 // The verbs that a cache uses for one codec: the backend's, with gaps filled from below.
@@ -117,5 +123,6 @@ struct ResolvedCodec {
 ResolvedCodec resolve_codec(int backend, int codec);
 const MatchKernels& resolve_match(int backend);
 const MatrixKernels& resolve_matrix(int backend);
+const CodebookKernels& resolve_codebooks(int backend);
 
 }  // namespace kvasir

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/checked.h"
+#include "base/checks.h"
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
-#include "kvasir/error.h"
 #include "kvasir/matrix.h"
 
 namespace kvasir {
@@ -21,13 +21,7 @@ constexpr int64_t kBlockProducts = 1 << 20;
 constexpr int64_t kColumnStep = 24;
 
 void check_size(const char* what, int64_t value) {
-  if (value < 1) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " must be 1 or more, not " + std::to_string(value));
-  }
-}
-
-void check_pointer(const char* what, const void* pointer) {
-  if (!pointer) throw Error(ErrorCode::kInvalidArgument, std::string(what) + " is null");
+  if (value < 1) refuse(std::string(what) + " must be 1 or more, not " + std::to_string(value));
 }
 
 int64_t blocks_of(int64_t size, int64_t block) { return (size - 1) / block + 1; }
@@ -39,9 +33,9 @@ void product(const float* a, const void* b, bool bfloats, const float* bias, int
   check_size("depth", depth);
   checked_multiply(checked_multiply(rows, columns, "rows times columns"), 2, "rows times columns");
   checked_multiply(checked_multiply(std::max(rows, columns), depth, "elements"), 2, "elements");
-  check_pointer("a", a);
-  check_pointer("b", b);
-  check_pointer("out", out);
+  require_pointer("a", a);
+  require_pointer("b", b);
+  require_pointer("out", out);
 
   const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
   const int64_t block_rows = std::min(rows, kBlockRows);
@@ -51,7 +45,7 @@ void product(const float* a, const void* b, bool bfloats, const float* bias, int
       std::max<int64_t>(1, blocks_of(std::max<int64_t>(1, fitting), kColumnStep)) * kColumnStep;
   const int64_t column_blocks = blocks_of(columns, block_columns);
   const int64_t tasks = checked_multiply(blocks_of(rows, block_rows), column_blocks, "blocks");
-  if (tasks > INT32_MAX) throw Error(ErrorCode::kInvalidArgument, "a product of " + std::to_string(tasks) + " blocks");
+  if (tasks > INT32_MAX) refuse("a product of " + std::to_string(tasks) + " blocks");
   ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
     const int64_t row = task / column_blocks * block_rows;
     const int64_t column = task % column_blocks * block_columns;
@@ -85,13 +79,13 @@ void silu_product(const float* gates, int64_t rows, int64_t columns, float* out)
   check_size("rows", rows);
   check_size("columns", columns);
   checked_multiply(checked_multiply(rows, columns, "rows times columns"), 4, "elements");
-  check_pointer("gates", gates);
-  check_pointer("out", out);
+  require_pointer("gates", gates);
+  require_pointer("out", out);
   const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
   // An element costs about as much as sixteen products.
   const int64_t block_rows = std::max<int64_t>(1, kBlockProducts / 16 / columns);
   const int64_t tasks = blocks_of(rows, block_rows);
-  if (tasks > INT32_MAX) throw Error(ErrorCode::kInvalidArgument, "a product of " + std::to_string(tasks) + " blocks");
+  if (tasks > INT32_MAX) refuse("a product of " + std::to_string(tasks) + " blocks");
   ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
     for (int64_t r = task * block_rows; r < std::min(rows, (task + 1) * block_rows); ++r) {
       kernels.silu_product(gates + 2 * r * columns, gates + (2 * r + 1) * columns, static_cast<size_t>(columns),

@@ -140,7 +140,7 @@ TEST_CASE("attention: sequences of different lengths in one call, some twice") {
       repeated.push_back(scene.ids[0]);
       std::reverse(repeated.begin(), repeated.end());
       scene.check(repeated, 1, backend + " repeated");
-      // Of one length, but not the same: nothing but the list tells them apart.
+      // Alike in length, but not the same: nothing but the list tells them apart.
       Scene alike(one_layer(layer_of(codec, bits, 2), backend), {300, 300, 300});
       alike.check(alike.ids, 1, backend + " of one length");
     }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvasir/error.h"
+#include "kvasir/rope.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"

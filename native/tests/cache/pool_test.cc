@@ -34,14 +34,14 @@ TEST_CASE("pool: blocks are aligned, counted by layer and kind, and given back o
   const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0, 0});
   {
     Block page = pool->take(0, BlockKind::kPage, 100);
-    Block window = pool->take(1, BlockKind::kWindow, 1000);
+    Block window = pool->take(1, BlockKind::kRows, 1000);
     CHECK(reinterpret_cast<uintptr_t>(page.data()) % 64 == 0);
     CHECK(reinterpret_cast<uintptr_t>(window.data()) % 64 == 0);
     CHECK(pool->bytes() == 1100);
     CHECK(pool->usage(0, BlockKind::kPage).bytes == 100);
     CHECK(pool->usage(0, BlockKind::kPage).blocks == 1);
-    CHECK(pool->usage(0, BlockKind::kWindow).blocks == 0);
-    CHECK(pool->usage(1, BlockKind::kWindow).bytes == 1000);
+    CHECK(pool->usage(0, BlockKind::kRows).blocks == 0);
+    CHECK(pool->usage(1, BlockKind::kRows).bytes == 1000);
 
     Block moved = std::move(page);
     CHECK(!page);
@@ -55,7 +55,7 @@ TEST_CASE("pool: blocks are aligned, counted by layer and kind, and given back o
   }
   CHECK(pool->bytes() == 0);
   CHECK(pool->peak_bytes() == 1100);
-  CHECK(pool->usage(1, BlockKind::kWindow).blocks == 0);
+  CHECK(pool->usage(1, BlockKind::kRows).blocks == 0);
 }
 
 TEST_CASE("pool: a budget is filled to the last byte and not beyond") {
@@ -73,7 +73,7 @@ TEST_CASE("pool: a budget is filled to the last byte and not beyond") {
 TEST_CASE("pool: layer budgets hold beside the total") {
   const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{300, 0});
   Block a = pool->take(0, BlockKind::kPage, 200);
-  Block b = pool->take(0, BlockKind::kWindow, 100);
+  Block b = pool->take(0, BlockKind::kRows, 100);
   CHECK(refused(*pool, 0, 1));
   Block c = pool->take(1, BlockKind::kPage, 700);
   CHECK(refused(*pool, 1, 1));
@@ -89,17 +89,17 @@ TEST_CASE("pool: a reservation holds its bytes against others, and gives back wh
     CHECK(refused(*pool, 0, 301));
     CHECK(refused(*pool, 1, 101));  // the layer's own budget
     kept = reserved.take(BlockKind::kPage, 200);
-    Block dropped = reserved.take(BlockKind::kWindow, 100);
+    Block dropped = reserved.take(BlockKind::kRows, 100);
     CHECK(pool->bytes() == 700);
     CHECK(pool->usage(1, BlockKind::kPage).bytes == 200);
-    CHECK(pool->usage(1, BlockKind::kWindow).blocks == 1);
+    CHECK(pool->usage(1, BlockKind::kRows).blocks == 1);
     dropped.reset();
     CHECK(pool->bytes() == 600);
     const Pool::Reservation moved = std::move(reserved);
     CHECK(pool->bytes() == 600);
   }
   CHECK(pool->bytes() == 200);
-  CHECK(pool->usage(1, BlockKind::kWindow).blocks == 0);
+  CHECK(pool->usage(1, BlockKind::kRows).blocks == 0);
   kept.reset();
   CHECK(pool->bytes() == 0);
   CHECK_THROWS_AS(pool->reserve(1, 801), kvasir::Error);

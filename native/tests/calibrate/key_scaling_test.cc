@@ -8,6 +8,7 @@
 
 #include "kvasir/calibrate.h"
 #include "kvasir/error.h"
+#include "kvasir/rope.h"
 #include "reference/calibrate.h"
 #include "support/caches.h"
 #include "support/data.h"

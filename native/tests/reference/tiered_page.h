@@ -121,7 +121,7 @@ struct Places {
   size_t value(size_t i, int token) const { return values() + 256 * i + 2 * token; }
   size_t bytes() const { return values() + 256 * n16 + padded(n4) * 64 + padded(n2) * 32; }
 
-  // Of the i-th channel of the 4-bit tier (b = 4) or the 2-bit tier (b = 2).
+  // For the i-th channel of the 4-bit tier (b = 4) or the 2-bit tier (b = 2).
   size_t column(int b, size_t i) const { return b == 4 ? i : padded(n4) + i; }
   struct Code {
     size_t byte;

@@ -138,7 +138,7 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
       lo += 0.0f;                              // a minimum of -0 is stored as +0
       const uint16_t lo_bits = half_down(lo);  // lo itself, where elements are float16 values
       lo = static_cast<float>(half_value(lo_bits));
-      // Of float16 values both are multiples of 2^-24 below 2^15: the difference is exact in double, and only there.
+      // For float16 values both are multiples of 2^-24 below 2^15: the difference is exact in double, and only there.
       const uint16_t range_bits = half_up(static_cast<double>(hi) - static_cast<double>(lo));
       const float range = static_cast<float>(half_value(range_bits));
       uint8_t* parameters = page.data() + lo_offset(s, t0, c0);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kvasir/commvq.h"
+#include "kvasir/commvq_training.h"
 #include "reference/calibrate.h"
 #include "support/data.h"
 

@@ -6,7 +6,7 @@
 // is an output; an NMSE of (64 * 2^-24)^2 = 1.5e-11 leaves a factor of four on the root.
 #pragma once
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace support {
 

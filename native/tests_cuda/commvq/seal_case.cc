@@ -6,8 +6,8 @@
 #include <random>
 #include <sstream>
 
-#include "commvq/page_models.h"
-#include "kvasir/config.h"
+#include "codecs/commvq/page_models.h"
+#include "kvasir/types.h"
 #include "reference/half.h"
 
 namespace commvq_seal {

@@ -54,7 +54,7 @@ float rounded(double x) { return static_cast<float>(reference::half_value(refere
 // One side: tables and rows of all heads. Rows are near patterns, or not.
 struct SideData {
   std::vector<reference::PatternTable> tables;  // of each head
-  std::vector<std::vector<float>> rows;        // of each head: [pages * 128][d]
+  std::vector<std::vector<float>> rows;         // of each head: [pages * 128][d]
 };
 
 SideData make_side(const Setting& s, std::mt19937& random) {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "codecs/commvq/model.h"
+#include "codecs/commvq/page_models.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -22,11 +22,10 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions&) {
   return format;
 }
 
-void check_heads(const char* whose, int kv_heads, int head_dim, int wanted_heads, int wanted_dim) {
-  if (kv_heads == wanted_heads && head_dim == wanted_dim) return;
-  refuse(std::string(whose) + " codebook is for " + std::to_string(kv_heads) + " kv heads of " +
-         std::to_string(head_dim) + " channels, the layer has " + std::to_string(wanted_heads) + " of " +
-         std::to_string(wanted_dim));
+void check_heads(const commvq::KeyModel& keys, int kv_heads, int head_dim) {
+  if (keys.page.kv_heads == kv_heads && keys.head_dim == head_dim) return;
+  refuse("key codebook is for " + std::to_string(keys.page.kv_heads) + " kv heads of " + std::to_string(keys.head_dim) +
+         " channels, the layer has " + std::to_string(kv_heads) + " of " + std::to_string(head_dim));
 }
 
 // A nominal width is that of the codes, norms and gains not counted, to the nearest whole number from 1 on.
@@ -36,21 +35,23 @@ void check_bits(double bits, int nominal) {
   }
 }
 
-void attach(PageFormat& format, int kv_heads, const PageModel& model) {
-  if (format.side == Side::kKeys) {
-    const auto& keys = dynamic_cast<const commvq::KeyModel&>(model);
-    check_heads("key", keys.page.kv_heads, keys.head_dim, kv_heads, format.head_dim);
-    check_bits(2.0 * keys.page.index_bits * keys.page.stages / keys.head_dim, format.bits);
-    format.page_bytes = keys.page.bytes();
-  } else {
-    const auto& values = dynamic_cast<const commvq::ValueModel&>(model);
-    check_heads("value", values.kv_heads, values.head_dim, kv_heads, format.head_dim);
-    check_bits(static_cast<double>(values.page.codes) / (kv_heads * format.head_dim), format.bits);
-    format.page_bytes = values.page.bytes();
-    format.sums = values.page.codes;
-  }
+std::shared_ptr<const PageModel> attach(PageFormat& format, int kv_heads, const Codebooks& codebooks) {
   format.heads = kv_heads;
-  format.model = &model;
+  if (format.side == Side::kKeys) {
+    const std::shared_ptr<const commvq::KeyModel> keys = commvq::make_key_model(*codebooks.keys, codebooks.refinements);
+    check_heads(*keys, kv_heads, format.head_dim);
+    check_bits(2.0 * keys->page.index_bits * keys->page.stages / keys->head_dim, format.bits);
+    format.page_bytes = keys->page.bytes();
+    format.model = keys.get();
+    return keys;
+  }
+  const std::shared_ptr<const commvq::ValueModel> values =
+      commvq::make_value_model(*codebooks.values, codebooks.encoder.get(), codebooks.flips, kv_heads, format.head_dim);
+  check_bits(static_cast<double>(values->page.codes) / (kv_heads * format.head_dim), format.bits);
+  format.page_bytes = values->page.bytes();
+  format.sums = values->page.codes;
+  format.model = values.get();
+  return values;
 }
 
 constexpr Codec make_codec() {

@@ -7,7 +7,6 @@
 
 #include "codecs/commvq/format.h"
 #include "codecs/page_format.h"
-#include "kvasir/rope.h"
 
 namespace kvasir::commvq {
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::f16 {
 

@@ -32,13 +32,8 @@ constexpr CodecOption kOptions[] = {
   throw Error(ErrorCode::kInvalidArgument, "codec pattern: " + text);
 }
 
-double option(const CodecOptions& options, const char* name, double otherwise) {
-  const auto found = options.find(name);
-  return found == options.end() ? otherwise : found->second;
-}
-
 float flag(const CodecOptions& options, const char* name, double otherwise) {
-  const double value = option(options, name, otherwise);
+  const double value = option_of(options, name, otherwise);
   if (value != 0 && value != 1) refuse(std::string(name) + " must be 0 or 1, not " + std::to_string(value));
   return static_cast<float>(value);
 }
@@ -48,11 +43,11 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   if (options.count("group")) residual_options["group"] = options.at("group");
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, residual_options);
 
-  const double patterns = option(options, "patterns", 32);
+  const double patterns = option_of(options, "patterns", 32);
   if (patterns != std::floor(patterns) || patterns < 2 || patterns > 64) {
     refuse("patterns must be 2..64, not " + std::to_string(patterns));
   }
-  const double alpha = option(options, "alpha", 0.05);
+  const double alpha = option_of(options, "alpha", 0.05);
   if (!(alpha >= 0 && alpha < 0.5)) refuse("alpha must be at least 0 and below 0.5, not " + std::to_string(alpha));
   format.numbers[pattern::kPatterns] = static_cast<float>(patterns);
   format.numbers[pattern::kSquaredMetric] = flag(options, "metric", 0);
@@ -69,8 +64,7 @@ void mine(const PageFormat& format, SealInput& input, SideTable& table) {
   const int d = format.head_dim;
   const int64_t points = std::min(input.tokens, pattern::kMiningPoints);
   KMeansOptions options;
-  options.clusters =
-      static_cast<int>(std::min<int64_t>(static_cast<int64_t>(format.numbers[pattern::kPatterns]), points));
+  options.clusters = static_cast<int>(std::min<int64_t>(pattern::mined_patterns(format), points));
   const int rows = options.clusters;
   const std::shared_ptr<uint16_t> vectors = input.take(int64_t{input.kv_heads} * rows * d);
   input.threads.run(input.kv_heads, [&](int head) {
@@ -115,7 +109,7 @@ void add_centre(const PageFormat& format, SealInput& input, int64_t page, SideTa
 void grow(const PageFormat& format, SealInput& input, SideTable& table) {
   if (table.chunks.empty()) {
     mine(format, input, table);
-  } else if (format.numbers[pattern::kNewPatterns] != 0) {
+  } else if (pattern::adds_patterns(format)) {
     for (int64_t i = 0; i < input.page_count; ++i) add_centre(format, input, input.first_page + i, table);
   }
 }
@@ -166,7 +160,7 @@ void decide_keys(const PageFormat& format, const float* rows, const float* vecto
   const int none[kPageTokens] = {};
   const double flat = squared_ranges(format, rows, vectors, labels);
   const double raw = squared_ranges(format, rows, vectors, none);
-  const bool accept = format.numbers[pattern::kAcceptTest] != 0 ? flat < raw : flat < INFINITY;
+  const bool accept = pattern::tests_labels(format) ? flat < raw : flat < INFINITY;
   if (!accept) std::fill(labels, labels + kPageTokens, 0);
 }
 
@@ -193,7 +187,7 @@ void flatten(const PageFormat& format, const SideView& side, const MatchKernels&
 
   int labels[kPageTokens];
   float distances[kPageTokens];
-  const auto search = format.numbers[pattern::kSquaredMetric] != 0 ? match.squared : match.min_max;
+  const auto search = pattern::by_squares(format) ? match.squared : match.min_max;
   search(rows, kPageTokens, d, blocks, side.visible + 1, labels, distances);
   (format.side == Side::kKeys ? decide_keys : decide_values)(format, rows, vectors, labels);
 

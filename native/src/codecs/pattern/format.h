@@ -19,6 +19,19 @@ enum Number {
   kAcceptRatio,    // values: largest ratio of flattened to raw range; negative: no test
 };
 
+KVASIR_HOST_DEVICE static inline int mined_patterns(const PageFormat& format) {
+  return static_cast<int>(format.numbers[kPatterns]);
+}
+KVASIR_HOST_DEVICE static inline bool by_squares(const PageFormat& format) {
+  return format.numbers[kSquaredMetric] != 0;
+}
+KVASIR_HOST_DEVICE static inline bool adds_patterns(const PageFormat& format) {
+  return format.numbers[kNewPatterns] != 0;
+}
+KVASIR_HOST_DEVICE static inline bool tests_labels(const PageFormat& format) {
+  return format.numbers[kAcceptTest] != 0;
+}
+
 // Most points that patterns are mined from; a longer prompt is sampled.
 constexpr int64_t kMiningPoints = 16384;
 

@@ -22,18 +22,11 @@ constexpr CodecOption kOptions[] = {
 }
 
 PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
-  CodecOptions layout = {{"axis", 1.0}};
-  double floor = 2;
-  double shift = 0;
-  for (const auto& [name, value] : options) {
-    if (name == "floor") {
-      floor = value;
-    } else if (name == "shift") {
-      shift = value;
-    } else {
-      layout[name] = value;
-    }
-  }
+  const double floor = option_of(options, "floor", 2), shift = option_of(options, "shift", 0);
+  CodecOptions layout = options;
+  layout.erase("floor");
+  layout.erase("shift");
+  layout.emplace("axis", 1.0);
   if ((floor != 2 && floor != 4 && floor != 8 && floor != 16) || floor > bits) {
     refuse("floor must be 2, 4, 8 or 16 and at most the " + std::to_string(bits) + " bits of new pages, not " +
            std::to_string(floor));
@@ -47,7 +40,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 }
 
 bool narrower(const PageFormat& format, PageFormat& next) {
-  if (static_cast<float>(format.bits) <= format.numbers[progressive::kFloor]) return false;
+  if (format.bits <= progressive::floor_of(format)) return false;
   next = format;
   next.bits = format.bits / 2;
   next.page_bytes = uniform::layout_of(next).bytes;

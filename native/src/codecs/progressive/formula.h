@@ -11,6 +11,7 @@
 
 #include "base/half.h"
 #include "base/host_device.h"
+#include "codecs/page_format.h"
 
 namespace kvasir::progressive {
 
@@ -23,10 +24,16 @@ enum class Shift : int {
 
 // The numbers of a PageFormat.
 enum Number : int { kFloor = 0, kShift = 1 };
+KVASIR_HOST_DEVICE static inline int floor_of(const PageFormat& format) {
+  return static_cast<int>(format.numbers[kFloor]);
+}
+KVASIR_HOST_DEVICE static inline Shift shift_of(const PageFormat& format) {
+  return static_cast<Shift>(format.numbers[kShift]);
+}
 
 constexpr double kLevels = 65535.0;
 
-// Of float16 values the difference is exact in double, and its product with 65535 as good as always: the one rounding
+// The difference of float16 values is exact in double, and its product with 65535 as good as always: the one rounding
 // of the quotient cannot move it over a half.
 KVASIR_HOST_DEVICE static inline int code_of(float x, float lo, float range) {
   return range > 0.0f ? static_cast<int>(rint((static_cast<double>(x) - lo) * kLevels / range)) : 0;

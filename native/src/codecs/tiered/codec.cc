@@ -25,13 +25,8 @@ constexpr CodecOption kOptions[] = {
 
 [[noreturn]] void refuse(const std::string& text) { throw Error(ErrorCode::kInvalidArgument, "codec tiered: " + text); }
 
-double option(const CodecOptions& options, const char* name, double otherwise) {
-  const auto found = options.find(name);
-  return found == options.end() ? otherwise : found->second;
-}
-
 float threshold(const CodecOptions& options, const char* name, double otherwise) {
-  const double tau = option(options, name, otherwise);
+  const double tau = option_of(options, name, otherwise);
   if (!(tau >= 0 && tau <= 1e30)) refuse(std::string(name) + " must be 0 or more, not " + std::to_string(tau));
   return static_cast<float>(tau);
 }
@@ -43,17 +38,17 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.head_dim = head_dim;
   format.axis = Axis::kChannel;
 
-  const double group = option(options, "group", 32);
+  const double group = option_of(options, "group", 32);
   if (group != 32 && group != 64 && group != 128) {
     refuse("group must be 32, 64 or 128, not " + std::to_string(group));
   }
-  const double mode = option(options, "mode", tiered::kNormalised);
+  const double mode = option_of(options, "mode", tiered::kNormalised);
   if (mode != tiered::kNormalised && mode != tiered::kAbsolute && mode != tiered::kBudget) {
     refuse("mode must be 0, 1 or 2, not " + std::to_string(mode));
   }
-  const double key_bits = option(options, "key_bits", kDefaultKeyBits);
+  const double key_bits = option_of(options, "key_bits", kDefaultKeyBits);
   if (!(key_bits >= 2 && key_bits <= 16)) refuse("key_bits must be 2..16, not " + std::to_string(key_bits));
-  const double queries = option(options, "queries", 1);
+  const double queries = option_of(options, "queries", 1);
   if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + std::to_string(queries));
 
   format.group = static_cast<int>(group);
@@ -65,8 +60,6 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.head_bytes = tiered::head_bytes(format);
   return format;
 }
-
-bool wants_queries(const PageFormat& format) { return format.numbers[tiered::kQueries] != 0.0f; }
 
 static_assert(tiered::kCountBytes <= kWidthBytes, "what count_widths may look at");
 
@@ -81,7 +74,7 @@ constexpr Codec make_codec() {
   Codec codec = {"tiered", "MixKVQ: key channels of 16, 4 or 2 bits, by what their error would do to the logits",
                  1u << 2, kOptions, configure};
   codec.sides = 1u << static_cast<int>(Side::kKeys);
-  codec.wants_queries = wants_queries;
+  codec.wants_queries = tiered::goes_by_queries;
   codec.count_widths = count_widths;
   return codec;
 }

@@ -39,6 +39,13 @@ enum Mode {
   kBudget,      // thresholds found such that channels have kKeyBits on average
 };
 
+KVASIR_HOST_DEVICE static inline Mode mode_of(const PageFormat& format) {
+  return static_cast<Mode>(format.numbers[kMode]);
+}
+KVASIR_HOST_DEVICE static inline bool goes_by_queries(const PageFormat& format) {
+  return format.numbers[kQueries] != 0.0f;
+}
+
 constexpr int kColumnsPerVector = 4;
 constexpr int kVectorBytes = 64;
 constexpr int kCountBytes = 4;
@@ -114,7 +121,7 @@ KVASIR_HOST_DEVICE static inline Layout layout_of(const PageFormat& format, int 
   return layout;
 }
 
-// Of a part whose head is written.
+// The layout of a part whose head is written.
 KVASIR_HOST_DEVICE static inline Layout layout_of(const PageFormat& format, const uint8_t* part) {
   return layout_of(format, part[0] | part[1] << 8, part[2] | part[3] << 8);
 }

@@ -108,13 +108,13 @@ static inline void cut_by_budget(const float* saliency, int d, float mean_bits, 
 // range: of each channel over the page. importance: mean magnitudes of the queries.
 static inline void choose_tiers(const PageFormat& format, const float* range, const float* importance, Tiers& tiers) {
   const int d = format.head_dim;
-  const bool queries = format.numbers[kQueries] != 0.0f;
+  const bool queries = goes_by_queries(format);
   float saliency[kMaxHeadDim];
   for (int j = 0; j < d; ++j) {
     const float step = range[j] / 3.0f;
     saliency[j] = queries ? importance[j] * step : step;
   }
-  const int mode = static_cast<int>(format.numbers[kMode]);
+  const Mode mode = mode_of(format);
   if (mode == kBudget) {
     cut_by_budget(saliency, d, format.numbers[kKeyBits], tiers);
   } else {

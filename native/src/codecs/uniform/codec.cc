@@ -1,5 +1,6 @@
 #include "codecs/codec.h"
 
+#include <algorithm>
 #include <string>
 
 #include "codecs/uniform/format.h"
@@ -25,22 +26,17 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.bits = bits;
   format.elements = Elements::kCodes;
 
-  format.axis = side == Side::kKeys ? Axis::kChannel : Axis::kToken;
-  if (const auto axis = options.find("axis"); axis != options.end()) {
-    if (axis->second != 0 && axis->second != 1) refuse("axis must be 0 or 1, not " + std::to_string(axis->second));
-    format.axis = static_cast<Axis>(static_cast<int>(axis->second));
-  }
+  const double axis = option_of(options, "axis", side == Side::kKeys ? 0 : 1);
+  if (axis != 0 && axis != 1) refuse("axis must be 0 or 1, not " + std::to_string(axis));
+  format.axis = static_cast<Axis>(axis);
 
   const int longest = format.axis == Axis::kChannel ? kPageTokens : head_dim;
-  format.group = longest < 128 ? longest : 128;
-  if (const auto group = options.find("group"); group != options.end()) {
-    const double g = group->second;
-    if (g != 32 && g != 64 && g != 128 && g != longest) {
-      refuse("group must be 32, 64, 128 or the whole dimension (" + std::to_string(longest) + "), not " +
-             std::to_string(g));
-    }
-    format.group = static_cast<int>(g < longest ? g : longest);
+  const double group = option_of(options, "group", std::min(longest, 128));
+  if (group != 32 && group != 64 && group != 128 && group != longest) {
+    refuse("group must be 32, 64, 128 or the whole dimension (" + std::to_string(longest) + "), not " +
+           std::to_string(group));
   }
+  format.group = std::min(static_cast<int>(group), longest);
   format.page_bytes = uniform::layout_of(format).bytes;
   return format;
 }

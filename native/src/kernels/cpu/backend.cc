@@ -46,6 +46,7 @@ bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0; }
 
 }  // namespace
 
-const Backend backend = {kName, kSummary, available, &row_kernels, kCodecs, &match_kernels, &matrix_kernels};
+const Backend backend = {kName,   kSummary,       available,       &row_kernels,
+                         kCodecs, &match_kernels, &matrix_kernels, &codebook_kernels};
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -45,21 +45,34 @@ class WeightedSum {
   F32 sums_ = splat(0.0f);
 };
 
+// Four vectors of t on their way to two byte rows, and what the products with these add up to.
+struct SplitBytes {
+  I32 high[4] = {}, low[4] = {};
+
+  void put(int i, I32 t) {
+    high[i] = (t + 64) >> 7;
+    low[i] = t - (high[i] << 7);
+  }
+  void write(int8_t* highs, int8_t* lows) const {
+    store_bytes(highs, high[0], high[1], high[2], high[3]);
+    store_bytes(lows, low[0], low[1], low[2], low[3]);
+  }
+  static I32 join(I32 high, I32 low) { return (high << 7) + low; }
+};
+
 // Writes the bytes of one row and returns the sum of t, or of t * weights. What is beyond `size`, up to a multiple of
 // kGroupLanes, must be 0 in values and finite in weights.
 inline float split_to_bytes(const float* values, int size, F32 inverse, const float* weights, int8_t* high,
                             int8_t* low) {
   WeightedSum sums(weights);
   for (int x = 0; x < size; x += kGroupLanes) {
-    I32 highs[4], lows[4];
+    SplitBytes bytes;
     for (int i = 0; i < 4; ++i) {
       const I32 t = round(load(values + x + i * kLanes) * inverse);
       sums.add(t, x + i * kLanes);
-      highs[i] = (t + 64) >> 7;
-      lows[i] = t - (highs[i] << 7);
+      bytes.put(i, t);
     }
-    store_bytes(high + x, highs[0], highs[1], highs[2], highs[3]);
-    store_bytes(low + x, lows[0], lows[1], lows[2], lows[3]);
+    bytes.write(high + x, low + x);
   }
   return sums.total();
 }

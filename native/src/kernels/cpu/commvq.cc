@@ -199,7 +199,7 @@ void value_sum(const PageFormat& format, const uint8_t* page, const TileInput& w
         const int32_t* low = high + kMaxSize;
         float* sums = weights.sums + static_cast<size_t>(first + r) * weights.entries + y;
         for (int n = 0; n < count; n += kLanes) {
-          const F32 total = to_float(row.split ? (load(high + n) << 7) + load(low + n) : load(high + n));
+          const F32 total = to_float(row.split ? SplitBytes::join(load(high + n), load(low + n)) : load(high + n));
           store(sums + n, fma(total, splat(row.scale), load(sums + n)));
         }
       }

@@ -8,6 +8,7 @@ namespace kvasir::KVASIR_LEVEL {
 extern const RowKernels row_kernels;
 extern const MatchKernels match_kernels;
 extern const MatrixKernels matrix_kernels;
+extern const CodebookKernels codebook_kernels;
 extern const Backend backend;
 
 #define CODEC(name) extern const CodecKernels name##_kernels;

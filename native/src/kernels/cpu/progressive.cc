@@ -116,7 +116,7 @@ void shrink_planes(const Layout& wide, const Layout& small, int bits, const uint
 void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) {
   const Layout wide = uniform::layout_of(from);
   const Layout small = uniform::layout_of(to);
-  const auto shift = static_cast<Shift>(static_cast<int>(to.numbers[progressive::kShift]));
+  const Shift shift = progressive::shift_of(to);
   memmove(out, page, wide.plane_offset[0]);
   if (shift == Shift::kModified) {
     for (int g = 0; g < wide.groups; ++g) {

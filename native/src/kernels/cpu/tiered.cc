@@ -10,7 +10,7 @@
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/tier_dots.h"
+#include "kernels/cpu/tiered_dots.h"
 #include "kernels/tiered_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {
@@ -243,19 +243,17 @@ void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupByt
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      I32 highs[4], lows[4];
+      SplitBytes bytes;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         const int at = x + i * kLanes;
         const I32 t = round(load(part.scaled[r] + at) * range[i]);
         offsets[r] = fma(load(part.by_column[r] + at), centre[i], offsets[r]);
         middles[r] = fma(to_float(t), middle[i], middles[r]);
-        highs[i] = (t + 64) >> 7;
-        lows[i] = t - (highs[i] << 7);
+        bytes.put(i, t);
       }
       int8_t* to = out.bytes + 2 * r * kMaxSize + x;
-      store_bytes(to, highs[0], highs[1], highs[2], highs[3]);
-      store_bytes(to + kMaxSize, lows[0], lows[1], lows[2], lows[3]);
+      bytes.write(to, to + kMaxSize);
     }
   }
   arrange_rows(out.bytes, 2 * kRows, kMaxSize, 0, part.columns);
@@ -272,7 +270,7 @@ void add_totals(const PartQueries& part, const GroupBytes& group, const int32_t*
     const F32 offset = splat(group.offset[r]);
     float* to = scores + r * kPageTokens;
     for (int t = 0; t < kChunk; t += kLanes) {
-      const F32 total = to_float((load(high + t) << 7) + load(low + t));
+      const F32 total = to_float(SplitBytes::join(load(high + t), load(low + t)));
       store(to + t, load(to + t) + fma(total, scale, offset));
     }
   }

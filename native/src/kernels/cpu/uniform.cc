@@ -123,7 +123,7 @@ void add_totals(const RowBlock& block, float weight, bool first_digit, const int
     const F32 offset = splat(first_digit ? row.offset : 0.0f);
     float* to = out + static_cast<size_t>(r) * out_stride;
     for (int y = region.y_begin; y < region.y_end; y += kLanes) {
-      const F32 total = to_float(row.split ? (load(high + y) << 7) + load(low + y) : load(high + y));
+      const F32 total = to_float(row.split ? SplitBytes::join(load(high + y), load(low + y)) : load(high + y));
       F32 result;
       if constexpr (kFolded) {
         result = fma(total, scale, sum + offset);
@@ -173,7 +173,7 @@ void fill_shared(const TileInput& input, int first, int x_size, const GroupScale
     int8_t* high = block.bytes + 2 * r * kMaxSize;
     F32 offset = splat(0.0f), origins = splat(0.0f);
     for (int x = 0; x < x_size; x += kGroupLanes) {
-      I32 highs[4] = {}, lows[4] = {};
+      SplitBytes bytes;
 #pragma GCC unroll 4
       for (int i = 0; i < 4; ++i) {
         const int at = x + i * kLanes;
@@ -181,11 +181,9 @@ void fill_shared(const TileInput& input, int first, int x_size, const GroupScale
         const I32 t = round(load(shared.scaled[r] + at) * load(scales.step + at));
         offset = fma(load(in + at), load(scales.base + at), offset);
         origins = fma(to_float(t), load(scales.origin + at), origins);
-        highs[i] = (t + 64) >> 7;
-        lows[i] = t - (highs[i] << 7);
+        bytes.put(i, t);
       }
-      store_bytes(high + x, highs[0], highs[1], highs[2], highs[3]);
-      store_bytes(high + kMaxSize + x, lows[0], lows[1], lows[2], lows[3]);
+      bytes.write(high + x, high + kMaxSize + x);
     }
     block.row[r] = {2 * r, true, shared.scale[r], sum(origins), sum(offset)};
   }

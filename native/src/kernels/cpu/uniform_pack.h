@@ -1,5 +1,5 @@
-// Encoding and decoding of uniform pages. Every element goes through the float32 operations of formula.h, in the same
-// order, so that all backends write the same bytes.
+// Encoding and decoding of uniform pages, for all codecs whose pages are such. Every element goes through the float32
+// operations of formula.h, in the same order, so that all backends write the same bytes.
 //
 // A register of elements is kLanes consecutive channels of one token. Pages of values keep channels in their lanes too,
 // so words are put together register by register. Pages of keys keep tokens in their lanes, and the four bytes of a

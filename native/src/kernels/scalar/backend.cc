@@ -1,3 +1,4 @@
+#include "kernels/codebook_inl.h"
 #include "kernels/match_inl.h"
 #include "kernels/scalar/scalar.h"
 
@@ -14,7 +15,7 @@ bool available() { return true; }
 
 }  // namespace
 
-const Backend backend = {"scalar",       "plain C++, on every CPU", available, &row_kernels, kCodecs, &kMatchKernels,
-                         &matrix_kernels};
+const Backend backend = {"scalar",       "plain C++, on every CPU", available,          &row_kernels, kCodecs,
+                         &kMatchKernels, &matrix_kernels,           &codebook::kKernels};
 
 }  // namespace kvasir::scalar

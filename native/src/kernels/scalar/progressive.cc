@@ -22,7 +22,7 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
 void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) {
   const uniform::Layout wide = uniform::layout_of(from);
   const uniform::Layout small = uniform::layout_of(to);
-  const auto shift = static_cast<Shift>(static_cast<int>(to.numbers[progressive::kShift]));
+  const Shift shift = progressive::shift_of(to);
   uint8_t shrunk[sizeof(float) * kPageTokens * kMaxHeadDim] = {};
   std::memcpy(shrunk, page, wide.plane_offset[0]);
   for (int g = 0; shift == Shift::kModified && g < wide.groups; ++g) {

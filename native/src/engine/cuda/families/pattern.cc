@@ -42,9 +42,9 @@ class PatternFamily : public FragmentsFamily {
             CudaLayerState& state) const override {
     const PageFormat& format = layer_.format(side);
     const bool mining = table.chunks.empty();
-    if (!mining && format.numbers[pattern::kNewPatterns] == 0) return true;
+    if (!mining && !pattern::adds_patterns(format)) return true;
     const int64_t points = std::min(input.tokens, pattern::kMiningPoints);
-    const auto patterns = static_cast<int64_t>(format.numbers[pattern::kPatterns]);
+    const int64_t patterns = pattern::mined_patterns(format);
     const int added = static_cast<int>(mining ? std::min(patterns, points) : input.page_count);
     const int first = table.size();
     const VectorMemory vectors = state.room_for(side, table, first + added);
@@ -74,8 +74,8 @@ class PatternFamily : public FragmentsFamily {
       const int index = static_cast<int>(side);
       const PageFormat& format = layer_.format(side);
       request.bits[index] = format.bits;
-      request.options[index] = {true, format.numbers[pattern::kSquaredMetric] != 0,
-                                format.numbers[pattern::kAcceptTest] != 0, format.numbers[pattern::kAcceptRatio]};
+      request.options[index] = {true, pattern::by_squares(format), pattern::tests_labels(format),
+                                format.numbers[pattern::kAcceptRatio]};
       request.tables[index] = pages.state.describe(side, pages.tables[index], 0);
     }
     const std::vector<uint8_t*> addresses = pages.addresses();

@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/commvq/tables.h"
 #include "kernels/cuda/commvq/types.h"
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

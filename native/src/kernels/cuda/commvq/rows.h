@@ -8,7 +8,7 @@
 
 #include "codecs/commvq/format.h"
 #include "kernels/cuda/rows/unpack.h"
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -24,7 +24,7 @@
 #include <cstdint>
 
 #include "base/host_device.h"
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -27,7 +27,7 @@ bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
   if (from.format.elements != Elements::kNarrowed || from.format.bits != 2 * to.format.bits) return false;
   if (parts > 2) return false;
   side.to_bits = to.format.bits;
-  side.shift = static_cast<Shift>(static_cast<int>(to.format.numbers[progressive::kShift]));
+  side.shift = progressive::shift_of(to.format);
   if (from.fragments) {
     side.parameter_bytes = static_cast<uint32_t>(from.part().parameter_bytes());
     side.chunk_bits = 9;

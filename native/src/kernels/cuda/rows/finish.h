@@ -9,7 +9,7 @@
 #include "codecs/page_format.h"
 #include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/rows/unpack.h"
-#include "kvasir/rope.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/layout/fragments.h"
 #include "kernels/cuda/rows/rows.h"
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -20,8 +20,10 @@ import org.bytedeco.javacpp.tools.InfoMapper;
             library = "jnikvasir",
             include = {
               "kvasir/error.h",
+              "kvasir/types.h",
               "kvasir/rope.h",
               "kvasir/commvq.h",
+              "kvasir/commvq_training.h",
               "kvasir/config.h",
               "kvasir/cache.h",
               "kvasir/calibrate.h",

@@ -1,0 +1,17 @@
+#include "engine/engine.h"
+
+#include <string>
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+
+Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const DeviceQueries&) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to attend on");
+}
+
+void Engine::add_queries(const LayerPlan&, uint8_t* const*, int, int, const DeviceQueries&) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
+}
+
+}  // namespace kvasir
