@@ -14,7 +14,7 @@
 
 #include "base/half.h"
 #include "kernels/cuda/commvq/seal.h"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/pages_at_once.h"
 #include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/rows/staged_tokens.cuh"

@@ -11,7 +11,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/layout/staging.h"
 
 namespace kvasir::cuda {
 

@@ -3,8 +3,8 @@
 // Written for few instructions: a switch of types around each of sixteen unrolled loads is a kilobyte of code.
 #pragma once
 
-#include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/primitives/mma.cuh"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
 

@@ -1,6 +1,6 @@
 #include <cfloat>
 
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/rows/query_sums.h"
 
