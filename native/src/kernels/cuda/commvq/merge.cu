@@ -41,23 +41,23 @@ __device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, 
 #pragma unroll
   for (int k = 0; k < kMaxSplits / 32; ++k) {
     const int i = lane + 32 * k;
-    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kLowest, 0.0f};
+    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kHidden, 0.0f};
   }
-  const float2 rows = live ? float2{row[0], row[1]} : float2{kLowest, 0.0f};
-  float highest = rows.y > 0.0f ? rows.x : kLowest;
+  const float2 rows = live ? float2{row[0], row[1]} : float2{kHidden, 0.0f};
+  float highest = rows.y > 0.0f ? rows.x : kHidden;
 #pragma unroll
-  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kLowest);
+  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kHidden);
   highest = max_over_warp(highest);
   float sum = 0.0f;
 #pragma unroll
   for (int k = 0; k < kMaxSplits / 32; ++k) {
-    const float factor = mine[k].y > 0.0f ? exp2_approx(mine[k].x - highest) : 0.0f;
+    const float factor = mine[k].y > 0.0f ? weight_of(mine[k].x, highest) : 0.0f;
     sum = fmaf(factor, mine[k].y, sum);
     if (lane + 32 * k < params.splits) shared.factors[lane + 32 * k][h] = factor;
   }
   sum = sum_over_warp(sum);
   if (lane == 0) {
-    const float factor = rows.y > 0.0f ? exp2_approx(rows.x - highest) : 0.0f;
+    const float factor = rows.y > 0.0f ? weight_of(rows.x, highest) : 0.0f;
     sum = fmaf(factor, rows.y, sum);
     shared.row_factor[h] = factor;
     shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
