@@ -2,6 +2,7 @@
 // (CMakeLists.txt): the arithmetic is the host's, operation by operation.
 #include "base/half.h"
 #include "kernels/cuda/commvq/value_parts.h"
+#include "kernels/cuda/commvq/value_table.cuh"
 #include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/pages_at_once.h"
 #include "kernels/cuda/primitives/in_order_product.cuh"
