@@ -7,6 +7,7 @@
 
 #include "engine/cuda/device_queue.h"
 #include "engine/layer_plan.h"
+#include "kernels/cuda/layout/fragments.h"
 #include "kernels/cuda/rows/query_sums.h"
 #include "kernels/cuda/rows/rows.h"
 

@@ -1,6 +1,7 @@
 // Contracts a part of a page with B fragments: unpacks codes to bytes by masking and multiplies on the tensor cores.
 #pragma once
 
+#include "kernels/cuda/attend/folded_factors.cuh"
 #include "kernels/cuda/attend/ring.cuh"
 #include "kernels/cuda/primitives/mma.cuh"
 
@@ -41,9 +42,6 @@ struct CodeSet {
     }
   }
 };
-
-// 256 * high + low: the sum that the two bytes of each factor stand for.
-__device__ __forceinline__ float joined(int high, int low) { return __int2float_rn(high * 256 + low); }
 
 // Codes of 16 bits: groups are low and high bytes of an even fragment, then of an odd one. As contract_codes below.
 template <int kSteps, int kPairs, bool kSigned, int kTiles, int D, class Emit>

@@ -12,6 +12,8 @@
 
 #include "kernels/cuda/attend/ring.cuh"
 #include "kernels/cuda/primitives/mma.cuh"
+#include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/rounding.h"
 
 namespace kvasir::cuda {
 
@@ -19,9 +21,6 @@ namespace kvasir::cuda {
 // Signed: 32767 less the 128 that the split into a signed low byte needs. Unsigned: 65535.
 template <bool kSigned>
 constexpr float kQuantum = kSigned ? 32636.0f : 65532.0f;
-
-// Adding this to a float of magnitude below 2^22 leaves its nearest integer in the low bits.
-constexpr float kRoundingBias = 12582912.0f;
 
 // B fragment of the x of two products, which are at most kQuantum in magnitude.
 template <bool kSigned>
@@ -40,6 +39,9 @@ template <bool kSigned>
 __device__ __forceinline__ uint32_t quantised_pair(float first, float second, float scale) {
   return quantised_products<kSigned>({first, scale}, {second, scale});
 }
+
+// 256 * high + low: the sum that the two bytes of each factor stand for.
+__device__ __forceinline__ float joined(int high, int low) { return __int2float_rn(high * 256 + low); }
 
 template <int kTiles, int kCount>
 struct Folded {
@@ -76,8 +78,7 @@ __device__ __forceinline__ void fold(Reader<D>& reader, const float (&factors)[k
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     const float highest = max_over_rows(peak[n]);
-    // Below the guard the reciprocal would overflow, and nothing is lost by calling the products 0.
-    const float inverse = highest > 1e-30f ? __fdividef(kQuantum<kSigned>, highest) : 0.0f;
+    const float inverse = highest > kLeastPeak ? __fdividef(kQuantum<kSigned>, highest) : 0.0f;
     folded.scale[n] = highest * (1.0f / kQuantum<kSigned>);
 #pragma unroll
     for (int i = 0; i < kCount; i += 2) {

@@ -1,4 +1,4 @@
-// What labels add to a page: vectors, the vectors that residuals were taken against.
+// What labels add to a page: the vectors that residuals were taken against.
 //
 // score of a token += <query, its vector>: the products of a segment's queries with the first kNearVectors vectors
 // are computed once (begin) and looked up. output += sum over vectors of (weights of its tokens) * vector: weights
@@ -24,7 +24,7 @@ namespace kvasir::cuda {
 
 constexpr int kNearTiles = kNearVectors / kTileSize;
 
-// Vectors of one side of one kv head.
+// The vectors of one side of one kv head.
 struct LabelSide {
   const uint8_t* vectors;
   int fixed;
@@ -85,7 +85,7 @@ struct alignas(16) LabelScratch {
   float reference[kTiles][32];                // the maximum that they are relative to
   uint8_t labels[kBothLabelBytes];
   LabelSide keys, values;
-  // Of VectorRoom; null where there are no far vectors.
+  // Parts of VectorRoom, null where there are no far vectors.
   const float (*all_terms)[4 * kTiles];  // by vector + 1
   float (*far_sums)[kTiles][2][32];      // by tile: weights of vectors g and g + 8
   int far_begin, far_end;                // tiles that have sums
@@ -120,7 +120,7 @@ struct LabelPlace {
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2 * kNearTiles; ++i) scratch->sums[n][i][lane] = 0.0f;
-      scratch->reference[n][lane] = -1e38f;
+      scratch->reference[n][lane] = kNothing;
     }
     __syncwarp();
     // Value vectors are needed at the end: a wait for memory less then.
@@ -171,7 +171,7 @@ struct LabelPlace {
 
   // Before the page's residuals join the state. Weights are at most 1.
   __device__ __forceinline__ void collect_weights(int page, int lane, const float (&weights)[kTiles][16],
-                                                  const Joining<kTiles>& joining,
+                                                  const Joining (&joining)[kTiles],
                                                   const SoftmaxState<D, kTiles>& state) const {
     if (scratch->values.count() == 0) return;
     uint32_t fragments[kTiles][8];
@@ -185,9 +185,8 @@ struct LabelPlace {
     float keep[kTiles], gain[kTiles];
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      keep[n] = exp2_approx(scratch->reference[n][lane] - state.max[n]);
-      scratch->reference[n][lane] = state.max[n];
-      gain[n] = joining.gain[n] * (1.0f / (kQuantum<false> * kMatch));
+      keep[n] = move_reference(scratch->reference[n][lane], state.max[n]);
+      gain[n] = joining[n].gain * (1.0f / (kQuantum<false> * kMatch));
     }
     const int shift = scratch->values.shift(page);
     const int tiles = (scratch->values.count() + kTileSize - 1) / kTileSize;
@@ -237,7 +236,7 @@ struct LabelPlace {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       if (scratch->outgrown) state.sum[n] = NAN;
-      scale[n] = __fdividef(exp2_approx(scratch->reference[n][lane] - state.max[n]), state.sum[n]);
+      scale[n] = __fdividef(weight_of(scratch->reference[n][lane], state.max[n]), state.sum[n]);
     }
 #pragma unroll 1
     for (int tile = 0; tile < tiles; ++tile) {

@@ -88,8 +88,6 @@ __device__ inline void plan_merges(const AttendParams& params, const Work& work,
   }
 }
 
-constexpr float kNothing = -1e38f;  // below any maximum; finite, so that differences are
-
 // Merges partial states partial(0) .. partial(parts - 1) into outputs, or where `merged` is given into another state. A
 // warp takes 32 * kWidth channels of a head; for the weights each of its lanes looks at one part, 32 at a time.
 //
@@ -121,8 +119,8 @@ __device__ __forceinline__ void merge_partials(const AttendParams& params, Segme
         }
         if (first == 0) {
           next = fmaxf(highest, max_over_warp(state.x));
-          weight = exp2_approx(state.x - next);
-          const float keep = exp2_approx(highest - next);
+          weight = weight_of(state.x, next);
+          const float keep = weight_of(highest, next);
           sum = fmaf(sum, keep, sum_over_warp(weight * state.y));
 #pragma unroll
           for (int w = 0; w < kWidth; ++w) output[w] *= keep;

@@ -49,7 +49,7 @@ class ChunkCursor {
  private:
   static constexpr int kSpans = D > kValueSpan ? D / kValueSpan : 1;
 
-  // Of part part_.
+  // What part part_ consists of.
   __device__ int part_groups() const { return part_ < key_parts_ ? key_groups_ : value_groups_; }
   __device__ int part_parameters() const { return part_ < key_parts_ ? key_parameters_ : value_parameters_; }
 

@@ -9,9 +9,7 @@
 
 namespace kvasir::cuda {
 
-constexpr float kHidden = -1e30f;  // score of a token that must not be seen; finite, so that differences are
-
-// Of a code, as a part of its range; for the sums of a tile.
+// What a code counts in the sums of a tile, as a part of its range.
 template <int kBits>
 __device__ __forceinline__ float step_of_tile(int tile) {
   constexpr float kStep = 1.0f / ((1 << (kBits == kWideBits ? 16 : kBits)) - 1);
@@ -123,21 +121,21 @@ __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Q
 
 template <int kBits, int kPart, int D, int kTiles>
 __device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTiles, 16>& folded,
-                                             const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
+                                             const Joining (&joining)[kTiles], SoftmaxState<D, kTiles>& state) {
   constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
   contract_codes<kBits, 4, kPairs, false, kTiles>(
       reader, folded.fragments, [&](int n, int tile, float sum, float next) {
         const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
         float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
-        output[0] = fmaf(output[0], joining.keep[n], sum * scale);
-        output[1] = fmaf(output[1], joining.keep[n], next * scale);
+        output[0] = fmaf(output[0], joining[n].keep, sum * scale);
+        output[1] = fmaf(output[1], joining[n].keep, next * scale);
       });
 }
 
 // Value part kPart. The reader stands at it.
 template <int kPart, bool kAllKinds, int D, int kTiles>
 __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const float (&weights)[kTiles][16],
-                                             const Joining<kTiles>& joining, SoftmaxState<D, kTiles>& state) {
+                                             const Joining (&joining)[kTiles], SoftmaxState<D, kTiles>& state) {
   if (bits == kFloat16Bits) {
     constexpr int kRowTiles = (D < kValueSpan ? D : kValueSpan) / 16;
     uint32_t fragments[kTiles][16];
@@ -145,12 +143,12 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) fragments[n][i] = split_halves(weights[n][i]);
-      state.zero[n][kPart] *= joining.keep[n];
+      state.zero[n][kPart] *= joining[n].keep;
     }
     contract_halves<8, kRowTiles, kTiles>(reader, fragments, [&](int n, int tile, const float(&c)[4]) {
       float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
-      output[0] = fmaf(output[0], joining.keep[n], (c[0] + c[1]) * joining.gain[n]);
-      output[1] = fmaf(output[1], joining.keep[n], (c[2] + c[3]) * joining.gain[n]);
+      output[0] = fmaf(output[0], joining[n].keep, (c[0] + c[1]) * joining[n].gain);
+      output[1] = fmaf(output[1], joining[n].keep, (c[2] + c[3]) * joining[n].gain);
     });
     return;
   }
@@ -158,8 +156,8 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
   fold<false>(reader, weights, folded);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    folded.scale[n] *= joining.gain[n];
-    state.zero[n][kPart] = fmaf(state.zero[n][kPart], joining.keep[n], folded.zero[n] * joining.gain[n]);
+    folded.scale[n] *= joining[n].gain;
+    state.zero[n][kPart] = fmaf(state.zero[n][kPart], joining[n].keep, folded.zero[n] * joining[n].gain);
   }
   switch (bits) {
     case 1:
@@ -212,7 +210,8 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
       }
     }
   }
-  const Joining<kTiles> joining = softmax_step(scores, state);
+  Joining joining[kTiles];
+  softmax_step(scores, state, joining);
   if (labels) vectors.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
   page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
@@ -247,20 +246,21 @@ __device__ __forceinline__ void row_step(Reader<D>& reader, const Tag& tag, int 
       scores[n][i] = visible ? (sum[n][2 * i] + sum[n][2 * i + 1]) * query.scale[n] : kHidden;
     }
   }
-  const Joining<kTiles> joining = softmax_step(scores, state);
+  Joining joining[kTiles];
+  softmax_step(scores, state, joining);
   uint32_t fragments[kTiles][2];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     fragments[n][0] = split_halves(scores[n][0]);
     fragments[n][1] = split_halves(scores[n][1]);
 #pragma unroll
-    for (int p = 0; p < state.kValueParts; ++p) state.zero[n][p] *= joining.keep[n];
+    for (int p = 0; p < state.kValueParts; ++p) state.zero[n][p] *= joining[n].keep;
   }
   reader.next_part(tag.has(Tag::kJoin));
   contract_halves<1, kGroups, kTiles>(reader, fragments, [&](int n, int tile, const float(&c)[4]) {
     float* output = state.output[n] + 2 * tile;
-    output[0] = fmaf(output[0], joining.keep[n], (c[0] + c[1]) * joining.gain[n]);
-    output[1] = fmaf(output[1], joining.keep[n], (c[2] + c[3]) * joining.gain[n]);
+    output[0] = fmaf(output[0], joining[n].keep, (c[0] + c[1]) * joining[n].gain);
+    output[1] = fmaf(output[1], joining[n].keep, (c[2] + c[3]) * joining[n].gain);
   });
   reader.release();
 }

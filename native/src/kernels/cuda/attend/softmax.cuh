@@ -5,16 +5,9 @@
 #pragma once
 
 #include "kernels/cuda/layout/fragments.h"
-#include "kernels/cuda/primitives/mma.cuh"
+#include "kernels/cuda/primitives/softmax.cuh"
 
 namespace kvasir::cuda {
-
-// How a step's sums join the state: state = state * keep + sums * gain.
-template <int kTiles>
-struct Joining {
-  float keep[kTiles];
-  float gain[kTiles];
-};
 
 template <int D, int kTiles>
 struct SoftmaxState {
@@ -27,7 +20,7 @@ struct SoftmaxState {
   __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      max[n] = __int_as_float(0xff800000);
+      max[n] = -INFINITY;
       sum[n] = 0.0f;
 #pragma unroll
       for (int p = 0; p < kValueParts; ++p) zero[n][p] = 0.0f;
@@ -51,31 +44,12 @@ struct SoftmaxState {
   }
 };
 
-// Turns scores into weights relative to the step's own maximum, so that steps far below the running maximum lose
-// nothing when their weights are quantised, and updates maximum and sum. At least one score is finite.
+// How the step's sums join the state is left in `joining`. At least one score is finite.
 template <int kCount, int D, int kTiles>
-__device__ __forceinline__ Joining<kTiles> softmax_step(float (&scores)[kTiles][kCount],
-                                                        SoftmaxState<D, kTiles>& state) {
-  Joining<kTiles> joining;
+__device__ __forceinline__ void softmax_step(float (&scores)[kTiles][kCount], SoftmaxState<D, kTiles>& state,
+                                             Joining (&joining)[kTiles]) {
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n) {
-    float highest = scores[n][0];
-#pragma unroll
-    for (int i = 1; i < kCount; ++i) highest = fmaxf(highest, scores[n][i]);
-    highest = max_over_rows(highest);
-    const float next = fmaxf(state.max[n], highest);
-    joining.keep[n] = exp2_approx(state.max[n] - next);
-    joining.gain[n] = exp2_approx(highest - next);
-    state.max[n] = next;
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      scores[n][i] = exp2_approx(scores[n][i] - highest);
-      sum += scores[n][i];
-    }
-    state.sum[n] = fmaf(state.sum[n], joining.keep[n], sum * joining.gain[n]);
-  }
-  return joining;
+  for (int n = 0; n < kTiles; ++n) joining[n] = softmax_step(scores[n], state.max[n], state.sum[n]);
 }
 
 }  // namespace kvasir::cuda

@@ -2,12 +2,10 @@
 #pragma once
 
 #include "kernels/cuda/commvq/params.h"
-#include "kernels/cuda/primitives/mma.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/softmax.cuh"
 
 namespace kvasir::cuda {
-
-constexpr float kLowest = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
 
 // e^(i position * turns * 2 pi), for turns per position: reduced in double, so that far positions are as good as near
 // ones.
@@ -26,12 +24,6 @@ __device__ __forceinline__ int64_t shift_of(const CommVqSequence& sequence, int6
     offset = sequence.shifts[i].offset;
   }
   return offset;
-}
-
-__device__ __forceinline__ float load_number(const void* numbers, ElementType type, int64_t index) {
-  if (type == ElementType::kFloat32) return static_cast<const float*>(numbers)[index];
-  const uint32_t half = static_cast<const uint16_t*>(numbers)[index];
-  return type == ElementType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
 }
 
 // The channels of a RoPE pair.
@@ -55,8 +47,7 @@ __device__ __forceinline__ uint4 load_shared(uint32_t address) {
 __device__ __forceinline__ int64_t pages_before(const CommVqParams& params, int end, int lane) {
   int64_t sum = 0;
   for (int i = lane; i < end; i += 32) sum += params.sequences[i].page_count;
-  for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-  return sum;
+  return sum_over_warp(sum);
 }
 
 }  // namespace kvasir::cuda

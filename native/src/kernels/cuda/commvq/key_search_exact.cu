@@ -14,7 +14,7 @@
 
 #include "base/half.h"
 #include "kernels/cuda/commvq/seal.h"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/pages_at_once.h"
 #include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/rows/staged_tokens.cuh"
@@ -363,6 +363,51 @@ class PackedCodes {
   uint8_t* const bytes_;
 };
 
+// The rows of a block's tokens, planar and divided by the tokens' norms. first: of them among the tokens of the launch.
+template <int kEntries>
+__device__ __forceinline__ void load_rest(const Params& params, const Memory<kEntries>& memory, const uint16_t* norms,
+                                          int head, int first, int warp, int lane) {
+  const int d = memory.head_dim;
+  const float norm = half_at(norms + lane);
+  const float divisor = norm == 0.0f ? 1.0f : norm;
+  const auto* from = reinterpret_cast<const uint4*>(params.tokens.rows + head * params.tokens.head_elements +
+                                                    static_cast<int64_t>(first + lane) * d);
+  for (int octet = warp; octet < d / 8; octet += kWarps) {
+    const uint4 words = __ldg(from + octet);
+    const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const int c = 8 * octet + k;
+      const int channel = params.search.pairs == RopePairs::kHalves ? c : c / 2 + c % 2 * (d / 2);
+      const float2 pair = halves_to_floats(pairs[k / 2]);
+      memory.rest[channel * kRestStride + lane] = (k % 2 == 0 ? pair.x : pair.y) / divisor;
+    }
+  }
+}
+
+// The nearest centre of each lane's token by the host's arithmetic: estimated, and where others are close, `code` in
+// force among them, computed anew. Begins after a barrier.
+template <int kEntries>
+__device__ __forceinline__ Found find(const StageSearch<kEntries>& stage, bool in_force, const Code& code) {
+  stage.estimate();
+  __syncthreads();
+  const float margin = stage.margin();
+  Found found = stage.nearest(margin);
+  bool unsure = !found.alone;
+  if (in_force && (found.code.a != code.a || found.code.b != code.b)) {
+    unsure |= stage.score_of(code) <= found.score + margin;
+  }
+  // All warps see the same.
+  uint32_t close = __ballot_sync(0xffffffffu, unsure);
+  if (close != 0) {
+    __syncthreads();
+    for (; close != 0; close &= close - 1) stage.multiply(__ffs(static_cast<int>(close)) - 1);
+    __syncthreads();
+    found = stage.nearest(0.0f);
+  }
+  return found;
+}
+
 // pass 0: the greedy search; after that, refinement `pass`. The last one leaves no rows behind.
 template <int kEntries>
 __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__ PageList<uint8_t> parts,
@@ -373,7 +418,7 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
   const StageSearch<kEntries> stage(memory);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int page = static_cast<int>(blockIdx.x) / kTilesPerPage, tile = static_cast<int>(blockIdx.x) % kTilesPerPage;
-  const int head = static_cast<int>(blockIdx.y), d = search.head_dim, half = d / 2;
+  const int head = static_cast<int>(blockIdx.y), d = search.head_dim;
   uint8_t* const part = parts.pages[page];
   const int64_t pages_heads = static_cast<int64_t>(gridDim.x) / kTilesPerPage * gridDim.y;
   const int64_t number = static_cast<int64_t>(page) * gridDim.y + head;
@@ -381,23 +426,8 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
   float* const waiting = params.rest + (number * kTilesPerPage + tile) * d * kTokens;
 
   if (pass == 0) {
-    // Planar, and divided by the token's norm.
-    const int token = page * kPageTokens + tile * kTokens + lane;
-    const float norm = half_at(reinterpret_cast<const uint16_t*>(part) + tile * kTokens + lane);
-    const float divisor = norm == 0.0f ? 1.0f : norm;
-    const auto* from = reinterpret_cast<const uint4*>(params.tokens.rows + head * params.tokens.head_elements +
-                                                      static_cast<int64_t>(token) * d);
-    for (int octet = warp; octet < d / 8; octet += kWarps) {
-      const uint4 words = __ldg(from + octet);
-      const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const int c = 8 * octet + k;
-        const int channel = search.pairs == RopePairs::kHalves ? c : c / 2 + c % 2 * half;
-        const float2 pair = halves_to_floats(pairs[k / 2]);
-        memory.rest[channel * kRestStride + lane] = (k % 2 == 0 ? pair.x : pair.y) / divisor;
-      }
-    }
+    load_rest(params, memory, reinterpret_cast<const uint16_t*>(part) + tile * kTokens, head,
+              page * kPageTokens + tile * kTokens, warp, lane);
   } else {
     for (int i = threadIdx.x; i < d * kTokens; i += kThreads) {
       memory.rest[i / kTokens * kRestStride + i % kTokens] = waiting[i];
@@ -416,23 +446,7 @@ __global__ void __launch_bounds__(kThreads) search_codes(const __grid_constant__
       stage.add(code, 1.0f);
       __syncthreads();
     }
-    stage.estimate();
-    __syncthreads();
-    const float margin = stage.margin();
-    Found found = stage.nearest(margin);
-    bool unsure = !found.alone;
-    // The code in force counts as close unless it is what was found.
-    if (pass > 0 && (found.code.a != code.a || found.code.b != code.b)) {
-      unsure |= stage.score_of(code) <= found.score + margin;
-    }
-    // All warps see the same.
-    uint32_t close = __ballot_sync(0xffffffffu, unsure);
-    if (close != 0) {
-      __syncthreads();
-      for (; close != 0; close &= close - 1) stage.multiply(__ffs(static_cast<int>(close)) - 1);
-      __syncthreads();
-      found = stage.nearest(0.0f);
-    }
+    const Found found = find(stage, pass > 0, code);
     const bool better = pass == 0 || found.score < stage.score_of(code);
     if (better) code = found.code;
     stage.add(code, -1.0f);

@@ -41,23 +41,23 @@ __device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, 
 #pragma unroll
   for (int k = 0; k < kMaxSplits / 32; ++k) {
     const int i = lane + 32 * k;
-    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kLowest, 0.0f};
+    mine[k] = live && i < params.splits ? states[int64_t{i} * params.query_heads()] : float2{kHidden, 0.0f};
   }
-  const float2 rows = live ? float2{row[0], row[1]} : float2{kLowest, 0.0f};
-  float highest = rows.y > 0.0f ? rows.x : kLowest;
+  const float2 rows = live ? float2{row[0], row[1]} : float2{kHidden, 0.0f};
+  float highest = rows.y > 0.0f ? rows.x : kHidden;
 #pragma unroll
-  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kLowest);
+  for (int k = 0; k < kMaxSplits / 32; ++k) highest = fmaxf(highest, mine[k].y > 0.0f ? mine[k].x : kHidden);
   highest = max_over_warp(highest);
   float sum = 0.0f;
 #pragma unroll
   for (int k = 0; k < kMaxSplits / 32; ++k) {
-    const float factor = mine[k].y > 0.0f ? exp2_approx(mine[k].x - highest) : 0.0f;
+    const float factor = mine[k].y > 0.0f ? weight_of(mine[k].x, highest) : 0.0f;
     sum = fmaf(factor, mine[k].y, sum);
     if (lane + 32 * k < params.splits) shared.factors[lane + 32 * k][h] = factor;
   }
   sum = sum_over_warp(sum);
   if (lane == 0) {
-    const float factor = rows.y > 0.0f ? exp2_approx(rows.x - highest) : 0.0f;
+    const float factor = rows.y > 0.0f ? weight_of(rows.x, highest) : 0.0f;
     sum = fmaf(factor, rows.y, sum);
     shared.row_factor[h] = factor;
     shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
@@ -72,6 +72,37 @@ __device__ __forceinline__ void load_columns(const uint16_t* table, int d, int c
     const auto* from = reinterpret_cast<const uint32_t*>(table + int64_t{i} * d + column);
     elements[i] = i < rows && column < d ? __ldg(from) : 0;
   }
+}
+
+// The sum of all parts for one row of one head, the first kAhead of which are there. Parts without tokens left zeros.
+template <int kAhead>
+__device__ __forceinline__ float sum_parts(const float (&ahead)[kAhead], const float* from, int64_t stride, int splits,
+                                           int h, const Shared& shared) {
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) sum = i < splits ? fmaf(shared.factors[i][h], ahead[i], sum) : sum;
+#pragma unroll 32
+  for (int i = kAhead; i < splits; ++i) sum = fmaf(shared.factors[i][h], __ldcs(from + i * stride), sum);
+  return sum;
+}
+
+// Products of two columns of a thread's rows with the sums of all four heads.
+__device__ __forceinline__ void multiply_columns(const uint32_t (&elements)[kPartCodes], int part, int column,
+                                                 Shared& shared) {
+  float2 output[4] = {};
+#pragma unroll
+  for (int i = 0; i < kPartCodes; ++i) {
+    const float2 two = halves_to_floats(elements[i]);
+    const float4 four = *reinterpret_cast<const float4*>(shared.sums[part * kPartCodes + i]);
+    const float weights[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      output[k].x = fmaf(weights[k], two.x, output[k].x);
+      output[k].y = fmaf(weights[k], two.y, output[k].y);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) *reinterpret_cast<float2*>(&shared.products[part][k][column]) = output[k];
 }
 
 // kAhead: parts of a sequence whose sums are loaded before all else, as registers of so many blocks a processor allow.
@@ -91,8 +122,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) merge_kernel(const __grid_c
   load_columns(table, d, column, rows, elements);
   wait_for_grids_before();
   let_next_grid_start();
-  // Sums of all parts: a thread has one row of one head. Parts without tokens left zeros. The first ones are on their
-  // way before it is known what they are multiplied by.
+  // Sums of all parts: a thread has one row of one head. The first ones are on their way before it is known what they
+  // are multiplied by.
   const int n = threadIdx.x % kMergeCodes, h = threadIdx.x / kMergeCodes;
   const int64_t stride = int64_t{params.query_heads()} * params.codes;
   const float* from = params.sums + int64_t{sequence} * params.splits * stride +
@@ -103,30 +134,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks) merge_kernel(const __grid_c
   for (int i = 0; i < kAhead; ++i) ahead[i] = i < params.splits ? __ldcs(from + i * stride) : 0.0f;
   if (threadIdx.x < 4 * 32) weigh(params, sequence, head_rows, shared);
   __syncthreads();
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) sum = i < params.splits ? fmaf(shared.factors[i][h], ahead[i], sum) : sum;
-#pragma unroll 32
-  for (int i = kAhead; i < params.splits; ++i) sum = fmaf(shared.factors[i][h], __ldcs(from + i * stride), sum);
-  shared.sums[n][h] = sum;
+  shared.sums[n][h] = sum_parts(ahead, from, stride, params.splits, h, shared);
   __syncthreads();
 
   for (int c = column; c < d; c += kColumns) {
     if (c != column) load_columns(table, d, c, rows, elements);
-    float2 output[4] = {};
-#pragma unroll
-    for (int i = 0; i < kPartCodes; ++i) {
-      const float2 two = halves_to_floats(elements[i]);
-      const float4 four = *reinterpret_cast<const float4*>(shared.sums[first + i]);
-      const float weights[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        output[k].x = fmaf(weights[k], two.x, output[k].x);
-        output[k].y = fmaf(weights[k], two.y, output[k].y);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) *reinterpret_cast<float2*>(&shared.products[part][k][c]) = output[k];
+    multiply_columns(elements, part, c, shared);
   }
   __syncthreads();
   const int64_t group = int64_t{sequence} * gridDim.y + head_rows;

@@ -21,6 +21,7 @@
 #include "kernels/cuda/commvq/common.cuh"
 #include "kernels/cuda/commvq/planes.h"
 #include "kernels/cuda/primitives/barrier.cuh"
+#include "kernels/cuda/primitives/rounding.h"
 
 namespace kvasir::cuda {
 
@@ -219,9 +220,8 @@ class PlaneScoreWarp {
       queries[i] = query(sequence, i);
       peak = fmaxf(peak, fmaxf(fabsf(queries[i].x), fabsf(queries[i].y)));
     }
-    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
-    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-    const float inverse = peak > 1e-30f ? 1.0f / peak : 0.0f;
+    peak = max_over_columns(peak);
+    const float inverse = inverse_peak(peak);
 #pragma unroll
     for (int i = 0; i < kLanePairs; ++i) {
       // Columns of tokens 8..15 are turned back by 8 positions.
@@ -269,8 +269,6 @@ class PlaneScoreWarp {
   static constexpr int kLanePairs = 2 * kBlocks;
   // Blocks whose sums a lane has at a time: codes are read again for each such unit.
   static constexpr int kUnit = kBlocks % 4 == 0 ? 4 : 2;
-  // Sums begin at what reads as 1.5 * 2^23 as a float, so that they need no conversion; they stay below 2^22.
-  static constexpr int kMagic = 0x4b400000;
   // Keys are this much smaller than the whole numbers, so that float16 holds them.
   static constexpr float kKeyScale = 1.0f / 64.0f;
 
@@ -293,18 +291,17 @@ class PlaneScoreWarp {
     return kPlaneBlockPairs * block + h / 2 * 4 + i * 2 + h % 2;
   }
 
-  // Of this lane's column: head g % 4. Where there is none it reads the first number there is and takes 0 for it, so
-  // that all loads of a query are on their way together.
+  // The query of this lane's column, head g % 4. Where there is none it reads the first number there is and takes 0 for
+  // it, so that all loads of a query are on their way together.
   __device__ __forceinline__ float2 query(int sequence, int i) const {
     const int head = row_block_ * 4 + g_ % 4, in_slice = pair_of(i / 2, h_, i % 2), pair = first_pair_ + in_slice;
     const bool exists = pair < params_.tables.head_dim / 2 && head < params_.group;
     const int64_t row =
         ((int64_t{sequence} * params_.tables.kv_heads + kv_head_) * params_.group + head) * params_.tables.head_dim;
-    float re[1], im[1];
-    load_numbers<1, 2>(params_.queries, params_.type, exists ? row + first_channel(params_, pair) : 0, re);
-    load_numbers<1, 2>(params_.queries, params_.type, exists ? row + second_channel(params_, pair) : 0, im);
+    const float re = load_unbranched(params_.queries, params_.type, exists ? row + first_channel(params_, pair) : 0);
+    const float im = load_unbranched(params_.queries, params_.type, exists ? row + second_channel(params_, pair) : 0);
     const float step = steps_[in_slice];
-    return {exists ? re[0] * step : 0.0f, exists ? im[0] * step : 0.0f};
+    return {exists ? re * step : 0.0f, exists ? im * step : 0.0f};
   }
 
   // The first shift after token `from` of the tile that begins in it, and the position that token 0 would then have;
@@ -377,23 +374,37 @@ class PlaneScoreWarp {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int(&s)[4] = sums[i];
-      keys[i] = TwoPairs::of(float2{from_magic(s[0]), from_magic(s[1])}, float2{from_magic(s[2]), from_magic(s[3])})
+      keys[i] = TwoPairs::of(float2{key_sum(s[0]), key_sum(s[1])}, float2{key_sum(s[2]), key_sum(s[3])})
                     .turned(turns)
                     .words();
     }
     return {keys[0].x, keys[1].x, keys[0].y, keys[1].y};
   }
 
-  __device__ __forceinline__ static float from_magic(int sum) {
-    return fmaf(__int_as_float(sum), kKeyScale, -12582912.0f * kKeyScale);
+  __device__ __forceinline__ static float key_sum(int sum) {
+    return fmaf(__int_as_float(sum), kKeyScale, -kRoundingBias * kKeyScale);
+  }
+
+  // Where the codes of two tokens stand in a word of PlaneCodes.
+  static constexpr int kFirstA = 0, kFirstB = 6, kSecondA = 16, kSecondB = 22;
+
+  // The row that the code at bit kBit names, in bytes: cut out and multiplied by one mask and one shift.
+  template <int kBit>
+  __device__ __forceinline__ static uint32_t row_offset(uint32_t codes) {
+    constexpr uint32_t kCode = 63u << kBit;
+    constexpr int kRowShift = 7;
+    static_assert(1 << kRowShift == kPlaneRowBytes);
+    return kBit < kRowShift ? (codes & kCode) << (kRowShift - kBit) : (codes & kCode) >> (kBit - kRowShift);
   }
 
   // Four planes, one of which this lane serves with its codes for tokens g and g + 8. The first ones begin the sums.
   template <bool kFirst>
   __device__ __forceinline__ void add_round(uint32_t codes, uint32_t table, int unit, int (&sums)[kUnit][2][4]) const {
-    const uint32_t addresses[4] = {table + ((codes & 63) << 7), table + ((codes & 63 << 16) >> 9),
-                                   table + ((codes & 63 << 6) << 1), table + ((codes & 63 << 22) >> 15)};
+    const uint32_t addresses[4] = {table + row_offset<kFirstA>(codes), table + row_offset<kSecondA>(codes),
+                                   table + row_offset<kFirstB>(codes), table + row_offset<kSecondB>(codes)};
     const int level = codes >> 12 & 7;
+    // Read as floats they need no conversion; they stay below 2^22.
+    constexpr int kBegin[4] = {kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits};
     uint4 rows[2][kUnit];  // one row's blocks are on their way while those of another are multiplied
     load_row(addresses[0], unit, rows[0]);
     uint32_t picks[2][2];  // B for rows of a and of b
@@ -408,7 +419,7 @@ class PlaneScoreWarp {
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
         if (kFirst && k < 2) {
-          mma_planes(sums[c][k], rows[k][c], picks[0], {kMagic, kMagic, kMagic, kMagic});
+          mma_planes(sums[c][k], rows[k][c], picks[0], kBegin);
         } else {
           mma_planes(sums[c][k % 2], rows[k % 2][c], picks[k / 2], sums[c][k % 2]);
         }

@@ -14,7 +14,7 @@
 // for three to nine of their stages, because their first stages have large entries; tables of uniform random numbers of
 // equal size need none.
 //
-// A slice is as tables.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
+// A slice is as table_layout.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
 //   double  turns[64], float step[64], float magnitude, as everywhere
 //   uint8_t stage[32], level[32]     of each plane
@@ -24,10 +24,12 @@
 // tokens read block c ^ 1 where even ones read block c: eight lanes, of two tokens and four planes, meet in no bank.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cuda/commvq/tables.h"
+#include "kernels/cuda/commvq/table_layout.h"
 #include "kernels/cuda/layout/fragments.h"
 
 namespace kvasir::cuda {
@@ -62,7 +64,7 @@ constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
 // How a model's tables are cut into planes.
 class PlanePlan {
  public:
-  // Of one stage: its level, or kHighLevel and then 0 where it has two.
+  // A stage's only plane, or one of its two, which are of level kHighLevel and then 0.
   struct Plane {
     int stage, level;
     bool two;  // whether this is one of two
@@ -87,7 +89,7 @@ class PlanePlan {
   double loss_, worst_loss_;
 };
 
-// The two functions of tables.h, for KeyPrecision::kFast.
+// What plan_key_tables and pack_key_tables do for KeyPrecision::kFast.
 cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, KeyTableLayout* layout);
 void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
                        double magnitude, uint8_t* bytes);

@@ -36,10 +36,12 @@ class RowPart {
     if (warp_ < kRowWarps) {
       const int tile = span(sequence_.sinks, sequence_.sink_token, warp_);
       span(sequence_.window, sequence_.window_token, tile);
-      leave(states + warp_ * 4 * (d_ + 2));
+      leave(states + warp_ * row_state_floats(d_));
     }
     __syncthreads();
-    merge(states, out);
+    for (int i = threadIdx.x; i < row_state_floats(d_); i += blockDim.x) {
+      out[i] = merged_element(states, row_state_floats(d_), kRowWarps, d_, i);
+    }
   }
 
   static constexpr int kRowWarps = 8;
@@ -92,8 +94,7 @@ class RowPart {
     for (int h = 0; h < 4; ++h) {
       float next = highest_[h];
       for (int t = begin; t < end; ++t) next = fmaxf(next, scores_[t * 4 + h]);
-      const float keep = exp2_approx(highest_[h] - next);
-      highest_[h] = next;
+      const float keep = move_reference(highest_[h], next);
       sum_[h] *= keep;
 #pragma unroll
       for (int k = 0; k < kMaxDim / 32; ++k) output_[h][k] *= keep;
@@ -102,7 +103,7 @@ class RowPart {
       float weights[4];
 #pragma unroll
       for (int h = 0; h < 4; ++h) {
-        weights[h] = exp2_approx(scores_[t * 4 + h] - highest_[h]);
+        weights[h] = weight_of(scores_[t * 4 + h], highest_[h]);
         sum_[h] += weights[h];
       }
 #pragma unroll
@@ -132,21 +133,6 @@ class RowPart {
     }
   }
 
-  // states: those of all warps.
-  __device__ void merge(const float* states, float* out) const {
-    const int head_floats = d_ + 2;
-    for (int i = threadIdx.x; i < 4 * head_floats; i += blockDim.x) {
-      const int h = i / head_floats, c = i % head_floats;
-      float highest = kLowest, total = 0.0f;
-      for (int w = 0; w < kRowWarps; ++w) highest = fmaxf(highest, states[(w * 4 + h) * head_floats + d_]);
-      for (int w = 0; w < kRowWarps; ++w) {
-        const float* state = states + (w * 4 + h) * head_floats;
-        total = fmaf(state[c], exp2_approx(state[d_] - highest), total);
-      }
-      out[i] = c == d_ ? highest : total;
-    }
-  }
-
   __device__ __forceinline__ static float half_at(const uint8_t* at) {
     return halves_to_floats(*reinterpret_cast<const uint16_t*>(at)).x;
   }
@@ -156,7 +142,7 @@ class RowPart {
   const int kv_head_, first_head_, d_, lane_, warp_;
   float* const queries_;  // [4][kMaxDim], pair by pair, scaled
   float* const scores_;   // [16][4], of this warp
-  float highest_[4] = {kLowest, kLowest, kLowest, kLowest};
+  float highest_[4] = {kHidden, kHidden, kHidden, kHidden};
   float sum_[4] = {};
   float output_[4][kMaxDim / 32] = {};
 };

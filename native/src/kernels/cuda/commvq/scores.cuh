@@ -215,9 +215,8 @@ class ScoreWarp {
       const float2 q = query(i);
       peak = fmaxf(peak, fmaxf(fabsf(q.x), fabsf(q.y)));
     }
-    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
-    peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-    inverse_ = peak > 1e-30f ? 1.0f / peak : 0.0f;
+    peak = max_over_columns(peak);
+    inverse_ = inverse_peak(peak);
     const float scale = peak * params_.scale * (1.0f / kKeyScale);
     // Those of the two heads whose scores this lane will hold: columns 2k and 2k + 1.
     scale_[0] = __shfl_sync(0xffffffffu, scale, lane_ % 4 * 8);

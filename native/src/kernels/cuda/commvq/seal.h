@@ -18,7 +18,7 @@
 #include <cstdint>
 
 #include "codecs/commvq/model.h"
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/layout/staging.h"
 
 namespace kvasir::cuda {
 

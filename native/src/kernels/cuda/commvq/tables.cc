@@ -5,7 +5,6 @@
 #include <cstring>
 #include <vector>
 
-#include "base/half.h"
 #include "kernels/cuda/commvq/params.h"
 #include "kernels/cuda/commvq/planes.h"
 #include "kernels/cuda/primitives/shared_memory.h"
@@ -59,12 +58,6 @@ class PairColumn {
 };
 
 }  // namespace
-
-float key_entry(const commvq::KeyModel& model, int kv_head, int stage, int entry, int channel) {
-  const uint16_t* table = model.chunk_tables(kv_head, channel / commvq::kChunk);
-  return half_to_float(
-      table[(static_cast<size_t>(stage) * model.entries + entry) * commvq::kChunk + channel % commvq::kChunk]);
-}
 
 cudaError_t plan_key_tables(const commvq::KeyModel& model, KeyPrecision precision, KeyTableLayout* layout) {
   int most_shared = 0;

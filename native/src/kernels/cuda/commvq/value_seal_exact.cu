@@ -2,7 +2,8 @@
 // (CMakeLists.txt): the arithmetic is the host's, operation by operation.
 #include "base/half.h"
 #include "kernels/cuda/commvq/value_parts.h"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/commvq/value_table.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/pages_at_once.h"
 #include "kernels/cuda/primitives/in_order_product.cuh"
 #include "kernels/cuda/rows/staged_tokens.cuh"

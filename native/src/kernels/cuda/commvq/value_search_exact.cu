@@ -19,6 +19,31 @@ constexpr int kThreads = 256;
 constexpr int kWarpTokens = kTokens / (kThreads / 32);
 constexpr int kFour = 4;
 
+// A panel's own part of the gram, 0 where there are no more bits.
+__device__ __forceinline__ void load_corner(const ValueSearch& search, int first, int count,
+                                            float (&corner)[kPanel][kPanel]) {
+  const int codes = search.page.codes;
+  for (int i = threadIdx.x; i < kPanel * kPanel; i += kThreads) {
+    const int bit = i / kPanel, n = i % kPanel;
+    const bool there = bit < count && n < count;
+    corner[bit][n] = there ? __ldg(search.gram + static_cast<int64_t>(first + bit) * codes + first + n) : 0.0f;
+  }
+}
+
+// Decides the bits of a panel for the tokens of a warp, one after the other: a lane has each bit's slope and limit.
+__device__ __forceinline__ void decide_panel(const float (&corner)[kPanel][kPanel], int count, float limit,
+                                             float (&slope)[kWarpTokens], uint32_t (&bits)[kWarpTokens], int lane) {
+  for (int bit = 0; bit < count; ++bit) {
+    const float step = corner[bit][lane];
+#pragma unroll
+    for (int i = 0; i < kWarpTokens; ++i) {
+      if (!__shfl_sync(0xffffffffu, -slope[i] > limit, bit)) continue;
+      slope[i] += step;
+      bits[i] |= 1u << bit;
+    }
+  }
+}
+
 // Whether bit n is set depends on those before it. A panel of bits is decided by its own corner of the gram, a lane for
 // each bit; then all slopes take the panel's rows at once, which is a product of 0s and 1s with the gram.
 //
@@ -57,11 +82,7 @@ __global__ void __launch_bounds__(kThreads, 2) decide(ValueSearch search, ValueS
 
   for (int first = 0; first < codes; first += kPanel) {
     const int count = min(kPanel, codes - first);
-    for (int i = threadIdx.x; i < kPanel * kPanel; i += kThreads) {
-      const int bit = i / kPanel, n = i % kPanel;
-      const bool there = bit < count && n < count;
-      corner[bit][n] = there ? __ldg(search.gram + static_cast<int64_t>(first + bit) * codes + first + n) : 0.0f;
-    }
+    load_corner(search, first, count, corner);
     __syncthreads();
 
     float slope[kWarpTokens];
@@ -69,15 +90,7 @@ __global__ void __launch_bounds__(kThreads, 2) decide(ValueSearch search, ValueS
 #pragma unroll
     for (int i = 0; i < kWarpTokens; ++i) slope[i] = next[warp * kWarpTokens + i][lane];
     const float limit = lane < count ? __ldg(search.thresholds + first + lane) * corner[lane][lane] : 0.0f;
-    for (int bit = 0; bit < count; ++bit) {
-      const float step = corner[bit][lane];
-#pragma unroll
-      for (int i = 0; i < kWarpTokens; ++i) {
-        if (!__shfl_sync(0xffffffffu, -slope[i] > limit, bit)) continue;
-        slope[i] += step;
-        bits[i] |= 1u << bit;
-      }
-    }
+    decide_panel(corner, count, limit, slope, bits, lane);
 #pragma unroll
     for (int i = 0; i < kWarpTokens; ++i) {
       const int token = warp * kWarpTokens + i;
@@ -181,7 +194,7 @@ class Descent {
 
  private:
   __device__ __forceinline__ float4 slopes_at(int n) const { return *reinterpret_cast<const float4*>(slopes_ + n); }
-  // Of the error, by flipping bit n, n + 1, n + 2 or n + 3.
+  // What flipping bit n, n + 1, n + 2 or n + 3 adds to the error.
   __device__ __forceinline__ float4 changes(int n, const float4& slope) const {
     const float4 sign = *reinterpret_cast<const float4*>(signs_ + n);
     const float4 own = __ldg(reinterpret_cast<const float4*>(search_.diagonal() + n));

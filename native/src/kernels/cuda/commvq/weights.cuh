@@ -17,9 +17,8 @@
 
 namespace kvasir::cuda {
 
-// Of a page of 128 tokens and a block of 32 query heads.
-constexpr int kPageSteps = kPageTokens / 32;
-constexpr int kHeadTiles = kBlockHeads / 8;
+constexpr int kPageSteps = kPageTokens / 32;                    // of 32 tokens
+constexpr int kHeadTiles = kBlockHeads / 8;                     // of 8 query heads
 constexpr int kSteps = kPageSteps * kHeadTiles / kWeightWarps;  // that a warp makes the weights of
 static_assert(kSteps == 2, "two warps share a tile of heads");
 
@@ -57,7 +56,7 @@ struct PageWeights {
 // tile keep its level.
 class StepWeights {
  public:
-  // Of the warps that make weights: this one's number.
+  // warp: this one's number among those that make weights.
   __device__ StepWeights(int warp, int lane)
       : pair_(warp / kHeadTiles), head_tile_(warp % kHeadTiles), g_(lane / 4), k_(lane % 4), lane_(lane) {}
 
@@ -95,11 +94,8 @@ class StepWeights {
   }
 
   __device__ __forceinline__ float level() const { return level_; }
-  // Of the weights of this warp's steps, relative to 2^level. The same in the lanes of a head.
-  __device__ __forceinline__ float sum() const {
-    const float two = sum_ + __shfl_xor_sync(0xffffffffu, sum_, 1);
-    return two + __shfl_xor_sync(0xffffffffu, two, 2);
-  }
+  // The sum of the weights of this warp's steps, relative to 2^level. The same in the lanes of a head.
+  __device__ __forceinline__ float sum() const { return sum_over_columns(sum_); }
 
  private:
   static constexpr float kLeastGain = 5.9604645e-8f;  // the smallest float16 that is not 0
@@ -109,7 +105,7 @@ class StepWeights {
 
   // Scores and gains, and the level that they would like to have.
   __device__ __forceinline__ void load(const PageScores& input, bool sliced, int hidden) {
-    float highest = kLowest;
+    float highest = kHidden;
     __half2 most = __float2half2_rn(kLeastGain);
 #pragma unroll
     for (int j = 0; j < kSteps; ++j) {
@@ -121,7 +117,7 @@ class StepWeights {
         reinterpret_cast<float4*>(scores_[j])[i] = reinterpret_cast<const float4*>(scores)[i];
         reinterpret_cast<uint4*>(words)[i] = reinterpret_cast<const uint4*>(gains)[i];
       }
-      // Of each word the half that is this lane's: gains of two tokens.
+      // This lane's half of each word: gains of two tokens.
       const uint32_t halves = k_ < 2 ? 0x5410 : 0x7632;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -135,24 +131,19 @@ class StepWeights {
       if (hidden > 0) {
         const int first = tile(j) * kTileSize + k_ / 2;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) scores_[j][i] = first + 2 * i < hidden ? kLowest : scores_[j][i];
+        for (int i = 0; i < 8; ++i) scores_[j][i] = first + 2 * i < hidden ? kHidden : scores_[j][i];
       }
 #pragma unroll
       for (int i = 0; i < 8; ++i) highest = fmaxf(highest, scores_[j][i]);
     }
-    float gain = fmaxf(__low2float(most), __high2float(most));
-    for (int mask = 1; mask < 4; mask *= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, mask));
-      gain = fmaxf(gain, __shfl_xor_sync(0xffffffffu, gain, mask));
-    }
-    wanted_ = highest + __log2f(gain);
+    const float gain = fmaxf(__low2float(most), __high2float(most));
+    wanted_ = max_over_columns(highest) + __log2f(max_over_columns(gain));
   }
 
   // Returns what sums so far are multiplied by.
   __device__ __forceinline__ float raise_level(float wanted) {
     if (wanted <= level_ + kSlack) return 1.0f;
-    const float keep = exp2_approx(level_ - wanted);
-    level_ = wanted;
+    const float keep = move_reference(level_, wanted);
     sum_ *= keep;
     return keep;
   }
@@ -174,8 +165,8 @@ class StepWeights {
   alignas(16) float scores_[kSteps][8];
   uint32_t gains_[kSteps][4];
   float rest_[kSteps][8] = {};  // of scores: what further slices add
-  float wanted_ = kLowest;
-  float level_ = kLowest;
+  float wanted_ = kHidden;
+  float level_ = kHidden;
   float sum_ = 0.0f;
 };
 

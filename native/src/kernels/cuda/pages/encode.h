@@ -8,12 +8,11 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/layout/side_format.h"
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/layout/staging.h"
 
 namespace kvasir::cuda {
-
-constexpr int kPagesPerLaunch = 256;
 
 struct EncodeRequest {
   RowShape shape;

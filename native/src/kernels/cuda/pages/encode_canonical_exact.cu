@@ -2,9 +2,9 @@
 // parameters of one group, then one 32-bit lane of a plane at a time.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/canonical_pack.cuh"
 #include "kernels/cuda/pages/encode_parts.h"
-#include "kernels/cuda/pages/page_list.cuh"
 
 namespace kvasir::cuda {
 namespace {

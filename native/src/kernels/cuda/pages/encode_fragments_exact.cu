@@ -5,9 +5,9 @@
 // neighbouring x at one y that stands in one 32-bit word of a group.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/encode_parts.h"
 #include "kernels/cuda/pages/fragment_pack.cuh"
-#include "kernels/cuda/pages/page_list.cuh"
 #include "kernels/cuda/primitives/mma.cuh"
 
 namespace kvasir::cuda {

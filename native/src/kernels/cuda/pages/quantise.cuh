@@ -1,6 +1,6 @@
 // Codes of elements, exactly as codecs/uniform/formula.h and codecs/progressive/formula.h give them, in fewer steps.
 //
-// Rounding is done by adding 1.5 * 2^23: the nearest integer, ties to even, then stands in the low bits of the sum.
+// Rounding is done by adding kRoundingBias: the nearest integer then stands in the low bits of the sum.
 // What includes this must be compiled without contraction of a * b + c (CMakeLists.txt sees to it).
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "codecs/progressive/formula.h"
 #include "codecs/uniform/formula.h"
 #include "kernels/cuda/layout/fragments.h"
+#include "kernels/cuda/primitives/rounding.h"
 
 #ifdef __CUDACC__
 #define KVASIR_OUT_OF_LINE __noinline__
@@ -18,9 +19,6 @@
 #endif
 
 namespace kvasir::cuda {
-
-constexpr float kToInteger = 12582912.0f;                // 1.5 * 2^23: for magnitudes below 2^22
-constexpr double kToIntegerDouble = 6755399441055744.0;  // 1.5 * 2^52: below 2^51
 
 // What the elements of a group are quantised by.
 struct Quantiser {
@@ -44,7 +42,7 @@ KVASIR_HOST_DEVICE static inline double inverse16_of(float range) {
 // No element needs to be cut off at `levels`: x - lo is at most range, and the roundings that follow add less than
 // levels * 2^-22 to levels, which then rounds to levels.
 KVASIR_HOST_DEVICE static inline uint32_t uniform_code(float x, float lo, float inverse) {
-  return float_bits((x - lo) * inverse + kToInteger);
+  return float_bits((x - lo) * inverse + kRoundingBias);
 }
 
 // Where the quotient is so near to a half that its rounding must be decided exactly.
@@ -58,8 +56,8 @@ template <int kBits>
 KVASIR_HOST_DEVICE static inline uint32_t progressive_code(float x, float lo, float inverse, const float* range) {
   constexpr float kSure = 0.5f - ((1 << kBits) - 1) * (1.0f / (1 << 22));
   const float quotient = (x - lo) * inverse;
-  const float sum = quotient + kToInteger;
-  const float rest = quotient - (sum - kToInteger);
+  const float sum = quotient + kRoundingBias;
+  const float rest = quotient - (sum - kRoundingBias);
   if (fabsf(rest) > kSure) return decided_code(x, lo, *range, kBits);
   return float_bits(sum);
 }
@@ -68,8 +66,8 @@ KVASIR_HOST_DEVICE static inline uint32_t progressive_code(float x, float lo, fl
 KVASIR_HOST_DEVICE static inline uint32_t progressive_code16(float x, float lo, double inverse, const float* range) {
   constexpr double kSure = 0.5 - 1.0 / (1 << 30);
   const double quotient = (static_cast<double>(x) - static_cast<double>(lo)) * inverse;
-  const double sum = quotient + kToIntegerDouble;
-  const double rest = quotient - (sum - kToIntegerDouble);
+  const double sum = quotient + kRoundingBiasDouble;
+  const double rest = quotient - (sum - kRoundingBiasDouble);
   if (fabs(rest) > kSure) return decided_code(x, lo, *range, 16);
   uint64_t bits;
   memcpy(&bits, &sum, sizeof bits);

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout/side_format.h"
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/layout/staging.h"
 
 namespace kvasir::cuda {
 

@@ -95,7 +95,7 @@ struct Problem {
   __device__ const uint16_t* point(int64_t i) const {
     return rows + (params.tokens == params.points ? i : i * params.tokens / params.points) * D;
   }
-  // Of the sample: anywhere in the i-th of equal stretches.
+  // Point i of the sample: anywhere in the i-th of equal stretches.
   __device__ const uint16_t* sampled(int i) const {
     if (params.sample == params.points) return point(i);
     const double place = (i + random_number(params.seed, i)) * params.points / params.sample;

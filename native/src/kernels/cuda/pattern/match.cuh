@@ -116,6 +116,48 @@ __device__ __forceinline__ float labelled_element(const TableView& view, bool ke
                                    : table_element<D>(view.vectors, keys, vector, channel);
 }
 
+// Distances of a thread's rows to its vectors of those that are in shared memory.
+template <class Distance, int D, int kEach>
+__device__ __forceinline__ void compare(const MatchTile<D>& tile, int first_row, int column,
+                                        Distance (&distances)[kMatchRows][kEach]) {
+  constexpr int kStride = MatchTile<D>::kStride;
+#pragma unroll 2
+  for (int c = 0; c < D; c += 4) {
+    float4 x[kMatchRows], m[kEach];
+#pragma unroll
+    for (int r = 0; r < kMatchRows; ++r) {
+      x[r] = *reinterpret_cast<const float4*>(tile.rows + (first_row + 32 * r) * kStride + c);
+    }
+#pragma unroll
+    for (int v = 0; v < kEach; ++v) {
+      m[v] = *reinterpret_cast<const float4*>(tile.vectors + (column + kMatchColumns * v) * kStride + c);
+    }
+#pragma unroll
+    for (int r = 0; r < kMatchRows; ++r) {
+#pragma unroll
+      for (int v = 0; v < kEach; ++v) {
+        distances[r][v].add(__fsub_rn(x[r].x, m[v].x));
+        distances[r][v].add(__fsub_rn(x[r].y, m[v].y));
+        distances[r][v].add(__fsub_rn(x[r].z, m[v].z));
+        distances[r][v].add(__fsub_rn(x[r].w, m[v].w));
+      }
+    }
+  }
+}
+
+// The nearest of what the threads that share a row have found, the first of equals.
+__device__ __forceinline__ void join_columns(float& best, int& label) {
+#pragma unroll
+  for (int mask = 1; mask < kMatchColumns; mask *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, best, mask);
+    const int its = __shfl_xor_sync(0xffffffffu, label, mask);
+    if (other < best || (other == best && its < label)) {
+      best = other;
+      label = its;
+    }
+  }
+}
+
 // Sets tile.label and tile.distance of each row: the nearest vector's, the first of equals; and tile.raw. All threads;
 // begins and ends with a barrier.
 template <class Distance, int D>
@@ -153,28 +195,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
     load_vectors(view, keys, base, tile);
     __syncthreads();
     Distance distances[kMatchRows][kEach];
-#pragma unroll 2
-    for (int c = 0; c < D; c += 4) {
-      float4 x[kMatchRows], m[kEach];
-#pragma unroll
-      for (int r = 0; r < kMatchRows; ++r) {
-        x[r] = *reinterpret_cast<const float4*>(tile.rows + (first_row + 32 * r) * kStride + c);
-      }
-#pragma unroll
-      for (int v = 0; v < kEach; ++v) {
-        m[v] = *reinterpret_cast<const float4*>(tile.vectors + (column + kMatchColumns * v) * kStride + c);
-      }
-#pragma unroll
-      for (int r = 0; r < kMatchRows; ++r) {
-#pragma unroll
-        for (int v = 0; v < kEach; ++v) {
-          distances[r][v].add(__fsub_rn(x[r].x, m[v].x));
-          distances[r][v].add(__fsub_rn(x[r].y, m[v].y));
-          distances[r][v].add(__fsub_rn(x[r].z, m[v].z));
-          distances[r][v].add(__fsub_rn(x[r].w, m[v].w));
-        }
-      }
-    }
+    compare(tile, first_row, column, distances);
 #pragma unroll
     for (int v = 0; v < kEach; ++v) {
       const int candidate = view.label_of(base + column + kMatchColumns * v);
@@ -191,15 +212,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
   }
 #pragma unroll
   for (int r = 0; r < kMatchRows; ++r) {
-#pragma unroll
-    for (int mask = 1; mask < kMatchColumns; mask *= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best[r], mask);
-      const int its = __shfl_xor_sync(0xffffffffu, label[r], mask);
-      if (other < best[r] || (other == best[r] && its < label[r])) {
-        best[r] = other;
-        label[r] = its;
-      }
-    }
+    join_columns(best[r], label[r]);
     if (column == 0) {
       tile.distance[first_row + 32 * r] = best[r];
       tile.label[first_row + 32 * r] = label[r];

@@ -11,8 +11,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/layout/labels.h"
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/layout/staging.h"
 
 namespace kvasir::cuda {
 

@@ -2,7 +2,7 @@
 // (match.cuh), residuals in their place, parameters, then codes in the order of layout/fragments.h.
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/pattern/match.cuh"
 #include "kernels/cuda/pattern/seal.h"

@@ -1,5 +1,5 @@
 // out[m][n] = sum over k of left[m][k] * right[n][k], the terms added one by one from k = 0 on and never fused with
-// their products: what commvq::multiply makes, bit for bit. For files that are compiled without contraction.
+// their products: what a plain loop on the host makes, bit for bit. For files that are compiled without contraction.
 //
 // Tensor cores and fused additions round otherwise, so this runs at half of the rate of float32. A block makes 64 by 64
 // sums, a thread 8 by 4 of them; both matrices pass through shared memory 16 terms at a time.
@@ -8,8 +8,6 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-
-#include "kernels/cuda/primitives/mma.cuh"
 
 namespace kvasir::cuda {
 
@@ -36,44 +34,6 @@ struct BitMatrix {
     const uint32_t bits = words[row * stride + k / 32] >> k % 32;
     const auto term = [&](int i) { return (bits >> i & 1) != 0 ? 1.0f : 0.0f; };
     return make_float4(term(0), term(1), term(2), term(3));
-  }
-};
-
-// A value codebook as commvq::ValueModel has it: [kv_heads][codes][head_dim].
-struct ValueTable {
-  const uint16_t* elements;
-  int codes, head_dim;
-  uint32_t per_head;  // 2^32 / head_dim, rounded up: quotients of numbers below 2^16 are exact
-
-  ValueTable(const uint16_t* elements, int codes, int head_dim)
-      : elements(elements), codes(codes), head_dim(head_dim), per_head(0xffffffffu / head_dim + 1) {}
-
-  __device__ __forceinline__ float4 four(int code, int channel) const {
-    const int head = static_cast<int>(__umulhi(static_cast<uint32_t>(channel), per_head));
-    const int64_t row = static_cast<int64_t>(head) * codes + code;
-    const uint2 words = __ldg(reinterpret_cast<const uint2*>(elements + row * head_dim + (channel - head * head_dim)));
-    const float2 low = halves_to_floats(words.x), high = halves_to_floats(words.y);
-    return make_float4(low.x, low.y, high.x, high.y);
-  }
-};
-
-// Its rows,
-struct TableRows {
-  static constexpr bool kAcross = false, kBits = false;
-  ValueTable table;
-
-  __device__ __forceinline__ float4 at(int64_t code, int channel) const {
-    return table.four(static_cast<int>(code), channel);
-  }
-};
-
-// and its columns.
-struct TableColumns {
-  static constexpr bool kAcross = true, kBits = false;
-  ValueTable table;
-
-  __device__ __forceinline__ float4 at(int64_t channel, int code) const {
-    return table.four(code, static_cast<int>(channel));
   }
 };
 

@@ -44,6 +44,17 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// Over the four lanes that share lane / 4.
+__device__ __forceinline__ float max_over_columns(float x) {
+  for (int mask = 1; mask < 4; mask *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));
+  return x;
+}
+
+__device__ __forceinline__ float sum_over_columns(float x) {
+  for (int mask = 1; mask < 4; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
+  return x;
+}
+
 // Over the eight lanes that share lane % 4.
 __device__ __forceinline__ float max_over_rows(float x) {
   for (int mask = 4; mask < 32; mask *= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, mask));

@@ -1,10 +1,8 @@
 // Queries and outputs in the caller's number type.
-//
-// Written for few instructions: a switch of types around each of sixteen unrolled loads is a kilobyte of code.
 #pragma once
 
-#include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/primitives/mma.cuh"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
 
@@ -19,8 +17,30 @@ __device__ __forceinline__ void store_number(void* numbers, ElementType type, in
   static_cast<uint16_t*>(numbers)[index] = type == ElementType::kFloat16 ? half : bfloat;
 }
 
+__device__ __forceinline__ float load_number(const void* numbers, ElementType type, int64_t index) {
+  if (type == ElementType::kFloat32) return static_cast<const float*>(numbers)[index];
+  const uint32_t half = static_cast<const uint16_t*>(numbers)[index];
+  return type == ElementType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
+}
+
+// The two 16-bit numbers of a word.
+__device__ __forceinline__ float2 numbers_of(uint32_t word, ElementType type) {
+  if (type == ElementType::kFloat16) return halves_to_floats(word);
+  return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u));
+}
+
+// Numbers `index`, which is even, and the next.
+__device__ __forceinline__ float2 load_pair(const void* numbers, ElementType type, int64_t index) {
+  if (type == ElementType::kFloat32) {
+    const float* pair = static_cast<const float*>(numbers) + index;
+    return make_float2(pair[0], pair[1]);
+  }
+  return numbers_of(static_cast<const uint32_t*>(numbers)[index / 2], type);
+}
+
 // Numbers index, index + kStep, ... (kStep even), `kCount` of them. 16-bit numbers are read as the words that hold
-// them.
+// them. Without branches, so that all loads are on their way together, and in few instructions: a switch of types
+// around each of sixteen unrolled loads is a kilobyte of code.
 template <int kCount, int kStep>
 __device__ __forceinline__ void load_numbers(const void* numbers, ElementType type, int64_t index,
                                              float (&values)[kCount]) {
@@ -35,5 +55,17 @@ __device__ __forceinline__ void load_numbers(const void* numbers, ElementType ty
     values[i] = type == ElementType::kFloat16 ? halves_to_floats(word).x : __uint_as_float(bits);
   }
 }
+
+// load_number without branches.
+__device__ __forceinline__ float load_unbranched(const void* numbers, ElementType type, int64_t index) {
+  float one[1];
+  load_numbers<1, 2>(numbers, type, index, one);
+  return one[0];
+}
+
+// Rows are scaled to 1 at most before they are quantised. Below the guard the reciprocal would overflow, and nothing is
+// lost by calling the row 0.
+constexpr float kLeastPeak = 1e-30f;
+__device__ __forceinline__ float inverse_peak(float peak) { return peak > kLeastPeak ? 1.0f / peak : 0.0f; }
 
 }  // namespace kvasir::cuda

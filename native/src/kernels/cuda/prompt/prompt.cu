@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/softmax.cuh"
 #include "kernels/cuda/prompt/instance.h"
 #include "kernels/cuda/prompt/prompt.h"
 
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   };
   float peak = -INFINITY, sum = 0.0f;
   for (int s = 0; s < splits; ++s) peak = fmaxf(peak, state_of(s)[0]);
-  const float reference = peak == -INFINITY ? 0.0f : peak;
+  const float reference = finite_reference(peak);
   for (int s = 0; s < splits; ++s) sum += state_of(s)[1] * exp2f(state_of(s)[0] - reference);
   const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
                        kv_head * request.group + row % request.group;

@@ -27,7 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/attend/types.h"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
 

@@ -1,6 +1,6 @@
 #include <cfloat>
 
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/rows/query_sums.h"
 
@@ -11,14 +11,7 @@ constexpr int kThreads = 128;
 constexpr int kTokensAtOnce = 8;  // whose loads are under way together
 
 __device__ __forceinline__ float finite_magnitude(const void* queries, ElementType type, int64_t index) {
-  float x;
-  if (type == ElementType::kFloat32) {
-    x = static_cast<const float*>(queries)[index];
-  } else {
-    const uint32_t half = static_cast<const uint16_t*>(queries)[index];
-    x = type == ElementType::kFloat16 ? halves_to_floats(half).x : __uint_as_float(half << 16);
-  }
-  const uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+  const uint32_t bits = __float_as_uint(load_number(queries, type, index)) & 0x7fffffffu;
   return __uint_as_float(bits < 0x7f800000u ? bits : 0);
 }
 

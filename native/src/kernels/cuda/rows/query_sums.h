@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attend/types.h"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
 

@@ -2,9 +2,8 @@
 // staging, row tiles and float32; rows_exact.cu pairs a source with a target.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/layout/fragments.h"
+#include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/rows/rows.h"
 #include "kvasir/types.h"
 
@@ -24,13 +23,6 @@ struct RowPlace {
   int head;
   int channel;  // a multiple of 8
 };
-
-__device__ __forceinline__ uint32_t packed(float even, float odd) {
-  const __half2 pair = __floats2half2_rn(even, odd);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-__device__ __forceinline__ float2 unpacked(uint32_t word) { return __half22float2(*reinterpret_cast<__half2*>(&word)); }
 
 // NaN is not.
 __device__ __forceinline__ bool acceptable(float x) { return fabsf(x) <= kMaxMagnitude; }
@@ -64,7 +56,8 @@ struct InputSource {
     }
     // All that store here store the same.
     if (!fine) *static_cast<volatile uint32_t*>(rows.refused + at.side) = 1;
-    return {{packed(x[0], x[1]), packed(x[2], x[3]), packed(x[4], x[5]), packed(x[6], x[7])}};
+    return {{floats_to_halves(x[0], x[1]), floats_to_halves(x[2], x[3]), floats_to_halves(x[4], x[5]),
+             floats_to_halves(x[6], x[7])}};
   }
 
  private:
@@ -80,10 +73,9 @@ struct InputSource {
     const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 halves = unpacked(words[i]);
-      const bool half = type == ElementType::kFloat16;
-      x[2 * i] = half ? halves.x : __uint_as_float(words[i] << 16);
-      x[2 * i + 1] = half ? halves.y : __uint_as_float(words[i] & 0xffff0000u);
+      const float2 pair = numbers_of(words[i], type);
+      x[2 * i] = pair.x;
+      x[2 * i + 1] = pair.y;
     }
   }
 };
@@ -166,14 +158,14 @@ struct FloatOctets {
     const float* x = element(at);
     Octet octet;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) octet.words[i] = packed(clamped(x[2 * i]), clamped(x[2 * i + 1]));
+    for (int i = 0; i < 4; ++i) octet.words[i] = floats_to_halves(clamped(x[2 * i]), clamped(x[2 * i + 1]));
     return octet;
   }
   __device__ void store(const RowPlace& at, const Octet& octet) const {
     float* x = element(at);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float2 pair = unpacked(octet.words[i]);
+      const float2 pair = halves_to_floats(octet.words[i]);
       x[2 * i] = pair.x;
       x[2 * i + 1] = pair.y;
     }

@@ -2,9 +2,8 @@
 //
 //   append     append_rows                       one small launch: the common case, a token that seals no page
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
-//              pages/encode.h, then fill_rows          pages from the staging's front; what remains goes back to the
-//              window
-//   truncate   unpack.h, restore_rows       the rows of a cut page return to the window
+//              pages/encode.h, then fill_rows    pages from the staging's front; what remains returns to the window
+//   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
 //   inspect    read_rows                         window rows as float32
 //
 // All pointers are to device memory, or to mapped host memory. Nothing is allocated or waited for; sizes of 0 do
@@ -15,14 +14,10 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/layout/staging.h"
+#include "kvasir/config.h"
 
 namespace kvasir::cuda {
-
-struct RowShape {
-  int kv_heads;
-  int head_dim;
-};
 
 // Rows that a caller appends, both sides: [tokens][kv_heads][head_dim].
 //
@@ -33,15 +28,9 @@ struct InputRows {
   const void* sides[2];  // keys, values; 16-byte aligned
   ElementType types[2];  // of each side
   int64_t tokens;        // rows of each side
-  const float*
-      key_scaling;  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null
+  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null.
+  const float* key_scaling;
   uint32_t* refused;  // [2]
-};
-
-// Float16 rows of the tokens that are about to be sealed: each side [kv_heads][rows][head_dim], 16-byte aligned.
-struct Staging {
-  uint16_t* sides[2];
-  int64_t rows;  // of one head
 };
 
 // Storage of sinks and window: row tiles of layout/fragments.h. Row r is row r % 16 of tile r / 16, for sinks and

@@ -10,9 +10,8 @@ __global__ void scale_queries(const void* from, void* to, ElementType type, int6
   if (i >= count) return;
   const int within = static_cast<int>(i % row);
   const int kv_head = within / head_dim / group;
-  float number[1];
-  load_numbers<1, 1>(from, type, i, number);
-  store_number(to, type, i, number[0] * scaling[kv_head * head_dim + within % head_dim]);
+  const float number = load_unbranched(from, type, i);
+  store_number(to, type, i, number * scaling[kv_head * head_dim + within % head_dim]);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // of channels leave together. Neighbouring threads take neighbouring channels, so that rows leave in whole sectors;
 // codes come from the first cache, where neighbours find them too.
 #include "kernels/cuda/layout/page_elements.cuh"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/rows/half_rows.cuh"
 #include "kernels/cuda/rows/unpack.h"
 

@@ -110,6 +110,19 @@ __device__ __forceinline__ Cut cut_by_thresholds(float saliency, int d, const Pa
   return {n16, __syncthreads_count(is4), -1};
 }
 
+struct Extremes {
+  float low, high;
+};
+// A channel's extremes over `count` times 32 tokens.
+__device__ __forceinline__ Extremes extremes_of(const Shared& shared, int channel, int first, int count) {
+  float low = float_of(shared.low[first][channel]), high = float_of(shared.high[first][channel]);
+  for (int g = first + 1; g < first + count; ++g) {
+    low = fminf(low, float_of(shared.low[g][channel]));
+    high = fmaxf(high, float_of(shared.high[g][channel]));
+  }
+  return {low, high};
+}
+
 __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Params params) {
   __shared__ Shared shared;
   const PageFormat& format = params.format;
@@ -122,12 +135,8 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   const bool present = thread < d;
   float saliency = -1.0f;
   if (present) {
-    float low = float_of(shared.low[0][thread]), high = float_of(shared.high[0][thread]);
-    for (int g = 1; g < kTokenSpans; ++g) {
-      low = fminf(low, float_of(shared.low[g][thread]));
-      high = fmaxf(high, float_of(shared.high[g][thread]));
-    }
-    const float step = (high - low) / 3.0f;
+    const Extremes all = extremes_of(shared, thread, 0, kTokenSpans);
+    const float step = (all.high - all.low) / 3.0f;
     saliency = params.importance == nullptr ? step : params.importance[head * d + thread] * step;
     shared.saliency[thread] = saliency;
   }
@@ -171,12 +180,8 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   const int slots = format.group / 32;  // of 32 tokens that share parameters
   uint32_t* const parameters = params.choices.parameters + part * kTokenSpans * d + thread;
   for (int first = 0; first < kTokenSpans; first += slots) {
-    float low = float_of(shared.low[first][thread]), high = float_of(shared.high[first][thread]);
-    for (int g = first + 1; g < first + slots; ++g) {
-      low = fminf(low, float_of(shared.low[g][thread]));
-      high = fmaxf(high, float_of(shared.high[g][thread]));
-    }
-    const uniform::Parameters stored = uniform::parameters_of(low, high);
+    const Extremes group = extremes_of(shared, thread, first, slots);
+    const uniform::Parameters stored = uniform::parameters_of(group.low, group.high);
     for (int g = first; g < first + slots; ++g) parameters[g * d] = stored.range | uint32_t{stored.lo} << 16;
   }
 }

@@ -14,75 +14,44 @@
 
 namespace kvasir::cuda {
 
-// Merges `count` states [4][D + 2] that lie `stride` floats apart: element i of the result, maxima and sums included.
+// A block's queries in shared memory.
 template <int D>
-__device__ __forceinline__ float merged(const float* states, int64_t stride, int count, int i) {
-  const int h = i / (D + 2);
-  float highest = kTieredHidden, total = 0.0f;
-#pragma unroll 8
-  for (int s = 0; s < count; ++s) highest = fmaxf(highest, states[s * stride + h * (D + 2) + D]);
-  if (i % (D + 2) == D) return highest;
-#pragma unroll 8
-  for (int s = 0; s < count; ++s) {
-    const float* const state = states + s * stride;
-    total = fmaf(state[i], exp2_approx(state[h * (D + 2) + D] - highest), total);
-  }
-  return total;
-}
+struct TieredQueries {
+  float* rows;         // [D][4]: of each head, scaled to 1 at most
+  __half* magnitudes;  // [D / 32][32][4]: for lane (g = lane / 4, h = lane % 4) head h, channels 4 g .. 4 g + 3 of 32
+  float* scales;       // [4]: what products with them are multiplied by to be scores
 
-template <int D, int kBits, int kKeyGroup>
-__global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
-  extern __shared__ __align__(128) uint8_t shared[];
-  let_next_grid_start();
-  wait_for_grids_before();  // nothing before this reads or writes global memory
-  constexpr int kWarpBytes = kTieredSlots * tiered_slot_bytes(D, kBits);
-  constexpr int kState = 4 * (D + 2);
-  static_assert(4 * kState <= kWarpBytes, "states take the place of chunks");
-  auto* const queries = reinterpret_cast<float*>(shared + kTieredWarps * kWarpBytes);  // [D][4]
-  // Float16 for each lane (g = lane / 4, h = lane % 4): those of head h and channels 4 g .. 4 g + 3 of each 32.
-  auto* const magnitudes = reinterpret_cast<__half*>(queries + 4 * D);  // [D / 32][32][4]
-  float* const scales = queries + 6 * D;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
-  const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
-  const int heads = min(4, params.group - first_head);
-  const int64_t first_row =
-      (static_cast<int64_t>(sequence_index) * params.kv_heads + kv_head) * params.group + first_head;
-  const DeviceSequence& sequence = params.sequences[sequence_index];
-  const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
-  const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
+  __device__ explicit TieredQueries(float* memory)
+      : rows(memory), magnitudes(reinterpret_cast<__half*>(memory + 4 * D)), scales(memory + 6 * D) {}
 
-  uint8_t* const slots = shared + warp * kWarpBytes;
-  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots);
-  if (warp < 4) {  // head `warp`, scaled to 1 at most
+  // A warp for each head. first_row: of the first head, of which there are `heads`.
+  __device__ __forceinline__ void load(const TieredParams& params, int64_t first_row, int heads, int head,
+                                       int lane) const {
     float values[D / 32], peak = 0.0f;
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
-      const int64_t index = (first_row + min(warp, heads - 1)) * D + lane + 32 * i;
-      float one[1];
-      load_numbers<1, 2>(params.queries, params.type, index, one);
-      values[i] = warp < heads ? one[0] : 0.0f;
+      const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
+      const float value = load_unbranched(params.queries, params.type, index);
+      values[i] = head < heads ? value : 0.0f;
       peak = fmaxf(peak, fabsf(values[i]));
     }
     peak = max_over_warp(peak);
-    const float inverse = peak > 1e-30f ? 1.0f / peak : 0.0f;
+    const float inverse = inverse_peak(peak);
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
       const float query = values[i] * inverse;
-      queries[4 * (lane + 32 * i) + warp] = query;
-      magnitudes[(32 * i + lane / 4 * 4 + warp) * 4 + lane % 4] = __float2half_ru(fabsf(query));
+      rows[4 * (lane + 32 * i) + head] = query;
+      magnitudes[(32 * i + lane / 4 * 4 + head) * 4 + lane % 4] = __float2half_ru(fabsf(query));
     }
-    if (lane == 0) scales[warp] = peak * params.scale;
+    if (lane == 0) scales[head] = peak * params.scale;
   }
-  __syncthreads();
+};
 
-  TieredWarp<D, kBits, kKeyGroup> state(params, queries, reinterpret_cast<const uint2*>(magnitudes), scales[lane % 4],
-                                        lane);
-#pragma unroll 1
-  for (int page = begin + warp; page < end; page += kTieredWarps) {
-    state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
-  }
-  int turn = split + params.splits * warp;  // of all row tiles, which take turns among parts, then warps
+// Row tiles of sinks and window, which take turns among the parts of a sequence, then among warps.
+template <int D, class Warp>
+__device__ __forceinline__ void take_rows(const TieredParams& params, const DeviceSequence& sequence, int kv_head,
+                                          int split, int warp, Warp& state) {
+  int turn = split + params.splits * warp;
 #pragma unroll 1
   for (int which = 0; which < 2; ++which) {
     const RowSpan span = which == 0 ? sequence.sinks : sequence.window;
@@ -97,6 +66,39 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
     }
     turn -= count;
   }
+}
+
+template <int D, int kBits, int kKeyGroup>
+__global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  let_next_grid_start();
+  wait_for_grids_before();  // nothing before this reads or writes global memory
+  constexpr int kWarpBytes = kTieredSlots * tiered_slot_bytes(D, kBits);
+  constexpr int kState = 4 * (D + 2);
+  static_assert(4 * kState <= kWarpBytes, "states take the place of chunks");
+  const TieredQueries<D> queries(reinterpret_cast<float*>(shared + kTieredWarps * kWarpBytes));
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
+  const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
+  const int heads = min(4, params.group - first_head);
+  const int64_t first_row =
+      (static_cast<int64_t>(sequence_index) * params.kv_heads + kv_head) * params.group + first_head;
+  const DeviceSequence& sequence = params.sequences[sequence_index];
+  const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
+  const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
+
+  uint8_t* const slots = shared + warp * kWarpBytes;
+  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots);
+  if (warp < 4) queries.load(params, first_row, heads, warp, lane);
+  __syncthreads();
+
+  TieredWarp<D, kBits, kKeyGroup> state(params, queries.rows, reinterpret_cast<const uint2*>(queries.magnitudes),
+                                        queries.scales[lane % 4], lane);
+#pragma unroll 1
+  for (int page = begin + warp; page < end; page += kTieredWarps) {
+    state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
+  }
+  take_rows<D>(params, sequence, kv_head, split, warp, state);
 
   wait_copies<0>();
   __syncwarp();
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
   for (int i = threadIdx.x; i < kState; i += blockDim.x) {
-    partials[split * kState + i] = merged<D>(states, kWarpBytes / 4, kTieredWarps, i);
+    partials[split * kState + i] = merged_element(states, kWarpBytes / 4, kTieredWarps, D, i);
   }
   __syncthreads();
   __shared__ bool last;
@@ -118,8 +120,8 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   if (!last) return;
   for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
     const int h = i / D, c = i % D;
-    const float output = merged<D>(partials, kState, params.splits, h * (D + 2) + c);
-    const float sum = merged<D>(partials, kState, params.splits, h * (D + 2) + D + 1);
+    const float output = merged_element(partials, kState, params.splits, D, h * (D + 2) + c);
+    const float sum = merged_element(partials, kState, params.splits, D, h * (D + 2) + D + 1);
     store_number(params.outputs, params.type, (first_row + h) * D + c, sum > 0.0f ? output / sum : 0.0f);
   }
 }

@@ -16,7 +16,7 @@
 #include <cstdint>
 
 #include "codecs/page_format.h"
-#include "kernels/cuda/rows/rows.h"
+#include "kernels/cuda/layout/staging.h"
 #include "kernels/cuda/tiered/layout.h"
 
 namespace kvasir::cuda {

@@ -3,7 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "codecs/tiered/format.h"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/tiered/seal.h"
 

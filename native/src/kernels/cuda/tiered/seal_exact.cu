@@ -4,7 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "codecs/tiered/format.h"
-#include "kernels/cuda/pages/page_list.cuh"
+#include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/tiered/seal.h"
 
@@ -55,6 +55,79 @@ __device__ __forceinline__ void load_rows(const uint16_t* from, int d, uint16_t*
   }
 }
 
+// Which channels chunk k of the keys has, and their parameters. A warp.
+__device__ __forceinline__ void describe_chunk(const TieredBlock& layout, int k, int lane, uint8_t* block,
+                                               const Shared& shared) {
+  const int d = layout.format.head_dim;
+  const uint16_t* const columns = shared.columns + k * kColumnsPerChunk;
+  const int own = columns[lane] & 255, own_kind = columns[lane] >> 8;
+  if (!layout.is_wide(k)) {
+    *reinterpret_cast<uint16_t*>(block + layout.column_byte(k, lane)) = columns[lane];
+  } else if (lane < kWideChannels) {
+    block[layout.column_byte(k, lane)] = static_cast<uint8_t>(own);
+  }
+  for (int g = 0; g < layout.format.key_groups(); ++g) {
+    if (layout.is_wide(k) && lane >= kWideChannels) break;
+    const uint32_t word = shared.words[g * layout.format.key_group / 32 * d + own];
+    *reinterpret_cast<uint32_t*>(block + layout.parameter_byte(k, lane, g)) = own_kind == kPadding    ? 0
+                                                                              : own_kind == kHighBits ? word & 0xffffu
+                                                                                                      : word;
+  }
+}
+
+// The codes of chunk k of the keys. A warp.
+__device__ __forceinline__ void pack_chunk(const TieredBlock& layout, int k, int lane, const uint16_t* rows,
+                                           uint8_t* block, const Shared& shared) {
+  const int d = layout.format.head_dim;
+  const uint16_t* const columns = shared.columns + k * kColumnsPerChunk;
+  // The lane's columns of code_place, and tokens lane / 4 and every eighth from there on.
+  int channel[8], kind[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int column = columns[2 * (lane % 4) + i % 2 + i / 2 * 8];
+    channel[i] = column & 255;
+    kind[i] = column >> 8;
+  }
+#pragma unroll 1
+  for (int g = 0; g < kTokenSpans; ++g) {
+    uint32_t codes[2] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (kind[i] == kPadding) continue;
+      const Scale scale = shared.scales[g * d + channel[i]];
+      const int shift = kind[i] == kHighBits ? 2 : 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float x = element(rows, row_stride(d), 32 * g + 8 * j + lane / 4, channel[i]);
+        const uint32_t code = uniform_code(x, scale.lo, scale.inverse) >> shift & 3;
+        codes[j / 2] |= code << (8 * (2 * (i % 2) + i / 2 % 2) + 4 * (i / 4) + 2 * (j % 2));
+      }
+    }
+    *reinterpret_cast<uint2*>(block + layout.codes_offset(k) + g * kSpanCodeBytes + 8 * lane) =
+        make_uint2(codes[0], codes[1]);
+  }
+}
+
+// The 16-bit tier, and zeros up to the end of the block.
+__device__ __forceinline__ void store_wide_tier(const TieredBlock& layout, const uint16_t* rows, uint8_t* block,
+                                                const Shared& shared) {
+  const int d = layout.format.head_dim, n16 = layout.n16, thread = static_cast<int>(threadIdx.x);
+  uint8_t* const channels = block + layout.channels_offset();
+  for (int i = thread; i < layout.elements_offset() - layout.channels_offset(); i += kThreads) {
+    channels[i] = i < n16 ? shared.channels[i] : 0;
+  }
+  auto* const elements = reinterpret_cast<uint32_t*>(block + layout.elements_offset());
+  for (int i = thread; i < n16 * kPageTokens / 2; i += kThreads) {
+    const int pair = i % 8, row = i / 8 % 8;  // tokens row + 16 pair and 8 on
+    const int channel = shared.channels[i / 64], token = row + 16 * pair;
+    elements[i] = rows[token * row_stride(d) + channel] | uint32_t{rows[(token + 8) * row_stride(d) + channel]} << 16;
+  }
+  const int end = layout.elements_offset() + 256 * n16;
+  for (int i = thread; i < (layout.bytes() - end) / 4; i += kThreads) {
+    reinterpret_cast<uint32_t*>(block + end)[i] = 0;
+  }
+}
+
 // Everything of the block but the value chunks.
 __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, const TieredBlock& layout,
                                           const uint16_t* rows, uint8_t* block, Shared& shared) {
@@ -85,63 +158,10 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, co
     block[channel] = half_range_bound(static_cast<int>(range));
   }
   for (int k = warp; k < layout.key_chunks(); k += kWarps) {
-    const uint16_t* const columns = shared.columns + k * kColumnsPerChunk;
-    const int own = columns[lane] & 255, own_kind = columns[lane] >> 8;
-    if (!layout.is_wide(k)) {
-      *reinterpret_cast<uint16_t*>(block + layout.column_byte(k, lane)) = columns[lane];
-    } else if (lane < kWideChannels) {
-      block[layout.column_byte(k, lane)] = static_cast<uint8_t>(own);
-    }
-    for (int g = 0; g < layout.format.key_groups(); ++g) {
-      if (layout.is_wide(k) && lane >= kWideChannels) break;
-      const uint32_t word = shared.words[g * layout.format.key_group / 32 * d + own];
-      *reinterpret_cast<uint32_t*>(block + layout.parameter_byte(k, lane, g)) = own_kind == kPadding    ? 0
-                                                                                : own_kind == kHighBits ? word & 0xffffu
-                                                                                                        : word;
-    }
-    // The lane's columns of code_place, and tokens lane / 4 and every eighth from there on.
-    int channel[8], kind[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const int column = columns[2 * (lane % 4) + i % 2 + i / 2 * 8];
-      channel[i] = column & 255;
-      kind[i] = column >> 8;
-    }
-#pragma unroll 1
-    for (int g = 0; g < kTokenSpans; ++g) {
-      uint32_t codes[2] = {};
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        if (kind[i] == kPadding) continue;
-        const Scale scale = shared.scales[g * d + channel[i]];
-        const int shift = kind[i] == kHighBits ? 2 : 0;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float x = element(rows, row_stride(d), 32 * g + 8 * j + lane / 4, channel[i]);
-          const uint32_t code = uniform_code(x, scale.lo, scale.inverse) >> shift & 3;
-          codes[j / 2] |= code << (8 * (2 * (i % 2) + i / 2 % 2) + 4 * (i / 4) + 2 * (j % 2));
-        }
-      }
-      *reinterpret_cast<uint2*>(block + layout.codes_offset(k) + g * kSpanCodeBytes + 8 * lane) =
-          make_uint2(codes[0], codes[1]);
-    }
+    describe_chunk(layout, k, lane, block, shared);
+    pack_chunk(layout, k, lane, rows, block, shared);
   }
-
-  // The 16-bit tier, and zeros up to the end of the block.
-  uint8_t* const channels = block + layout.channels_offset();
-  for (int i = thread; i < layout.elements_offset() - layout.channels_offset(); i += kThreads) {
-    channels[i] = i < n16 ? shared.channels[i] : 0;
-  }
-  auto* const elements = reinterpret_cast<uint32_t*>(block + layout.elements_offset());
-  for (int i = thread; i < n16 * kPageTokens / 2; i += kThreads) {
-    const int pair = i % 8, row = i / 8 % 8;  // tokens row + 16 pair and 8 on
-    const int channel = shared.channels[i / 64], token = row + 16 * pair;
-    elements[i] = rows[token * row_stride(d) + channel] | uint32_t{rows[(token + 8) * row_stride(d) + channel]} << 16;
-  }
-  const int end = layout.elements_offset() + 256 * n16;
-  for (int i = thread; i < (layout.bytes() - end) / 4; i += kThreads) {
-    reinterpret_cast<uint32_t*>(block + end)[i] = 0;
-  }
+  store_wide_tier(layout, rows, block, shared);
 }
 
 template <int kBits>

@@ -8,11 +8,10 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/attend/folded_factors.cuh"
+#include "kernels/cuda/primitives/softmax.cuh"
 #include "kernels/cuda/tiered/fetch.cuh"
 
 namespace kvasir::cuda {
-
-constexpr float kTieredHidden = -1e30f;  // score of a token that must not be seen, and maximum of no tokens
 
 // A lane (g = lane / 4, h = lane % 4) holds head h: of the scores those of tokens g, g + 8, ..., of the output channels
 // g, g + 8, .... Scores are base-2 logarithms.
@@ -37,9 +36,9 @@ class TieredWarp {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       scores[i] *= scale_;
-      if (8 * i + g_ < hidden) scores[i] = kTieredHidden;
+      if (8 * i + g_ < hidden) scores[i] = kHidden;
     }
-    const float2 joining = softmax(scores);
+    const Joining joining = softmax_step(scores, highest_, sum_);
     ValueFactors factors;
 #pragma unroll
     for (int v = 0; v < D / 32; ++v) {
@@ -65,18 +64,18 @@ class TieredWarp {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool visible = 8 * i + g_ >= begin && 8 * i + g_ < end;
-      scores[i] = visible ? (sums[2 * i] + sums[2 * i + 1]) * scale_ : kTieredHidden;
+      scores[i] = visible ? (sums[2 * i] + sums[2 * i + 1]) * scale_ : kHidden;
     }
-    const float2 joining = softmax(scores);
+    const Joining joining = softmax_step(scores, highest_, sum_);
     const uint32_t low = split_halves(scores[0]), high = split_halves(scores[1]);
 #pragma unroll
-    for (int v = 0; v < D / 32; ++v) zero_[v] *= joining.x;
+    for (int v = 0; v < D / 32; ++v) zero_[v] *= joining.keep;
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       float products[4] = {};
       mma_halves(products, __ldg(groups + 32 * (D / 16 + i)), low, high);
-      output_[2 * i] = fmaf(output_[2 * i], joining.x, (products[0] + products[1]) * joining.y);
-      output_[2 * i + 1] = fmaf(output_[2 * i + 1], joining.x, (products[2] + products[3]) * joining.y);
+      output_[2 * i] = fmaf(output_[2 * i], joining.keep, (products[0] + products[1]) * joining.gain);
+      output_[2 * i + 1] = fmaf(output_[2 * i + 1], joining.keep, (products[2] + products[3]) * joining.gain);
     }
   }
 
@@ -128,8 +127,8 @@ class TieredWarp {
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
         const int(&c)[4] = sums.products[t][tile];
-        scores[4 * t + 2 * tile] = fmaf(__int2float_rn(c[0] * 256 + c[1]), inverse, lo);
-        scores[4 * t + 2 * tile + 1] = fmaf(__int2float_rn(c[2] * 256 + c[3]), 0.25f * inverse, lo);
+        scores[4 * t + 2 * tile] = fmaf(joined(c[0], c[1]), inverse, lo);
+        scores[4 * t + 2 * tile + 1] = fmaf(joined(c[2], c[3]), 0.25f * inverse, lo);
       }
     }
   }
@@ -151,7 +150,7 @@ class TieredWarp {
       highest = __hmax2(highest, __hmul2(as_halves(queries.y), as_halves(__byte_perm(four, 0, 0x3424))));
     }
     const float product = max_over_rows(fmaxf(__low2float(highest), __high2float(highest)));
-    // Of half of a range. No step is above a third of one. What float16 lost is 2^-11, or 2^-25 in all.
+    // Bounds are halves of ranges, and no step is above a third of a range. Float16 lost 2^-11, or 2^-25 in all.
     return fmaf(product, 1.001f * (2.0f / 3.0f), 1e-7f);
   }
 
@@ -255,26 +254,6 @@ class TieredWarp {
     }
   }
 
-  // Scores become weights relative to their own maximum. Returns what the state is multiplied by, and what is added.
-  template <int kCount>
-  __device__ __forceinline__ float2 softmax(float (&scores)[kCount]) {
-    float highest = scores[0];
-#pragma unroll
-    for (int i = 1; i < kCount; ++i) highest = fmaxf(highest, scores[i]);
-    highest = max_over_rows(highest);
-    const float next = fmaxf(highest_, highest);
-    const float2 joining = {exp2_approx(highest_ - next), exp2_approx(highest - next)};
-    highest_ = next;
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      scores[i] = exp2_approx(scores[i] - highest);
-      sum += scores[i];
-    }
-    sum_ = fmaf(sum_, joining.x, sum * joining.y);
-    return joining;
-  }
-
   // Weights with the ranges of a group folded into them.
   struct ValueFactors {
     uint32_t b[8];
@@ -298,7 +277,7 @@ class TieredWarp {
       }
     }
     peak = max_over_rows(peak);
-    const float inverse = peak > 1e-30f ? __fdividef(kQuantum<false>, peak) : 0.0f;
+    const float inverse = peak > kLeastPeak ? __fdividef(kQuantum<false>, peak) : 0.0f;
     ValueFactors factors;
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
@@ -310,8 +289,8 @@ class TieredWarp {
   }
 
   __device__ __forceinline__ void value_chunk(const uint8_t* codes, int v, const ValueFactors& factors,
-                                              float2 joining) {
-    zero_[v] = fmaf(zero_[v], joining.x, factors.zero * joining.y);
+                                              const Joining& joining) {
+    zero_[v] = fmaf(zero_[v], joining.keep, factors.zero * joining.gain);
     const uint32_t(&b)[8] = factors.b;
     const auto* groups = reinterpret_cast<const uint4*>(codes) + (4 * g_ + h_);
     int even_sum[4] = {}, odd_sum[4] = {};
@@ -330,13 +309,13 @@ class TieredWarp {
       mma_bytes<false>(odd_sum, odd, b[2 * s], b[2 * s + 1]);
     }
     constexpr float kStep = 1.0f / ((1 << kBits) - 1);
-    const float scale = factors.peak * (kStep / kQuantum<false>)*joining.y;
+    const float scale = factors.peak * (kStep / kQuantum<false>)*joining.gain;
     const float odd_scale = scale * (1.0f / odd_tile_factor(kBits));
     float* const output = output_ + 4 * v;
-    output[0] = fmaf(output[0], joining.x, __int2float_rn(even_sum[0] * 256 + even_sum[1]) * scale);
-    output[1] = fmaf(output[1], joining.x, __int2float_rn(even_sum[2] * 256 + even_sum[3]) * scale);
-    output[2] = fmaf(output[2], joining.x, __int2float_rn(odd_sum[0] * 256 + odd_sum[1]) * odd_scale);
-    output[3] = fmaf(output[3], joining.x, __int2float_rn(odd_sum[2] * 256 + odd_sum[3]) * odd_scale);
+    output[0] = fmaf(output[0], joining.keep, joined(even_sum[0], even_sum[1]) * scale);
+    output[1] = fmaf(output[1], joining.keep, joined(even_sum[2], even_sum[3]) * scale);
+    output[2] = fmaf(output[2], joining.keep, joined(odd_sum[0], odd_sum[1]) * odd_scale);
+    output[3] = fmaf(output[3], joining.keep, joined(odd_sum[2], odd_sum[3]) * odd_scale);
   }
 
   const TieredParams& params_;
@@ -344,7 +323,7 @@ class TieredWarp {
   const uint2* const magnitudes_;  // [D / 32][32] in shared memory, at this lane
   const float scale_;
   const int g_, h_;
-  float highest_ = kTieredHidden;
+  float highest_ = kHidden;
   float sum_ = 0.0f;         // this lane's share
   float zero_[D / 32] = {};  // this lane's share of what every channel of a chunk is to be increased by
   float output_[D / 8] = {};

@@ -1,12 +1,14 @@
 // The pages of a launch, as kernel parameters: no table to upload, nothing for the caller to keep alive.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/pages/encode.h"
-
 namespace kvasir::cuda {
+
+constexpr int kPagesPerLaunch = 256;
 
 template <class Byte>
 struct PageList {
