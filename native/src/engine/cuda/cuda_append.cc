@@ -70,7 +70,7 @@ TieredSealRequest CudaAppend::tiered_request() const {
 
 TierChoices CudaAppend::choices() const { return tier_choices(layer_.row_shape(), pages_, choices_.as<void>()); }
 
-bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
+bool CudaAppend::lay_out(const SeenQueries& queries, PartHeads& heads) {
   if (layer_.kind(Side::kKeys) != SideKind::kTiered) return false;
   const RowShape shape = layer_.row_shape();
   const size_t parts = static_cast<size_t>(pages_) * shape.kv_heads;

@@ -135,7 +135,7 @@ class CudaEngine : public Engine {
     after_.order(stream_, static_cast<cudaStream_t>(device.stream));
   }
 
-  void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) override {
+  void read_query_means(const LayerPlan& plan, const SeenQueries& window, float* out) override {
     const CurrentDevice current(kDevice);
     const QuerySums at = QuerySums::at(plan.attention, window.sums);
     const size_t bytes = static_cast<size_t>(QuerySums::channels(plan.attention)) * sizeof(float);
@@ -146,7 +146,7 @@ class CudaEngine : public Engine {
     download(out, means.as<void>(), bytes);
   }
 
-  void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
+  void settle_queries(const LayerPlan& plan, const SeenQueries& window) override {
     const CurrentDevice current(kDevice);
     const QuerySums at = QuerySums::at(plan.attention, window.sums);
     check(launch_end_query_window(layer_of(plan).query_shape(), at.sums, at.known, window.count, stream_),
