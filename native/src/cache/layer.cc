@@ -65,7 +65,7 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Ap
   heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
   heads.varying.resize(static_cast<size_t>(pages));
   if (pages == 0 || !shape.varies()) return heads;
-  const QueryWindow queries = plan.wants_queries ? queries_.window() : QueryWindow{};
+  const SeenQueries queries = plan.wants_queries ? queries_.seen() : SeenQueries{};
   if (append.lay_out(queries, heads)) return heads;
   std::vector<float> importance(kv_heads * d, 1.0f);
   if (queries.sums) engine.read_query_means(plan, queries, importance.data());
@@ -162,7 +162,7 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
   if (halves) halves_ = std::move(halves);
   if (state) state_ = std::move(state);
   if (query_block) queries_.begin(plan, engine, std::move(query_block));
-  if (queries_ && to_seal > 0) queries_.end_window(plan, engine);
+  if (queries_ && to_seal > 0) queries_.settle(plan, engine);
   append.fill(halves_.data());
   for (auto& page : new_pages) {
     page_views_.push_back(&page->view());

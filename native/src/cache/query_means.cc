@@ -9,9 +9,9 @@ void QueryMeans::begin(const LayerPlan& plan, Engine& engine, Block block) {
   engine.clear_queries(plan, block_.data());
 }
 
-void QueryMeans::end_window(const LayerPlan& plan, Engine& engine) {
+void QueryMeans::settle(const LayerPlan& plan, Engine& engine) {
   if (count_ == 0) return;
-  engine.end_query_window(plan, window());
+  engine.settle_queries(plan, seen());
   count_ = 0;
 }
 

@@ -21,9 +21,9 @@ class QueryMeans {
   // Queries of so many tokens were added to the sums.
   void count(const LayerPlan& plan, int64_t tokens) { count_ += tokens * plan.attention.group(); }
 
-  QueryWindow window() const { return {block_.data(), count_}; }
-  // Pages were sealed: the window begins anew.
-  void end_window(const LayerPlan& plan, Engine& engine);
+  SeenQueries seen() const { return {block_.data(), count_}; }
+  // Pages were sealed: counting begins anew.
+  void settle(const LayerPlan& plan, Engine& engine);
 
   QueryMeans copy(Engine& engine, Block block) const;
 

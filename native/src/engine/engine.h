@@ -37,7 +37,7 @@ struct DeviceQueries {
 };
 
 // Queries that a layer of a sequence saw: sums in memory of the engine (query_sums.h), and how many they count.
-struct QueryWindow {
+struct SeenQueries {
   uint8_t* sums = nullptr;  // null where there never were any
   int64_t count = 0;        // of a kv head, since pages were last sealed
 };
@@ -79,7 +79,7 @@ class Append {
   virtual void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const = 0;
   // What CodecKernels::lay_out does for all pages, where the engine has a way of its own to do it; false where it has
   // not. `heads` has room for the sizes of parts, and for `varying`.
-  virtual bool lay_out(const QueryWindow&, PartHeads&) { return false; }
+  virtual bool lay_out(const SeenQueries&, PartHeads&) { return false; }
   // What Codec::grow does, where the engine has a way of its own to do it; false where it has not.
   virtual bool grow(Side, SealInput&, SideTable&, LayerState*) { return false; }
   // Writes the pages. `state` is the layer's, also where this is its first append.
@@ -148,9 +148,9 @@ class Engine {
   virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
                            const DeviceQueries& device);
   // Mean magnitudes as a page sealed now is to see them: [kv_heads][head_dim]. Waits.
-  virtual void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) = 0;
-  // Pages were sealed: the window begins anew.
-  virtual void end_query_window(const LayerPlan& plan, const QueryWindow& window) = 0;
+  virtual void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) = 0;
+  // Pages were sealed: their means stand until there are new ones, and counting begins anew.
+  virtual void settle_queries(const LayerPlan& plan, const SeenQueries& seen) = 0;
 
   // Appending ---------------------------------------------------------------------------------------------------
   // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite; for rows on a device, those

@@ -2,8 +2,8 @@
 // error by its use go by (Codec::wants_queries). How the memory lies, for all engines; they do the sums
 // (Engine::add_queries).
 //
-// Means are taken over the window: all queries since pages were last sealed, and all query heads of the kv head. Where
-// there were none since then, the means of the window before stand; where there never were any, all are 1.
+// Means are taken over all queries since pages were last sealed, and all query heads of the kv head. Where there were
+// none since then, the means from before stand; where there never were any, all are 1.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 namespace kvasir {
 
 struct QuerySums {
-  double* sums;  // [kv_heads][head_dim]: of the window
-  float* known;  // [kv_heads][head_dim]: means of the window before
+  double* sums;  // [kv_heads][head_dim]: since pages were last sealed
+  float* known;  // [kv_heads][head_dim]: means from before
 
   static int64_t channels(const AttentionLayer& layer) { return int64_t{layer.kv_heads} * layer.head_dim; }
   static int64_t bytes(const AttentionLayer& layer) {

@@ -1,6 +1,7 @@
 // Pages read and written from docs/format.md alone; shares no header with the library.
 //
-// A codec of the registry must have a row in reference_codecs(): tests that walk the registry fail without one.
+// A codec of the registry must have a row in reference_codecs(): tests that walk the registry fail without one. Each
+// codec's own source in this folder adds it.
 #pragma once
 
 #include <cstdint>
@@ -51,6 +52,10 @@ struct ReferenceCodec {
   bool trained = false;
 };
 
+// Adds a row when the program starts.
+struct ReferenceRow {
+  ReferenceRow(const char* name, const ReferenceCodec& codec);
+};
 const std::map<std::string, ReferenceCodec>& reference_codecs();
 
 // Throws std::runtime_error that says what to do where the codec has no reference.

@@ -83,7 +83,7 @@ DEVICE_CASE("query sums: means of magnitudes, window after window") {
     }
     // Five float additions and one rounding.
     CHECK(worst <= 6 * std::ldexp(1.0, -24), worst);
-    CUDA(launch_end_query_window(kShape, sums + kChannels, known, 2 * kTokens * 5, nullptr));
+    CUDA(launch_settle_queries(kShape, sums + kChannels, known, 2 * kTokens * 5, nullptr));
     CHECK(read(0, nullptr) == got, "what was seen is known");
     std::vector<double> left(kChannels, 1.0);
     CUDA(cudaMemcpy(left.data(), sums + kChannels, sizeof(double) * kChannels, cudaMemcpyDeviceToHost));

@@ -47,7 +47,7 @@ void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, floa
   }
 }
 
-bool CudaAppend::lay_out(const QueryWindow& queries, PartHeads& heads) {
+bool CudaAppend::lay_out(const SeenQueries& queries, PartHeads& heads) {
   return layer_.family().lay_out(staged_, queries, heads);
 }
 

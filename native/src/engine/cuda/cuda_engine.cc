@@ -119,22 +119,22 @@ class CudaEngine : public Engine {
     after_.order(stream_, static_cast<cudaStream_t>(device.stream));
   }
 
-  void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) override {
+  void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) override {
     const CurrentDevice current(kDevice);
-    const QuerySums at = QuerySums::at(plan.attention, window.sums);
+    const QuerySums at = QuerySums::at(plan.attention, seen.sums);
     const size_t bytes = static_cast<size_t>(QuerySums::channels(plan.attention)) * sizeof(float);
     const DeviceScratch means = queue_.take(bytes);
-    check(launch_read_query_means(layer_of(plan).query_shape(), at.sums, at.known, window.count, nullptr,
+    check(launch_read_query_means(layer_of(plan).query_shape(), at.sums, at.known, seen.count, nullptr,
                                   means.as<float>(), stream_),
           "reading query sums");
     queue_.download(out, means.as<void>(), bytes, "reading query sums");
   }
 
-  void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
+  void settle_queries(const LayerPlan& plan, const SeenQueries& seen) override {
     const CurrentDevice current(kDevice);
-    const QuerySums at = QuerySums::at(plan.attention, window.sums);
-    check(launch_end_query_window(layer_of(plan).query_shape(), at.sums, at.known, window.count, stream_),
-          "ending a window of queries");
+    const QuerySums at = QuerySums::at(plan.attention, seen.sums);
+    check(launch_settle_queries(layer_of(plan).query_shape(), at.sums, at.known, seen.count, stream_),
+          "settling queries");
   }
 
   // Appending --------------------------------------------------------------------------------------------------

@@ -177,11 +177,11 @@ class HostEngine : public Engine {
       kvasir::add_queries(plan.attention, queries + i * size, tokens, QuerySums::at(plan.attention, sums[i]));
     }
   }
-  void read_query_means(const LayerPlan& plan, const QueryWindow& window, float* out) override {
-    kvasir::read_query_means(plan.attention, QuerySums::at(plan.attention, window.sums), window.count, out);
+  void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) override {
+    kvasir::read_query_means(plan.attention, QuerySums::at(plan.attention, seen.sums), seen.count, out);
   }
-  void end_query_window(const LayerPlan& plan, const QueryWindow& window) override {
-    kvasir::end_query_window(plan.attention, QuerySums::at(plan.attention, window.sums), window.count);
+  void settle_queries(const LayerPlan& plan, const SeenQueries& seen) override {
+    kvasir::settle_queries(plan.attention, QuerySums::at(plan.attention, seen.sums), seen.count);
   }
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {

@@ -43,7 +43,7 @@ void read_query_means(const AttentionLayer& layer, const QuerySums& sums, int64_
   }
 }
 
-void end_query_window(const AttentionLayer& layer, const QuerySums& sums, int64_t count) {
+void settle_queries(const AttentionLayer& layer, const QuerySums& sums, int64_t count) {
   if (count == 0) return;
   read_query_means(layer, sums, count, sums.known);
   std::fill_n(sums.sums, QuerySums::channels(layer), 0.0);

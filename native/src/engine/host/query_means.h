@@ -10,6 +10,6 @@ void clear_queries(const AttentionLayer& layer, const QuerySums& sums);
 void add_queries(const AttentionLayer& layer, const float* queries, int64_t tokens, const QuerySums& sums);
 // `count`: queries of a kv head in the sums. out: [kv_heads][head_dim].
 void read_query_means(const AttentionLayer& layer, const QuerySums& sums, int64_t count, float* out);
-void end_query_window(const AttentionLayer& layer, const QuerySums& sums, int64_t count);
+void settle_queries(const AttentionLayer& layer, const QuerySums& sums, int64_t count);
 
 }  // namespace kvasir

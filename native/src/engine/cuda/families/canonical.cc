@@ -15,7 +15,7 @@ CanonicalFamily::CanonicalFamily(const DeviceLayer& layer) : layer_(layer) {
   }
 }
 
-bool CanonicalFamily::lay_out(StagedPages& staged, const QueryWindow& queries, PartHeads& heads) const {
+bool CanonicalFamily::lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const {
   return sides_[0]->lay_out(staged, queries, heads) || sides_[1]->lay_out(staged, queries, heads);
 }
 

@@ -21,7 +21,7 @@ class TieredSealer {
 
   // Waits for the tiers of pages, 4 bytes a kv head, because memory for pages is taken by this machine: once for each
   // append that seals any. [page][kv_head]
-  std::vector<TierCounts> choose(StagedPages& staged, const QueryWindow& queries) const {
+  std::vector<TierCounts> choose(StagedPages& staged, const SeenQueries& queries) const {
     const RowShape shape = layer_.row_shape();
     const DeviceQueue& queue = layer_.queue();
     staged.laid_out = queue.take(tier_choice_bytes(shape, staged.count));
@@ -41,7 +41,7 @@ class TieredSealer {
 
   // Sizes of the keys' parts, and what page_bytes(page, counts of its heads) gives beyond the page's shape.
   template <class Varying>
-  bool lay_out(StagedPages& staged, const QueryWindow& queries, PartHeads& heads, const Varying& varying) const {
+  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads, const Varying& varying) const {
     const std::vector<TierCounts> counts = choose(staged, queries);
     const int kv_heads = layer_.row_shape().kv_heads, parts = layer_.plan().shapes[0].parts();
     for (int64_t page = 0; page < staged.count; ++page) {
@@ -79,7 +79,7 @@ class TieredFamily : public PageFamily {
   explicit TieredFamily(const DeviceLayer& layer)
       : layer_(layer), sealer_(layer), format_(tiered_format(layer.format(Side::kKeys), layer.format(Side::kValues))) {}
 
-  bool lay_out(StagedPages& staged, const QueryWindow& queries, PartHeads& heads) const override {
+  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const override {
     const int kv_heads = layer_.row_shape().kv_heads;
     const auto beyond_shape = [&](const TierCounts* tiers) {
       int64_t bytes = tiered_table_bytes(kv_heads) - static_cast<int64_t>(layer_.plan().shapes[0].bytes());
@@ -165,7 +165,7 @@ class TieredSide : public CanonicalSide {
  public:
   explicit TieredSide(const DeviceLayer& layer) : layer_(layer), sealer_(layer) {}
 
-  bool lay_out(StagedPages& staged, const QueryWindow& queries, PartHeads& heads) const override {
+  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const override {
     const auto key_bytes = [&](const TierCounts* tiers) {
       int64_t bytes = 0;
       for (int head = 0; head < layer_.row_shape().kv_heads; ++head) {

@@ -3,7 +3,7 @@
 //   keys     key_cross once a layer; then seal_commvq_keys
 //   values   value_gram once a layer; then seal_commvq_values
 //
-// Codes, bits, norms and gains are the host's (commvq/kernels.h): sums that decide run over their terms one by one, and
+// Codes, bits, norms and gains are the host's (base/codebook.h): sums that decide run over their terms one by one, and
 // nothing is fused that would round otherwise. Two things are not its operations: sums of squares in double, whose
 // terms are added in another order, and erf in a network. Both may move a number by its last bit, and a bit with it
 // where two choices are as good as equal.

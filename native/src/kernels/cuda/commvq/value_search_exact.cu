@@ -1,4 +1,4 @@
-// Bits of CommVQ's values: the verbs `decide` and `flip` of commvq/kernels.h. Compiled without contraction
+// Bits of CommVQ's values: the verbs `decide` and `flip` of base/codebook.h. Compiled without contraction
 // (CMakeLists.txt): the arithmetic is the host's, operation by operation.
 //
 // Both lower s K s - 2 h s for the bits s of a token, K the products of the codebook's rows, and carry its slopes

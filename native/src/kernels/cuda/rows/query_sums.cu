@@ -93,8 +93,8 @@ cudaError_t launch_read_query_means(const QueryShape& shape, const double* sums,
   return cudaGetLastError();
 }
 
-cudaError_t launch_end_query_window(const QueryShape& shape, double* sums, float* known, int64_t queries,
-                                    cudaStream_t stream) {
+cudaError_t launch_settle_queries(const QueryShape& shape, double* sums, float* known, int64_t queries,
+                                  cudaStream_t stream) {
   if (queries == 0) return cudaSuccess;
   end_window<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, sums, known, queries);
   return cudaGetLastError();

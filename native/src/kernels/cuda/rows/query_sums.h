@@ -35,7 +35,7 @@ cudaError_t launch_read_query_means(const QueryShape& shape, const double* sums,
                                     const float* scaling, float* means, cudaStream_t stream);
 
 // Pages were sealed: where there were queries, known = sums / queries and sums = 0.
-cudaError_t launch_end_query_window(const QueryShape& shape, double* sums, float* known, int64_t queries,
-                                    cudaStream_t stream);
+cudaError_t launch_settle_queries(const QueryShape& shape, double* sums, float* known, int64_t queries,
+                                  cudaStream_t stream);
 
 }  // namespace kvasir::cuda
