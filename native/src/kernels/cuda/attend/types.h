@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/layout/fragments.h"
+#include "kernels/cuda/layout/labels.h"
 
 namespace kvasir::cuda {
 
@@ -14,17 +14,6 @@ struct RowSpan {
   int64_t head_stride;
   int32_t begin;
   int32_t end;
-};
-
-// The vectors that labels of one side refer to (docs/format.md, "Side table"), as layout/labels.h lays them out. Page
-// p of the sequence sees the `fixed` mined vectors and the newest of those that pages first_page .. p have added.
-struct VectorTable {
-  const uint8_t* vectors;  // of kv head 0; null where there are none
-  int64_t head_stride;     // bytes from one kv head's vectors to the next one's
-  int32_t fixed;           // mined vectors, 0..255
-  int32_t added;           // vectors after those, one a page
-  int32_t first_page;      // the page that added the first of them, counted from `pages`; may be negative
-  int32_t unused;
 };
 
 // One sequence of a batch: what changes from step to step. A launch is given addresses of these in device memory, and

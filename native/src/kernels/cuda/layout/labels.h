@@ -41,6 +41,17 @@ struct VectorTableLayout {
   }
 };
 
+// The vectors that labels of one side refer to (docs/format.md, "Side table"). Page
+// p of the sequence sees the `fixed` mined vectors and the newest of those that pages first_page .. p have added.
+struct VectorTable {
+  const uint8_t* vectors;  // of kv head 0; null where there are none
+  int64_t head_stride;     // bytes from one kv head's vectors to the next one's
+  int32_t fixed;           // mined vectors, 0..255
+  int32_t added;           // vectors after those, one a page
+  int32_t first_page;      // the page that added the first of them, counted from `pages`; may be negative
+  int32_t unused;
+};
+
 // Memory that vectors are written to, of one side.
 struct VectorMemory {
   uint8_t* vectors;     // of kv head 0; null: this side is left out

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "codecs/page_format.h"
-#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/rows/unpack.h"
 #include "kvasir/types.h"
 
