@@ -1,9 +1,8 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.CacheSettings;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeCache;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.util.List;
@@ -18,6 +17,9 @@ import java.util.TreeMap;
  * collector finds it. Every method may be called from any thread.
  */
 public final class KvCache implements AutoCloseable {
+
+  /** Tokens of a page, the unit that is compressed. */
+  public static final int PAGE_TOKENS = 128;
 
   private final KvGeometry geometry;
   private final KvMethod method;
@@ -208,7 +210,7 @@ public final class KvCache implements AutoCloseable {
    * @throws IllegalStateException if the cache is closed
    */
   public KvStats stats() {
-    return cache.stats(geometry.layers());
+    return cache.stats(stats -> StatsReader.read(stats, geometry.layers()));
   }
 
   /**
@@ -258,7 +260,8 @@ public final class KvCache implements AutoCloseable {
       throw new IllegalArgumentException("queries are " + queries.type() + " and outputs " + outputs.type());
     }
     Objects.requireNonNull(stream, "stream");
-    cache.attend(layer, ids, queries, outputs, tokens, stream);
+    cache.attend(
+        layer, ids, queries.address(), outputs.address(), queries.type().code(), tokens, stream.handle());
   }
 
   void observe(int layer, long[] ids, float[] queries, int tokens) {
@@ -283,8 +286,8 @@ public final class KvCache implements AutoCloseable {
   }
 
   private long queryElements(int layer, int sequences, int tokens) {
-    Sizes.requirePositive("tokens", tokens);
-    return Sizes.product(Sizes.product(sequences, tokens), geometry.querySize(layer));
+    Checks.requirePositive("tokens", tokens);
+    return Checks.product(Checks.product(sequences, tokens), geometry.querySize(layer));
   }
 
   private long[] ids(List<KvSequence> sequences) {
@@ -328,7 +331,7 @@ public final class KvCache implements AutoCloseable {
      * @throws IllegalArgumentException if not positive
      */
     public Builder budgetBytes(long bytes) {
-      Sizes.requirePositive("budgetBytes", bytes);
+      Checks.requirePositive("budgetBytes", bytes);
       this.budget = bytes;
       return this;
     }
@@ -342,7 +345,7 @@ public final class KvCache implements AutoCloseable {
      * @throws IllegalArgumentException if there is no such layer or the number is not positive
      */
     public Builder layerBudgetBytes(int layer, long bytes) {
-      Sizes.requirePositive("layerBudgetBytes", bytes);
+      Checks.requirePositive("layerBudgetBytes", bytes);
       geometry.kvHeads(layer);
       layerBudgets.put(layer, bytes);
       return this;

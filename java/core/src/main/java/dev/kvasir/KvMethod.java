@@ -1,5 +1,7 @@
 package dev.kvasir;
 
+import java.util.Optional;
+
 /**
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
@@ -84,6 +86,31 @@ public interface KvMethod {
     return new float[0];
   }
 
+  /** What a cache must know of the codebook of one side of one layer. Only the library makes it and looks into it. */
+  interface Codebook {}
+
+  /**
+   * The codebook of a layer's keys or values, for codecs that need one. A method that wraps another passes on what that
+   * one has.
+   *
+   * @param layer 0 .. layers-1
+   * @param side keys or values
+   * @return the codebook; empty unless the method says otherwise
+   */
+  default Optional<Codebook> codebook(int layer, Side side) {
+    return Optional.empty();
+  }
+
+  /**
+   * What the codebooks of one side weigh, those of all layers together.
+   *
+   * @param side keys or values
+   * @return bytes; 0 unless the method brings any
+   */
+  default long codebookBytes(Side side) {
+    return 0;
+  }
+
   /**
    * Bytes that all sequences share and no {@link KvStats} counts: codebooks. They weigh little where a cache is large, and
    * much where it is small.
@@ -91,6 +118,6 @@ public interface KvMethod {
    * @return 0 unless the method brings any
    */
   default long codebookBytes() {
-    return 0;
+    return codebookBytes(Side.KEYS) + codebookBytes(Side.VALUES);
   }
 }

@@ -4,7 +4,7 @@ import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCache;
 import dev.kvasir.internal.Shorts;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
@@ -101,26 +101,28 @@ public final class KvSequence implements AutoCloseable {
    * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
    * @param values the same shape
    * @param tokens 1 or more
-   * @param format what the bits mean
+   * @param type what the bits mean: {@link ElementType#FLOAT16} or {@link ElementType#BFLOAT16}
    * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
    * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
    * @throws BudgetExceededException if the tokens do not fit the budget
    * @throws IllegalStateException if the sequence or its cache is closed
    */
-  public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, HalfFormat format) {
+  public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, ElementType type) {
     long needed = rowElements(layer, tokens);
     Shorts.require("keys", keys, needed);
     Shorts.require("values", values, needed);
     int count = (int) needed;
-    Objects.requireNonNull(format, "format");
+    if (type.bytes() != Short.BYTES) {
+      throw new IllegalArgumentException("the elements of a ShortBuffer are no " + type);
+    }
     if (keys.isDirect() && values.isDirect()) {
       ShortBuffer k = Shorts.direct(keys, count);
       ShortBuffer v = Shorts.direct(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, format));
+      run(() -> target.append(id, layer, k, v, tokens, type.code()));
     } else {
       short[] k = Shorts.exact(keys, count);
       short[] v = Shorts.exact(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, format));
+      run(() -> target.append(id, layer, k, v, tokens, type.code()));
     }
   }
 
@@ -150,7 +152,10 @@ public final class KvSequence implements AutoCloseable {
       throw new IllegalArgumentException("keys are " + keys.type() + " and values " + values.type());
     }
     Objects.requireNonNull(stream, "stream");
-    run(() -> target.append(id, layer, keys, values, tokens, stream));
+    run(
+        () ->
+            target.append(
+                id, layer, keys.address(), values.address(), keys.type().code(), tokens, stream.handle()));
   }
 
   /**
@@ -291,7 +296,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void truncate(long length) {
-    Sizes.requireNotNegative("length", length);
+    Checks.requireNotNegative("length", length);
     run(() -> target.truncate(id, length));
   }
 
@@ -306,7 +311,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void shift(long first, long offset) {
-    Sizes.requireNotNegative("first", first);
+    Checks.requireNotNegative("first", first);
     run(() -> target.shift(id, first, offset));
   }
 
@@ -353,7 +358,7 @@ public final class KvSequence implements AutoCloseable {
    */
   public float[] read(int layer, Side side, long first, int tokens) {
     long needed = rowElements(layer, tokens);
-    Sizes.requireNotNegative("first", first);
+    Checks.requireNotNegative("first", first);
     if (needed > MAX_ARRAY) {
       throw new IllegalArgumentException(
           needed + " elements do not fit an array: read fewer than " + tokens + " tokens at a time");
@@ -363,7 +368,7 @@ public final class KvSequence implements AutoCloseable {
           "tokens " + first + " .. " + (first + tokens - 1) + " of " + length(layer) + " in layer " + layer);
     }
     float[] rows = new float[(int) needed];
-    run(() -> target.read(id, layer, side, first, tokens, rows));
+    run(() -> target.read(id, layer, side.code(), first, tokens, rows));
     return rows;
   }
 
@@ -393,9 +398,9 @@ public final class KvSequence implements AutoCloseable {
    */
   public byte[] readPage(int layer, long page, Side side, int kvHead) {
     cache.geometry().kvHeads(layer);
-    Sizes.requireNotNegative("page", page);
-    Sizes.requireNotNegative("kvHead", kvHead);
-    return call(() -> target.readPage(id, layer, page, side, kvHead));
+    Checks.requireNotNegative("page", page);
+    Checks.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readPage(id, layer, page, side.code(), kvHead));
   }
 
   /**
@@ -412,8 +417,8 @@ public final class KvSequence implements AutoCloseable {
   public float[] readTable(int layer, Side side, int kvHead) {
     Objects.requireNonNull(side, "side");
     int headDim = cache.geometry().headDim(layer);
-    Sizes.requireNotNegative("kvHead", kvHead);
-    return call(() -> target.readTable(id, layer, side, kvHead, headDim));
+    Checks.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readTable(id, layer, side.code(), kvHead, headDim));
   }
 
   /**
@@ -457,7 +462,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   private long rowElements(int layer, int tokens) {
-    Sizes.requirePositive("tokens", tokens);
-    return Sizes.product(tokens, cache.geometry().rowSize(layer));
+    Checks.requirePositive("tokens", tokens);
+    return Checks.product(tokens, cache.geometry().rowSize(layer));
   }
 }

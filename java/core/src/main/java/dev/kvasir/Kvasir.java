@@ -1,6 +1,5 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.NativeCatalog;
 import dev.kvasir.internal.NativeLibrary;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -61,7 +60,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if it cannot be loaded
    */
   public static String version() {
-    return NativeCatalog.version();
+    return Catalog.version();
   }
 
   /**
@@ -71,7 +70,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static List<BackendInfo> backends() {
-    return NativeCatalog.backends();
+    return Catalog.backends();
   }
 
   /**
@@ -92,7 +91,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static List<CodecInfo> codecs() {
-    return NativeCatalog.codecs();
+    return Catalog.codecs();
   }
 
   /**
@@ -102,7 +101,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static int threads() {
-    return NativeCatalog.threads();
+    return Catalog.threads();
   }
 
   /**
@@ -113,6 +112,6 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static void setThreads(int threads) {
-    NativeCatalog.setThreads(threads);
+    Catalog.setThreads(threads);
   }
 }

@@ -3,7 +3,7 @@ package dev.kvasir;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeMatrix;
 import dev.kvasir.internal.Shorts;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import java.nio.Buffer;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
@@ -37,7 +37,7 @@ public final class Matrix {
   public static void product(
       FloatBuffer a, FloatBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
     Operands operands = new Operands(a, bias, rows, columns, depth, out);
-    Floats.require("b", b, Sizes.product(columns, depth));
+    Floats.require("b", b, Checks.product(columns, depth));
     NativeMatrix.product(
         operands.a, direct("b", b, columns * depth), operands.bias, rows, columns, depth, operands.out);
   }
@@ -59,7 +59,7 @@ public final class Matrix {
   public static void product(
       FloatBuffer a, ShortBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
     Operands operands = new Operands(a, bias, rows, columns, depth, out);
-    Shorts.require("b", b, Sizes.product(columns, depth));
+    Shorts.require("b", b, Checks.product(columns, depth));
     requireDirect("b", b);
     NativeMatrix.product(
         operands.a, Shorts.direct(b, columns * depth), operands.bias, rows, columns, depth, operands.out);
@@ -77,10 +77,10 @@ public final class Matrix {
    *     byte order or, for {@code out}, read-only
    */
   public static void siluProduct(FloatBuffer gates, int rows, int columns, FloatBuffer out) {
-    Sizes.requirePositive("rows", rows);
-    Sizes.requirePositive("columns", columns);
-    Floats.require("gates", gates, Sizes.product(2L * columns, rows));
-    Floats.requireWritable("out", out, Sizes.product(rows, columns));
+    Checks.requirePositive("rows", rows);
+    Checks.requirePositive("columns", columns);
+    Floats.require("gates", gates, Checks.product(2L * columns, rows));
+    Floats.requireWritable("out", out, Checks.product(rows, columns));
     NativeMatrix.siluProduct(
         direct("gates", gates, 2 * rows * columns), rows, columns, direct("out", out, rows * columns));
   }
@@ -92,11 +92,11 @@ public final class Matrix {
     final FloatBuffer out;
 
     Operands(FloatBuffer a, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-      Sizes.requirePositive("rows", rows);
-      Sizes.requirePositive("columns", columns);
-      Sizes.requirePositive("depth", depth);
-      Floats.require("a", a, Sizes.product(rows, depth));
-      Floats.requireWritable("out", out, Sizes.product(rows, columns));
+      Checks.requirePositive("rows", rows);
+      Checks.requirePositive("columns", columns);
+      Checks.requirePositive("depth", depth);
+      Floats.require("a", a, Checks.product(rows, depth));
+      Floats.requireWritable("out", out, Checks.product(rows, columns));
       if (bias != null) {
         Floats.require("bias", bias, columns);
       }

@@ -1,13 +1,16 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import java.util.Objects;
+import java.util.Set;
 
 /**
  * MixKVQ: key channels of 16, 4 or 2 bits, chosen for each page and kv head by what a channel's error would do to the
  * attention scores; values at 2 bits.
  *
  * <pre>{@code
- * KvMethod method = MixKvq.keyBits(2.7);
+ * KvMethod method = MixKvq.budget(2.7);
  * }</pre>
  *
  * <p>The saliency of a channel is the mean magnitude of the queries in it times the step that 2-bit codes of its keys
@@ -45,15 +48,30 @@ public record MixKvq(
   /** What decides the width of a channel. */
   public enum Mode {
     /** Thresholds on its saliency over the mean of all channels of its page and kv head. */
-    NORMALISED,
+    NORMALISED(0),
     /** Thresholds on its saliency itself. */
-    ABSOLUTE,
+    ABSOLUTE(1),
     /** An average: bits go to the channels where they lower the squared error of the scores most. */
-    BUDGET
+    BUDGET(2);
+
+    private final int code;
+
+    Mode(int code) {
+      this.code = code;
+    }
+
+    /**
+     * The number that native code knows it by, for good.
+     *
+     * @return the code
+     */
+    public int code() {
+      return code;
+    }
   }
 
   /** Thresholds that the paper found for a model. */
-  public enum Preset {
+  public enum PaperModel {
     /** DeepSeek-R1-Distill-Llama-8B. */
     R1_LLAMA_8B(1.44, 0.79),
     /** DeepSeek-R1-Distill-Qwen-7B. */
@@ -66,13 +84,14 @@ public record MixKvq(
     private final double tau16;
     private final double tau4;
 
-    Preset(double tau16, double tau4) {
+    PaperModel(double tau16, double tau4) {
       this.tau16 = tau16;
       this.tau4 = tau4;
     }
   }
 
   private static final double DEFAULT_KEY_BITS = 2.7;
+  private static final Set<Integer> GROUPS = Set.of(32, 64, KvCache.PAGE_TOKENS);
 
   /**
    * Checks the numbers. Whether a group fits the head dim is checked when a cache is built.
@@ -91,16 +110,16 @@ public record MixKvq(
    */
   public MixKvq {
     Objects.requireNonNull(mode, "mode");
-    require(tau16 >= 0 && tau16 < Double.POSITIVE_INFINITY, "tau16", tau16, "0 or more");
-    require(tau4 >= 0 && tau4 < Double.POSITIVE_INFINITY, "tau4", tau4, "0 or more");
-    require(averageKeyBits >= 2 && averageKeyBits <= 16, "averageKeyBits", averageKeyBits, "2..16");
-    require(keyGroup == 32 || keyGroup == 64 || keyGroup == 128, "keyGroup", keyGroup, "32, 64 or 128");
-    require(
+    Checks.require(tau16 >= 0 && tau16 < Double.POSITIVE_INFINITY, "tau16", tau16, "0 or more");
+    Checks.require(tau4 >= 0 && tau4 < Double.POSITIVE_INFINITY, "tau4", tau4, "0 or more");
+    Checks.require(averageKeyBits >= 2 && averageKeyBits <= 16, "averageKeyBits", averageKeyBits, "2..16");
+    Checks.require(GROUPS.contains(keyGroup), "keyGroup", keyGroup, "32, 64 or 128");
+    Checks.require(
         valueBits >= 1 && valueBits <= 4 || valueBits == 8 || valueBits == 16,
         "valueBits", valueBits, "1, 2, 3, 4, 8 or 16");
-    require(valueGroup >= 0, "valueGroup", valueGroup, "0 or more");
-    require(window >= 0, "window", window, "0 or more");
-    require(sinks >= 0, "sinks", sinks, "0 or more");
+    Checks.requireNotNegative("valueGroup", valueGroup);
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
   }
 
   /**
@@ -118,11 +137,11 @@ public record MixKvq(
   /**
    * With the thresholds that the paper found for a model.
    *
-   * @param preset the model
+   * @param model the model
    * @return the method
    */
-  public static MixKvq of(Preset preset) {
-    return thresholds(preset.tau16, preset.tau4);
+  public static MixKvq of(PaperModel model) {
+    return thresholds(model.tau16, model.tau4);
   }
 
   /**
@@ -131,11 +150,8 @@ public record MixKvq(
    * @param average bits of a channel, 2..16
    * @return the method
    */
-  public static MixKvq keyBits(double average) {
-    MixKvq paper = of(Preset.R1_LLAMA_8B);
-    return new MixKvq(
-        Mode.BUDGET, paper.tau16, paper.tau4, average, true,
-        paper.keyGroup, paper.valueBits, paper.valueGroup, paper.window, paper.sinks);
+  public static MixKvq budget(double average) {
+    return Records.with(of(PaperModel.R1_LLAMA_8B).mode(Mode.BUDGET), "averageKeyBits", average);
   }
 
   /**
@@ -145,8 +161,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq mode(Mode mode) {
-    return new MixKvq(
-        mode, tau16, tau4, averageKeyBits, queryAware, keyGroup, valueBits, valueGroup, window, sinks);
+    return Records.with(this, "mode", mode);
   }
 
   /**
@@ -156,7 +171,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq queryAware(boolean aware) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, aware, keyGroup, valueBits, valueGroup, window, sinks);
+    return Records.with(this, "queryAware", aware);
   }
 
   /**
@@ -166,7 +181,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq keyGroup(int tokens) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, queryAware, tokens, valueBits, valueGroup, window, sinks);
+    return Records.with(this, "keyGroup", tokens);
   }
 
   /**
@@ -176,7 +191,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq valueBits(int bits) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, queryAware, keyGroup, bits, valueGroup, window, sinks);
+    return Records.with(this, "valueBits", bits);
   }
 
   /**
@@ -186,7 +201,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq valueGroup(int channels) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, queryAware, keyGroup, valueBits, channels, window, sinks);
+    return Records.with(this, "valueGroup", channels);
   }
 
   /**
@@ -196,7 +211,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq window(int tokens) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, queryAware, keyGroup, valueBits, valueGroup, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -206,7 +221,7 @@ public record MixKvq(
    * @return a new method
    */
   public MixKvq sinks(int tokens) {
-    return new MixKvq(mode, tau16, tau4, averageKeyBits, queryAware, keyGroup, valueBits, valueGroup, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -219,7 +234,7 @@ public record MixKvq(
   public CodecChoice keys(int layer) {
     CodecChoice choice =
         CodecChoice.of("tiered", 2)
-            .with("mode", mode.ordinal())
+            .with("mode", mode.code())
             .with("queries", queryAware ? 1 : 0)
             .with("group", keyGroup);
     return mode == Mode.BUDGET
@@ -231,11 +246,5 @@ public record MixKvq(
   public CodecChoice values(int layer) {
     CodecChoice choice = CodecChoice.of("uniform", valueBits);
     return valueGroup == 0 ? choice : choice.with("group", valueGroup);
-  }
-
-  private static void require(boolean good, String name, Object value, String allowed) {
-    if (!good) {
-      throw new IllegalArgumentException(name + " is " + value + ", not " + allowed);
-    }
   }
 }

@@ -1,15 +1,15 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.commvq.LayerModel;
-import dev.kvasir.internal.commvq.TrainedMethod;
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import java.util.Objects;
-import org.jspecify.annotations.Nullable;
+import java.util.Optional;
 
 /**
  * The keys of one method with the values of another.
  *
  * <pre>{@code
- * KvMethod method = Mixed.of(MixKvq.keyBits(2.7), PatternKv.bits(2)).sinks(4);
+ * KvMethod method = Mixed.of(MixKvq.budget(2.7), PatternKv.bits(2)).sinks(4);
  * }</pre>
  *
  * <p>Keys and values err in different ways, so the best recipe for one is seldom the best for the other. Whatever
@@ -21,7 +21,7 @@ import org.jspecify.annotations.Nullable;
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
-public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int sinks) implements TrainedMethod {
+public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int sinks) implements KvMethod {
 
   /**
    * Checks the numbers.
@@ -35,9 +35,8 @@ public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int si
   public Mixed {
     Objects.requireNonNull(keyMethod, "keyMethod");
     Objects.requireNonNull(valueMethod, "valueMethod");
-    if (window < 0 || sinks < 0) {
-      throw new IllegalArgumentException("window is " + window + ", sinks is " + sinks);
-    }
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
   }
 
   /**
@@ -59,7 +58,7 @@ public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int si
    * @return a new method
    */
   public Mixed window(int tokens) {
-    return new Mixed(keyMethod, valueMethod, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -69,7 +68,7 @@ public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int si
    * @return a new method
    */
   public Mixed sinks(int tokens) {
-    return new Mixed(keyMethod, valueMethod, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -103,24 +102,16 @@ public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int si
   }
 
   @Override
-  public long codebookBytes(Side side) {
-    return (side == Side.KEYS ? keyMethod : valueMethod) instanceof TrainedMethod trained
-        ? trained.codebookBytes(side)
-        : 0;
+  public Optional<Codebook> codebook(int layer, Side side) {
+    return of(side).codebook(layer, side);
   }
 
-  /**
-   * For the library itself: what a cache is built from.
-   *
-   * @param layer 0 .. layers-1
-   * @return the codebooks as native objects
-   */
   @Override
-  public LayerModel model(int layer) {
-    return LayerModel.mixed(modelOf(keyMethod, layer), modelOf(valueMethod, layer));
+  public long codebookBytes(Side side) {
+    return of(side).codebookBytes(side);
   }
 
-  private static @Nullable LayerModel modelOf(KvMethod method, int layer) {
-    return method instanceof TrainedMethod trained ? trained.model(layer) : null;
+  private KvMethod of(Side side) {
+    return side == Side.KEYS ? keyMethod : valueMethod;
   }
 }

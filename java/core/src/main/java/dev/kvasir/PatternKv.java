@@ -1,5 +1,7 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import java.util.Objects;
 
 /**
@@ -48,9 +50,24 @@ public record PatternKv(
   /** How a vector is matched with patterns. */
   public enum Metric {
     /** The range of the residual over its channels, as in the paper: what a per-token quantiser has to cover. */
-    MIN_MAX,
+    MIN_MAX(0),
     /** The Euclidean distance. */
-    EUCLIDEAN
+    EUCLIDEAN(1);
+
+    private final int code;
+
+    Metric(int code) {
+      this.code = code;
+    }
+
+    /**
+     * The number that native code knows it by, for good.
+     *
+     * @return the code
+     */
+    public int code() {
+      return code;
+    }
   }
 
   /**
@@ -73,11 +90,11 @@ public record PatternKv(
   public PatternKv {
     requireWidth("keyBits", keyBits);
     requireWidth("valueBits", valueBits);
-    require(patterns >= 2 && patterns <= 64, "patterns", patterns, "2..64");
-    require(alpha >= 0 && alpha < 0.5, "alpha", alpha, "0 or more and below 0.5");
-    require(group >= 0, "group", group, "0 or more");
-    require(window >= 0, "window", window, "0 or more");
-    require(sinks >= 0, "sinks", sinks, "0 or more");
+    Checks.require(patterns >= 2 && patterns <= 64, "patterns", patterns, "2..64");
+    Checks.require(alpha >= 0 && alpha < 0.5, "alpha", alpha, "0 or more and below 0.5");
+    Checks.requireNotNegative("group", group);
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
     Objects.requireNonNull(metric, "metric");
   }
 
@@ -99,9 +116,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv keyBits(int bits) {
-    return new PatternKv(
-        bits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "keyBits", bits);
   }
 
   /**
@@ -111,9 +126,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv valueBits(int bits) {
-    return new PatternKv(
-        keyBits, bits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "valueBits", bits);
   }
 
   /**
@@ -123,9 +136,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv patterns(int count) {
-    return new PatternKv(
-        keyBits, valueBits, count, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "patterns", count);
   }
 
   /**
@@ -135,9 +146,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv metric(Metric metric) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "metric", metric);
   }
 
   /**
@@ -147,8 +156,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv keyPatterns(boolean use) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, use, valuePatterns, newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "keyPatterns", use);
   }
 
   /**
@@ -158,8 +166,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv valuePatterns(boolean use) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, use, newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "valuePatterns", use);
   }
 
   /**
@@ -169,8 +176,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv newPatterns(boolean add) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns, add, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "newPatterns", add);
   }
 
   /**
@@ -180,9 +186,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv keyTest(boolean test) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, test, alpha, group, window, sinks);
+    return Records.with(this, "keyTest", test);
   }
 
   /**
@@ -192,9 +196,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv alpha(double alpha) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, sinks);
+    return Records.with(this, "alpha", alpha);
   }
 
   /**
@@ -204,9 +206,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv group(int elements) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, elements, window, sinks);
+    return Records.with(this, "group", elements);
   }
 
   /**
@@ -216,9 +216,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv window(int tokens) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -228,9 +226,7 @@ public record PatternKv(
    * @return a new method
    */
   public PatternKv sinks(int tokens) {
-    return new PatternKv(
-        keyBits, valueBits, patterns, metric, keyPatterns, valuePatterns,
-        newPatterns, keyTest, alpha, group, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -251,7 +247,7 @@ public record PatternKv(
   private CodecChoice choice(int bits) {
     return grouped(CodecChoice.of("pattern", bits))
         .with("patterns", patterns)
-        .with("metric", metric.ordinal())
+        .with("metric", metric.code())
         .with("new_patterns", newPatterns ? 1 : 0);
   }
 
@@ -264,12 +260,6 @@ public record PatternKv(
   }
 
   private static void requireWidth(String name, int bits) {
-    require(bits >= 1 && bits <= 4 || bits == 8, name, bits, "1, 2, 3, 4 or 8");
-  }
-
-  private static void require(boolean good, String name, Object value, String allowed) {
-    if (!good) {
-      throw new IllegalArgumentException(name + " is " + value + ", not " + allowed);
-    }
+    Checks.require(bits >= 1 && bits <= 4 || bits == 8, name, bits, "1, 2, 3, 4 or 8");
   }
 }

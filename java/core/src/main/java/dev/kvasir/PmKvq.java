@@ -1,5 +1,7 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import java.util.List;
 import java.util.Objects;
 import java.util.Set;
@@ -42,11 +44,26 @@ public record PmKvq(
   /** How a code of 2b bits becomes one of b bits. The paper compares three ways; the last two lose more. */
   public enum Shift {
     /** To what quantising at b bits would have given. */
-    EQUIVALENT,
+    EQUIVALENT(0),
     /** To its upper half, with the old parameters. For comparison only. */
-    DIRECT,
+    DIRECT(1),
     /** To its upper half, with parameters for the mean of the codes that share it. For comparison only. */
-    MODIFIED
+    MODIFIED(2);
+
+    private final int code;
+
+    Shift(int code) {
+      this.code = code;
+    }
+
+    /**
+     * The number that native code knows it by, for good.
+     *
+     * @return the code
+     */
+    public int code() {
+      return code;
+    }
   }
 
   private static final Set<Integer> WIDTHS = Set.of(2, 4, 8, 16);
@@ -71,9 +88,8 @@ public record PmKvq(
     requireFloors("valueFloors", valueFloors);
     Objects.requireNonNull(policy, "policy");
     Objects.requireNonNull(shift, "shift");
-    if (window < 0 || sinks < 0) {
-      throw new IllegalArgumentException("window is " + window + ", sinks is " + sinks);
-    }
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
   }
 
   /**
@@ -104,7 +120,7 @@ public record PmKvq(
    * @return a new method
    */
   public PmKvq startBits(int bits) {
-    return new PmKvq(bits, keyFloors, valueFloors, policy, shift, window, sinks);
+    return Records.with(this, "startBits", bits);
   }
 
   /**
@@ -114,7 +130,7 @@ public record PmKvq(
    * @return a new method
    */
   public PmKvq policy(ShrinkPolicy policy) {
-    return new PmKvq(startBits, keyFloors, valueFloors, policy, shift, window, sinks);
+    return Records.with(this, "policy", policy);
   }
 
   /**
@@ -124,7 +140,7 @@ public record PmKvq(
    * @return a new method
    */
   public PmKvq shift(Shift shift) {
-    return new PmKvq(startBits, keyFloors, valueFloors, policy, shift, window, sinks);
+    return Records.with(this, "shift", shift);
   }
 
   /**
@@ -134,7 +150,7 @@ public record PmKvq(
    * @return a new method
    */
   public PmKvq window(int tokens) {
-    return new PmKvq(startBits, keyFloors, valueFloors, policy, shift, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -144,7 +160,7 @@ public record PmKvq(
    * @return a new method
    */
   public PmKvq sinks(int tokens) {
-    return new PmKvq(startBits, keyFloors, valueFloors, policy, shift, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -170,7 +186,7 @@ public record PmKvq(
   private CodecChoice choice(int floor) {
     return CodecChoice.of("progressive", startBits)
         .with("floor", Math.min(floor, startBits))
-        .with("shift", shift.ordinal());
+        .with("shift", shift.code());
   }
 
   private String floorText() {
@@ -186,15 +202,11 @@ public record PmKvq(
   }
 
   private static void requireFloors(String name, List<Integer> floors) {
-    if (floors.isEmpty()) {
-      throw new IllegalArgumentException(name + " is empty");
-    }
+    Checks.require(!floors.isEmpty(), name + " is empty");
     floors.forEach(bits -> requireWidth(name, bits));
   }
 
   private static void requireWidth(String name, int bits) {
-    if (!WIDTHS.contains(bits)) {
-      throw new IllegalArgumentException(name + " is " + bits + ", not 2, 4, 8 or 16");
-    }
+    Checks.require(WIDTHS.contains(bits), name, bits, "2, 4, 8 or 16");
   }
 }

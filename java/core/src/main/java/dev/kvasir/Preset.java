@@ -6,6 +6,7 @@ import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.commvq.KeyCodebook;
 import dev.kvasir.commvq.Rope;
 import dev.kvasir.commvq.ValueCodebook;
+import dev.kvasir.internal.Checks;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -43,9 +44,6 @@ public enum Preset {
   private static final int CODES_STEP = 16;
   private static final double BALANCED_KEY_BITS = 2.5;
   private static final int NEAR_LOSSLESS_BITS = 4;
-
-  /** Tokens of a page: one group of each channel for all of them costs the least in parameters. */
-  private static final int PAGE = 128;
 
   private final double keyCodebookBits;
   private final double valueCodebookBits;
@@ -94,7 +92,7 @@ public enum Preset {
     if (trained()) {
       throw new IllegalStateException(this + " needs codebooks: see PresetTrainer");
     }
-    return Mixed.of(MixKvq.keyBits(NEAR_LOSSLESS_BITS).keyGroup(PAGE), Uniform.bits(NEAR_LOSSLESS_BITS)).sinks(0);
+    return Mixed.of(MixKvq.budget(NEAR_LOSSLESS_BITS).keyGroup(KvCache.PAGE_TOKENS), Uniform.bits(NEAR_LOSSLESS_BITS)).sinks(0);
   }
 
   /**
@@ -106,7 +104,7 @@ public enum Preset {
    * @throws IllegalArgumentException if a layer has no codebook, or one for other bits than the preset's
    */
   public KvMethod method(Profile profile, Rope rope) {
-    return method(CommVqCodebooks.of(profile), rope);
+    return method(profile.codebooks(), rope);
   }
 
   /**
@@ -125,7 +123,7 @@ public enum Preset {
     if (keyCodebookBits > 0) {
       return trained;
     }
-    return Mixed.of(MixKvq.keyBits(BALANCED_KEY_BITS).keyGroup(PAGE), trained).sinks(0);
+    return Mixed.of(MixKvq.budget(BALANCED_KEY_BITS).keyGroup(KvCache.PAGE_TOKENS), trained).sinks(0);
   }
 
   /** Of all that the codebooks hold, what this preset uses. */
@@ -148,9 +146,7 @@ public enum Preset {
   }
 
   private void require(boolean good, int layer, String wanted, @Nullable Object found) {
-    if (!good) {
-      throw new IllegalArgumentException(
-          this + " wants a " + wanted + " for layer " + layer + "; there is " + (found == null ? "none" : found));
-    }
+    Checks.require(
+        good, this + " wants a " + wanted + " for layer " + layer + "; there is " + (found == null ? "none" : found));
   }
 }

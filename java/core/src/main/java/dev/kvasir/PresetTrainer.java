@@ -16,7 +16,7 @@ import org.jspecify.annotations.Nullable;
  * for (int layer = 0; layer < geometry.layers(); layer++) {
  *   trainer.train(layer, keysBeforeRope, values, tokens, progress -> {});
  * }
- * trainer.codebooks().addTo(Profile.builder(geometry)).build().save(path);
+ * Profile.builder(geometry).codebooks(trainer.codebooks()).build().save(path);
  * }</pre>
  *
  * <p>A few thousand tokens do, if they are of all kinds that the model will read, and picked from many places. Training takes

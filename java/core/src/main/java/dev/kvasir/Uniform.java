@@ -1,5 +1,7 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import java.util.Objects;
 import java.util.Set;
 
@@ -44,10 +46,10 @@ public record Uniform(
   public Uniform {
     requireWidth("keyBits", keyBits);
     requireWidth("valueBits", valueBits);
-    requireNotNegative("keyGroup", keyGroup);
-    requireNotNegative("valueGroup", valueGroup);
-    requireNotNegative("window", window);
-    requireNotNegative("sinks", sinks);
+    Checks.requireNotNegative("keyGroup", keyGroup);
+    Checks.requireNotNegative("valueGroup", valueGroup);
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
     Objects.requireNonNull(keyAxis, "keyAxis");
     Objects.requireNonNull(valueAxis, "valueAxis");
   }
@@ -69,7 +71,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform keyBits(int bits) {
-    return new Uniform(bits, valueBits, keyGroup, valueGroup, keyAxis, valueAxis, window, sinks);
+    return Records.with(this, "keyBits", bits);
   }
 
   /**
@@ -79,7 +81,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform valueBits(int bits) {
-    return new Uniform(keyBits, bits, keyGroup, valueGroup, keyAxis, valueAxis, window, sinks);
+    return Records.with(this, "valueBits", bits);
   }
 
   /**
@@ -89,7 +91,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform keyGroup(int elements) {
-    return new Uniform(keyBits, valueBits, elements, valueGroup, keyAxis, valueAxis, window, sinks);
+    return Records.with(this, "keyGroup", elements);
   }
 
   /**
@@ -99,7 +101,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform valueGroup(int elements) {
-    return new Uniform(keyBits, valueBits, keyGroup, elements, keyAxis, valueAxis, window, sinks);
+    return Records.with(this, "valueGroup", elements);
   }
 
   /**
@@ -109,7 +111,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform keyAxis(Axis axis) {
-    return new Uniform(keyBits, valueBits, keyGroup, valueGroup, axis, valueAxis, window, sinks);
+    return Records.with(this, "keyAxis", axis);
   }
 
   /**
@@ -119,7 +121,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform valueAxis(Axis axis) {
-    return new Uniform(keyBits, valueBits, keyGroup, valueGroup, keyAxis, axis, window, sinks);
+    return Records.with(this, "valueAxis", axis);
   }
 
   /**
@@ -129,7 +131,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform window(int tokens) {
-    return new Uniform(keyBits, valueBits, keyGroup, valueGroup, keyAxis, valueAxis, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -139,7 +141,7 @@ public record Uniform(
    * @return a new method
    */
   public Uniform sinks(int tokens) {
-    return new Uniform(keyBits, valueBits, keyGroup, valueGroup, keyAxis, valueAxis, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -158,19 +160,11 @@ public record Uniform(
   }
 
   private static CodecChoice choice(int bits, Axis axis, int group) {
-    CodecChoice choice = CodecChoice.of("uniform", bits).with("axis", axis.ordinal());
+    CodecChoice choice = CodecChoice.of("uniform", bits).with("axis", axis.code());
     return group == 0 ? choice : choice.with("group", group);
   }
 
   private static void requireWidth(String name, int bits) {
-    if (!WIDTHS.contains(bits)) {
-      throw new IllegalArgumentException(name + " is " + bits + ", not 1, 2, 3, 4, 8 or 16");
-    }
-  }
-
-  private static void requireNotNegative(String name, int value) {
-    if (value < 0) {
-      throw new IllegalArgumentException(name + " is " + value);
-    }
+    Checks.require(WIDTHS.contains(bits), name, bits, "1, 2, 3, 4, 8 or 16");
   }
 }

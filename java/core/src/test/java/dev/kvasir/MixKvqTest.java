@@ -45,7 +45,7 @@ class MixKvqTest {
 
   @Test
   void settingsReachTheCodecs() {
-    MixKvq paper = MixKvq.of(MixKvq.Preset.R1_LLAMA_8B);
+    MixKvq paper = MixKvq.of(MixKvq.PaperModel.R1_LLAMA_8B);
     assertEquals(MixKvq.thresholds(1.44, 0.79), paper);
     assertEquals(32, paper.sinks());
     assertEquals(0, paper.window());
@@ -55,7 +55,7 @@ class MixKvqTest {
         paper.keys(3));
     assertEquals(new CodecChoice("uniform", 2, Map.of("group", 32.0)), paper.values(3));
     MixKvq other =
-        MixKvq.keyBits(3.5).queryAware(false).keyGroup(64).valueBits(4).valueGroup(0).window(128).sinks(4);
+        MixKvq.budget(3.5).queryAware(false).keyGroup(64).valueBits(4).valueGroup(0).window(128).sinks(4);
     assertEquals(
         new CodecChoice("tiered", 2, Map.of("mode", 2.0, "key_bits", 3.5, "queries", 0.0, "group", 64.0)),
         other.keys(0));
@@ -63,9 +63,9 @@ class MixKvqTest {
     assertEquals(128, other.window());
     assertEquals(4, other.sinks());
     assertEquals(1.0, paper.mode(MixKvq.Mode.ABSOLUTE).keys(0).options().get("mode"));
-    assertEquals("mix-k2.7v2", MixKvq.keyBits(2.7).name());
+    assertEquals("mix-k2.7v2", MixKvq.budget(2.7).name());
     assertEquals("mix-k(1.44,0.79)v2", paper.name());
-    for (MixKvq.Preset preset : MixKvq.Preset.values()) {
+    for (MixKvq.PaperModel preset : MixKvq.PaperModel.values()) {
       try (KvCache cache = cache(MixKvq.of(preset))) {
         assertEquals(0, cache.stats().bytes());
       }
@@ -74,9 +74,9 @@ class MixKvqTest {
 
   @Test
   void numbersOutOfRangeAreNamed() {
-    MixKvq method = MixKvq.keyBits(2.7);
+    MixKvq method = MixKvq.budget(2.7);
     for (double bits : new double[] {1.99, 16.01, -1, Double.NaN}) {
-      assertNames(assertThrows(IllegalArgumentException.class, () -> MixKvq.keyBits(bits)), "averageKeyBits", bits);
+      assertNames(assertThrows(IllegalArgumentException.class, () -> MixKvq.budget(bits)), "averageKeyBits", bits);
     }
     for (double tau : new double[] {-0.1, Double.NaN, Double.POSITIVE_INFINITY}) {
       assertNames(assertThrows(IllegalArgumentException.class, () -> MixKvq.thresholds(tau, 1)), "tau16", tau);
@@ -109,7 +109,7 @@ class MixKvqTest {
   @Test
   @Tag("jnicheck")
   void statsShowTiersAndBits() {
-    try (KvCache cache = cache(MixKvq.keyBits(2.7).sinks(0));
+    try (KvCache cache = cache(MixKvq.budget(2.7).sinks(0));
         KvSequence sequence = cache.newSequence()) {
       sequence.observe(0, queries(2), 2);
       sequence.append(0, rows(256), rows(256), 256);
@@ -160,7 +160,7 @@ class MixKvqTest {
     FloatBuffer direct =
         ByteBuffer.allocateDirect(4 * queries.length).order(ByteOrder.nativeOrder()).asFloatBuffer().put(queries);
     direct.flip();
-    try (KvCache cache = cache(MixKvq.keyBits(3).sinks(0));
+    try (KvCache cache = cache(MixKvq.budget(3).sinks(0));
         KvSequence array = cache.newSequence();
         KvSequence buffer = cache.newSequence();
         KvSequence heap = cache.newSequence();
@@ -189,7 +189,7 @@ class MixKvqTest {
 
   @Test
   void observeChecksItsArguments() {
-    try (KvCache cache = cache(MixKvq.keyBits(3));
+    try (KvCache cache = cache(MixKvq.budget(3));
         KvCache other = cache(Uniform.bits(2));
         KvSequence sequence = cache.newSequence();
         KvSequence foreign = other.newSequence()) {

@@ -7,12 +7,16 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.RopePairs;
 import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.commvq.Rope;
 import java.io.IOException;
+import java.lang.reflect.Method;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -78,7 +82,7 @@ class PresetTest {
     Random random = Testing.random("profile");
     CommVqCodebooks trained = train(Preset.SMALLEST, random);
     Path file = folder.resolve("smallest.profile");
-    trained.addTo(Profile.builder(GEOMETRY)).build().save(file);
+    Profile.builder(GEOMETRY).codebooks(trained).build().save(file);
     KvMethod loaded = Preset.SMALLEST.method(Profile.load(file, GEOMETRY), ROPE);
     KvMethod direct = Preset.SMALLEST.method(trained, ROPE);
     assertTrue(loaded.keysBeforeRope());
@@ -131,7 +135,7 @@ class PresetTest {
     KvMethod trained = Preset.SMALLEST.method(train(Preset.SMALLEST, random), ROPE);
     float[] keys = lowRank(random, 256);
     float[] values = lowRank(random, 256);
-    for (KvMethod method : new KvMethod[] {Uniform.bits(2), MixKvq.keyBits(2.7).sinks(0), trained}) {
+    for (KvMethod method : new KvMethod[] {Uniform.bits(2), MixKvq.budget(2.7).sinks(0), trained}) {
       for (KvMethod other : new KvMethod[] {PatternKv.bits(2), Uniform.bits(3), trained}) {
         KvMethod mixed = Mixed.of(method, other);
         assertArrayEquals(decoded(method, keys, values, Side.KEYS), decoded(mixed, keys, values, Side.KEYS));
@@ -156,5 +160,58 @@ class PresetTest {
     assertTrue(keys > 0 && values > 0);
     assertEquals(trained.codebookBytes(), keys + values);
     assertEquals(0, Mixed.of(Uniform.bits(2), Uniform.bits(4)).codebookBytes());
+  }
+
+  /** Scaling keys leaves the values with their codebook; codebooks of keys do not know it, and say so. */
+  @Test
+  void keysOfPresetsAreScaled() {
+    Random random = Testing.random("scaled");
+    float[] factors = new float[ROW];
+    for (int i = 0; i < ROW; i++) {
+      factors[i] = 1 + i % (D / 2) / 8f;
+    }
+    KeyScaling scaling = KeyScaling.of(GEOMETRY, RopePairs.HALVES, List.of(factors));
+    KvMethod balanced = Preset.BALANCED.method(train(Preset.BALANCED, random), ROPE);
+    KvMethod scaled = scaling.applyTo(balanced);
+    assertEquals(balanced.codebookBytes(), scaled.codebookBytes());
+    float[] keys = lowRank(random, 256);
+    float[] values = lowRank(random, 256);
+    assertArrayEquals(decoded(balanced, keys, values, Side.VALUES), decoded(scaled, keys, values, Side.VALUES));
+    Mixed parts = (Mixed) balanced;
+    KvMethod expected = Mixed.of(scaling.applyTo(parts.keyMethod()), parts.valueMethod()).sinks(0);
+    assertArrayEquals(decoded(expected, keys, values, Side.KEYS), decoded(scaled, keys, values, Side.KEYS));
+    KvMethod smallest = Preset.SMALLEST.method(train(Preset.SMALLEST, random), ROPE);
+    assertNames(
+        assertThrows(IllegalArgumentException.class, () -> scaling.applyTo(smallest)), smallest.name(), "codebooks");
+    decoded(Mixed.of(scaling.applyTo(Uniform.bits(4)), smallest), keys, values, Side.VALUES);
+  }
+
+  /** Methods of one's own: codecs that need a codebook are refused without one, in words of this API. */
+  @Test
+  void aCodecWithoutItsCodebookIsRefused() {
+    KvMethod bare = new AnyMethod(CodecChoice.of("commvq", 1), 0, 0);
+    IllegalArgumentException e =
+        assertThrows(IllegalArgumentException.class, () -> Testing.cache(GEOMETRY).method(bare).build());
+    assertNames(e, "layer 0", "KEYS", "commvq", "codebook");
+    assertFalse(e.getMessage().contains("set_"), e.getMessage());
+  }
+
+  private static float[] ones() {
+    float[] factors = new float[ROW];
+    Arrays.fill(factors, 1);
+    return factors;
+  }
+
+  /** A method that wraps another forgets nothing of it. */
+  @Test
+  void wrappersAnswerForAllThatAMethodSays() throws ReflectiveOperationException {
+    KeyScaling scaling = KeyScaling.of(GEOMETRY, RopePairs.HALVES, List.of(ones()));
+    for (Class<?> wrapper : List.of(scaling.applyTo(Uniform.bits(2)).getClass(), Mixed.class)) {
+      for (Method method : KvMethod.class.getMethods()) {
+        boolean derived = method.getName().equals("codebookBytes") && method.getParameterCount() == 0;
+        Class<?> owner = wrapper.getMethod(method.getName(), method.getParameterTypes()).getDeclaringClass();
+        assertEquals(derived ? KvMethod.class : wrapper, owner, method.toString());
+      }
+    }
   }
 }

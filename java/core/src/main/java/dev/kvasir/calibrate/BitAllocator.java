@@ -1,5 +1,6 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 import java.time.Duration;
@@ -135,8 +136,8 @@ public final class BitAllocator {
     if (leastBits > mostBits) {
       throw new IllegalArgumentException("at least " + leastBits + " and at most " + mostBits + " bits");
     }
-    least[layer][side.ordinal()] = leastBits;
-    most[layer][side.ordinal()] = mostBits;
+    least[layer][side.code()] = leastBits;
+    most[layer][side.code()] = mostBits;
     return this;
   }
 
@@ -155,11 +156,11 @@ public final class BitAllocator {
     }
     long[] pages = new long[geometry.layers()];
     for (int layer = 0; layer < pages.length; layer++) {
-      pages[layer] = (tokens - 1) / PageCost.PAGE_TOKENS + 1;
+      pages[layer] = (tokens - 1) / KvCache.PAGE_TOKENS + 1;
       long window = geometry.slidingWindow(layer);
       if (window > 0) {
         // A window that begins with the last token of a page touches one page more than its length needs.
-        pages[layer] = Math.min(pages[layer], (window - 1) / PageCost.PAGE_TOKENS + 2);
+        pages[layer] = Math.min(pages[layer], (window - 1) / KvCache.PAGE_TOKENS + 2);
       }
     }
     budget = new Budget(bytes, pages);
@@ -180,7 +181,7 @@ public final class BitAllocator {
     }
     double elements = 0;
     for (int layer = 0; layer < geometry.layers(); layer++) {
-      elements += 2.0 * PageCost.PAGE_TOKENS * geometry.rowSize(layer);
+      elements += 2.0 * KvCache.PAGE_TOKENS * geometry.rowSize(layer);
     }
     long[] pages = new long[geometry.layers()];
     Arrays.fill(pages, 1);
@@ -247,7 +248,7 @@ public final class BitAllocator {
       double sensitivity = 0;
       boolean allowed = true;
       for (Side side : sides) {
-        int s = side.ordinal();
+        int s = side.code();
         allowed &= width >= least[layer][s] && width <= most[layer][s];
         bytes = Math.addExact(bytes, Math.multiplyExact(pages, requirePositive(cost.bytes(layer, side, width))));
         sensitivity += sensitivities.of(layer, side, width);

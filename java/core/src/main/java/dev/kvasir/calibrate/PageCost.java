@@ -1,14 +1,12 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 
 /** What a page costs: the bytes that a codec takes for 128 tokens, parameters included. */
 @FunctionalInterface
 public interface PageCost {
-
-  /** Tokens of a page. */
-  int PAGE_TOKENS = 128;
 
   /**
    * Bytes of one side of one page of a layer, all its kv heads together.
@@ -28,7 +26,7 @@ public interface PageCost {
    * @return the cost
    */
   static PageCost perToken(KvGeometry geometry) {
-    return perToken(geometry, PAGE_TOKENS);
+    return perToken(geometry, 128);
   }
 
   /**
@@ -50,8 +48,8 @@ public interface PageCost {
       }
       long channels = geometry.headDim(layer);
       long groups = (channels + group - 1) / group;
-      long parameters = 4 * groups * PAGE_TOKENS;
-      long codes = (channels * PAGE_TOKENS * bits + 7) / 8;
+      long parameters = 4 * groups * KvCache.PAGE_TOKENS;
+      long codes = (channels * KvCache.PAGE_TOKENS * bits + 7) / 8;
       return geometry.kvHeads(layer) * ((parameters + 63) / 64 * 64 + (codes + 63) / 64 * 64);
     };
   }

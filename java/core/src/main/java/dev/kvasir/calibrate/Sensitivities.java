@@ -172,8 +172,8 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
      */
     public Accumulator quantiser(Side side, Axis axis, int group) {
       requireNothingAdded();
-      axes[side.ordinal()] = axis;
-      groups[side.ordinal()] = group;
+      axes[side.code()] = axis;
+      groups[side.code()] = group;
       return this;
     }
 
@@ -268,8 +268,8 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
           tokens,
           geometry.kvHeads(layer),
           geometry.headDim(layer),
-          axes[side.ordinal()],
-          groups[side.ordinal()],
+          axes[side.code()].code(),
+          groups[side.code()],
           scaling == null || side == Side.VALUES ? null : scaling.lambda(layer),
           widths);
     }

@@ -7,6 +7,7 @@ import dev.kvasir.calibrate.Tensor;
 import dev.kvasir.calibrate.TensorType;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
@@ -49,7 +50,7 @@ final class CodebookTensors {
   private static void write(KeyCodebook keys, String layer, Map<String, Tensor> tensors) {
     tensors.put(
         layer + KEY_TABLES, halves(keys.tables(), keys.kvHeads(), keys.stages(), keys.entries(), keys.headDim()));
-    tensors.put(layer + KEY_PAIRS, Tensor.ofInts(new int[] {keys.pairs().ordinal()}));
+    tensors.put(layer + KEY_PAIRS, Tensor.ofInts(new int[] {keys.pairs().code()}));
   }
 
   private static void write(ValueCodebook values, String layer, Map<String, Tensor> tensors) {
@@ -129,14 +130,16 @@ final class CodebookTensors {
       throw new IllegalArgumentException(
           prefix + KEY_TABLES + " has the shape " + shape + ", not [" + heads + ", stages, entries, " + headDim + "]");
     }
-    int[] pairs = take(left, prefix + KEY_PAIRS).toInts();
-    if (pairs.length != 1 || pairs[0] < 0 || pairs[0] >= RopePairs.values().length) {
-      throw new IllegalArgumentException(prefix + KEY_PAIRS + " is none of the pairs");
-    }
+    int[] codes = take(left, prefix + KEY_PAIRS).toInts();
+    RopePairs pairs =
+        Arrays.stream(RopePairs.values())
+            .filter(each -> codes.length == 1 && each.code() == codes[0])
+            .findFirst()
+            .orElseThrow(() -> new IllegalArgumentException(prefix + KEY_PAIRS + " is none of the pairs"));
     return new KeyCodebook(
         (int) heads,
         (int) headDim,
-        RopePairs.values()[pairs[0]],
+        pairs,
         Math.toIntExact(shape.get(1)),
         Math.toIntExact(shape.get(2)),
         tables.toFloats());

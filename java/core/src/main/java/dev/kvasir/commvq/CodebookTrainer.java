@@ -1,8 +1,7 @@
 package dev.kvasir.commvq;
 
 import dev.kvasir.NotFiniteException;
-import dev.kvasir.internal.Floats;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.commvq.NativeTrainer;
 import java.util.concurrent.CancellationException;
 
@@ -21,7 +20,7 @@ import java.util.concurrent.CancellationException;
  *
  * @param <R> what is trained
  */
-public abstract class CodebookTrainer<R> implements AutoCloseable {
+abstract class CodebookTrainer<R> implements AutoCloseable {
 
   private final NativeTrainer trainer;
   private final int width;
@@ -42,7 +41,7 @@ public abstract class CodebookTrainer<R> implements AutoCloseable {
    * @throws IllegalStateException after close
    */
   public final synchronized void add(float[] rows, int tokens) {
-    trainer.add(rows, tokens, elements("rows", rows, tokens, width));
+    trainer.add(rows, tokens, Checks.rows("rows", rows, tokens, width));
   }
 
   /**
@@ -104,13 +103,5 @@ public abstract class CodebookTrainer<R> implements AutoCloseable {
   @Override
   public final void close() {
     trainer.close();
-  }
-
-  /** The elements of {@code tokens} rows. Throws IllegalArgumentException if the array is shorter. */
-  static int elements(String name, float[] rows, int tokens, int width) {
-    Sizes.requirePositive("tokens", tokens);
-    long needed = Sizes.product(tokens, width);
-    Floats.require(name, rows, needed);
-    return (int) needed;
   }
 }

@@ -1,18 +1,20 @@
 package dev.kvasir.commvq;
 
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.Side;
-import dev.kvasir.internal.commvq.LayerModel;
-import dev.kvasir.internal.commvq.TrainedMethod;
+import dev.kvasir.calibrate.RopePairs;
 import java.util.Objects;
+import java.util.Optional;
 
 /**
  * CommVQ: keys and values by trained codebooks, at 1 or 2 bits.
  *
  * <pre>{@code
- * CommVqCodebooks codebooks = CommVqCodebooks.of(Profile.load(path, geometry));
+ * CommVqCodebooks codebooks = Profile.load(path, geometry).codebooks();
  * Rope rope = Rope.plain(RopePairs.HALVES, 500000, 128);
  * KvCache cache = KvCache.builder(geometry).method(CommVq.of(codebooks, rope)).build();
  * }</pre>
@@ -30,7 +32,7 @@ import java.util.Objects;
  * @param sinks see {@link KvMethod#sinks}
  */
 public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int flips, int window, int sinks)
-    implements TrainedMethod {
+    implements KvMethod {
 
   /**
    * Checks the numbers, and that the codebooks are for this RoPE.
@@ -46,17 +48,19 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
   public CommVq {
     Objects.requireNonNull(codebooks, "codebooks");
     Objects.requireNonNull(rope, "rope");
-    if (refinements < 0 || refinements > 100 || flips < 0 || window < 0 || sinks < 0) {
-      throw new IllegalArgumentException(
-          "refinements is " + refinements + ", flips " + flips + ", window " + window + ", sinks " + sinks);
-    }
+    Checks.require(refinements >= 0 && refinements <= 100, "refinements", refinements, "0..100");
+    Checks.requireNotNegative("flips", flips);
+    Checks.requireNotNegative("window", window);
+    Checks.requireNotNegative("sinks", sinks);
     KvGeometry geometry = codebooks.geometry();
     for (int layer = 0; layer < geometry.layers(); layer++) {
-      if (geometry.headDim(layer) != rope.headDim()) {
-        throw new IllegalArgumentException(
-            "RoPE for " + rope.headDim() + " channels, layer " + layer + " has " + geometry.headDim(layer));
-      }
-      RopePairsCheck.require(codebooks, rope, layer);
+      Checks.require(
+          geometry.headDim(layer) == rope.headDim(),
+          "RoPE for " + rope.headDim() + " channels, layer " + layer + " has " + geometry.headDim(layer));
+      RopePairs trained = codebooks.keys(layer).map(KeyCodebook::pairs).orElse(rope.pairs());
+      Checks.require(
+          trained == rope.pairs(),
+          "layer " + layer + " has a key codebook for " + trained + ", RoPE is " + rope.pairs());
     }
   }
 
@@ -78,7 +82,7 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
    * @return a new method
    */
   public CommVq refinements(int times) {
-    return new CommVq(codebooks, rope, times, flips, window, sinks);
+    return Records.with(this, "refinements", times);
   }
 
   /**
@@ -88,7 +92,7 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
    * @return a new method
    */
   public CommVq flips(int bits) {
-    return new CommVq(codebooks, rope, refinements, bits, window, sinks);
+    return Records.with(this, "flips", bits);
   }
 
   /**
@@ -98,7 +102,7 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
    * @return a new method
    */
   public CommVq window(int tokens) {
-    return new CommVq(codebooks, rope, refinements, flips, tokens, sinks);
+    return Records.with(this, "window", tokens);
   }
 
   /**
@@ -108,7 +112,7 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
    * @return a new method
    */
   public CommVq sinks(int tokens) {
-    return new CommVq(codebooks, rope, refinements, flips, window, tokens);
+    return Records.with(this, "sinks", tokens);
   }
 
   @Override
@@ -116,12 +120,11 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
     return "commvq-k" + keys(0).bits() + "v" + values(0).bits();
   }
 
-  /**
-   * For the library itself: what the codebooks of one side weigh.
-   *
-   * @param side the side
-   * @return bytes
-   */
+  @Override
+  public Optional<Codebook> codebook(int layer, Side side) {
+    return codebooks.forCache(layer, side, rope, refinements, flips);
+  }
+
   @Override
   public long codebookBytes(Side side) {
     return codebooks.bytes(side);
@@ -148,40 +151,7 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
         .orElse(CodecChoice.of("f16", 16));
   }
 
-  /**
-   * For the library itself: what a cache is built from.
-   *
-   * @param layer 0 .. layers-1
-   * @return the codebooks as native objects
-   */
-  @Override
-  public LayerModel model(int layer) {
-    return new LayerModel(
-        rope.pairs().ordinal(),
-        rope.frequencies(),
-        rope.attentionFactor(),
-        codebooks.keys(layer).map(KeyCodebook::nativeCodebook).orElse(null),
-        refinements,
-        codebooks.values(layer).map(ValueCodebook::nativeCodebook).orElse(null),
-        codebooks.encoder(layer).map(ValueEncoder::nativeEncoder).orElse(null),
-        flips);
-  }
-
   private static CodecChoice trained(double bits) {
     return CodecChoice.of("commvq", (int) Math.max(1, Math.round(bits)));
-  }
-
-  /** Codebooks of keys know which channels belong together. */
-  private static final class RopePairsCheck {
-    static void require(CommVqCodebooks codebooks, Rope rope, int layer) {
-      codebooks
-          .keys(layer)
-          .filter(keys -> keys.pairs() != rope.pairs())
-          .ifPresent(
-              keys -> {
-                throw new IllegalArgumentException(
-                    "layer " + layer + " has a key codebook for " + keys.pairs() + ", RoPE is " + rope.pairs());
-              });
-    }
   }
 }

@@ -1,12 +1,13 @@
 package dev.kvasir.commvq;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.KvMethod;
 import dev.kvasir.Side;
-import dev.kvasir.calibrate.Profile;
-import dev.kvasir.calibrate.ProfileException;
 import dev.kvasir.calibrate.Safetensors;
 import dev.kvasir.calibrate.SafetensorsException;
 import dev.kvasir.calibrate.Tensor;
+import dev.kvasir.internal.commvq.KeyPart;
+import dev.kvasir.internal.commvq.ValuePart;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -18,8 +19,8 @@ import java.util.TreeMap;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The codebooks of a model, layer by layer, and how they are kept: in a {@link Profile}, or in a plain safetensors file
- * with the same tensors.
+ * The codebooks of a model, layer by layer, and how they are kept: in a profile, or in a plain safetensors file with
+ * the same tensors.
  *
  * <pre>
  * commvq.&lt;layer&gt;.key_tables         F16 [kvHeads, stages, entries, headDim]
@@ -59,18 +60,28 @@ public final class CommVqCodebooks {
   }
 
   /**
-   * The codebooks in a profile.
+   * The codebooks among tensors.
    *
-   * @param profile the profile
-   * @return its codebooks; none if it has none
-   * @throws ProfileException if they do not make sense or are not for the profile's geometry
+   * @param geometry the model
+   * @param tensors tensors by name; those that are not for codebooks are ignored
+   * @return the codebooks; none if there are none
+   * @throws IllegalArgumentException if they do not make sense or are not for the model
    */
-  public static CommVqCodebooks of(Profile profile) {
+  public static CommVqCodebooks of(KvGeometry geometry, Map<String, Tensor> tensors) {
     try {
-      return CodebookTensors.read(profile.geometry(), profile.tensors());
-    } catch (IllegalArgumentException | IllegalStateException | ArithmeticException e) {
-      throw new ProfileException("the profile's codebooks make no sense: " + e.getMessage(), e);
+      return CodebookTensors.read(geometry, tensors);
+    } catch (IllegalStateException | ArithmeticException e) {
+      throw new IllegalArgumentException(e.getMessage(), e);
     }
+  }
+
+  /**
+   * The codebooks as tensors.
+   *
+   * @return tensors by name
+   */
+  public Map<String, Tensor> tensors() {
+    return CodebookTensors.write(this);
   }
 
   /**
@@ -93,8 +104,8 @@ public final class CommVqCodebooks {
       if (tensors.isEmpty()) {
         throw new SafetensorsException(path, "there is no tensor " + CodebookTensors.PREFIX + "...", null);
       }
-      return CodebookTensors.read(geometry, tensors);
-    } catch (IllegalArgumentException | IllegalStateException | ArithmeticException e) {
+      return of(geometry, tensors);
+    } catch (IllegalArgumentException e) {
       throw new SafetensorsException(path, String.valueOf(e.getMessage()), e);
     }
   }
@@ -106,18 +117,7 @@ public final class CommVqCodebooks {
    * @throws IOException if it cannot be written
    */
   public void save(Path path) throws IOException {
-    Safetensors.write(path, Map.of(), CodebookTensors.write(this));
-  }
-
-  /**
-   * Adds the codebooks to a profile of the same geometry.
-   *
-   * @param builder the profile's builder
-   * @return that builder
-   */
-  public Profile.Builder addTo(Profile.Builder builder) {
-    CodebookTensors.write(this).forEach(builder::tensor);
-    return builder;
+    Safetensors.write(path, Map.of(), tensors());
   }
 
   /**
@@ -160,6 +160,34 @@ public final class CommVqCodebooks {
    */
   public Optional<ValueEncoder> encoder(int layer) {
     return Optional.ofNullable(encoders.get(checked(layer)));
+  }
+
+  /**
+   * What {@link KvMethod#codebook} gives to a cache.
+   *
+   * @param layer the layer
+   * @param side keys or values
+   * @param rope of the model; keys are stored before it, by a codebook or in 16 bits
+   * @param refinements how often the stages of a key are revisited
+   * @param flips how many bits of an encoder a value may change
+   * @return empty for values without a codebook
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public Optional<KvMethod.Codebook> forCache(int layer, Side side, Rope rope, int refinements, int flips) {
+    if (side == Side.KEYS) {
+      return Optional.of(
+          new KeyPart(
+              rope.pairs().code(),
+              rope.frequencies(),
+              rope.attentionFactor(),
+              keys(layer).map(KeyCodebook::nativeCodebook).orElse(null),
+              refinements));
+    }
+    return values(layer)
+        .map(
+            codebook ->
+                new ValuePart(
+                    codebook.nativeCodebook(), encoder(layer).map(ValueEncoder::nativeEncoder).orElse(null), flips));
   }
 
   /**

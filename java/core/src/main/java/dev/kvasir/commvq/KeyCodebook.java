@@ -2,7 +2,7 @@ package dev.kvasir.commvq;
 
 import dev.kvasir.NotFiniteException;
 import dev.kvasir.calibrate.RopePairs;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.commvq.NativeKeyCodebook;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -50,7 +50,7 @@ public final class KeyCodebook {
     this.pairs = pairs;
     this.stages = stages;
     this.entries = entries;
-    this.codebook = new NativeKeyCodebook(kvHeads, headDim, pairs.ordinal(), stages, entries, tables);
+    this.codebook = new NativeKeyCodebook(kvHeads, headDim, pairs.code(), stages, entries, tables);
   }
 
   NativeKeyCodebook nativeCodebook() {
@@ -58,7 +58,7 @@ public final class KeyCodebook {
   }
 
   static long tableElements(int kvHeads, int headDim, int stages, int entries) {
-    return Sizes.product(Sizes.product(kvHeads, stages), Sizes.product(entries, headDim));
+    return Checks.product(Checks.product(kvHeads, stages), Checks.product(entries, headDim));
   }
 
   /**
@@ -159,7 +159,7 @@ public final class KeyCodebook {
    * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
    */
   public EncodedKeys encode(float[] rows, int tokens, int refinements) {
-    int elements = CodebookTrainer.elements("rows", rows, tokens, kvHeads * headDim);
+    int elements = Checks.rows("rows", rows, tokens, kvHeads * headDim);
     byte[] codes = new byte[Math.toIntExact(codebook.codeBytes(tokens))];
     short[] norms = new short[tokens];
     codebook.encode(rows, tokens, elements, refinements, codes, norms);
@@ -175,14 +175,14 @@ public final class KeyCodebook {
    * @throws NotFiniteException if a norm is negative or not finite
    */
   public float[] decode(EncodedKeys keys) {
-    Sizes.requirePositive("tokens", keys.tokens());
+    Checks.requirePositive("tokens", keys.tokens());
     long bytes = codebook.codeBytes(keys.tokens());
     if (keys.codes().length != bytes || keys.norms().length != keys.tokens()) {
       throw new IllegalArgumentException(
           keys.codes().length + " bytes of codes and " + keys.norms().length + " norms, not " + bytes + " and "
               + keys.tokens() + ", for " + keys.tokens() + " tokens");
     }
-    float[] rows = new float[Math.toIntExact(Sizes.product(keys.tokens(), (long) kvHeads * headDim))];
+    float[] rows = new float[Math.toIntExact(Checks.product(keys.tokens(), (long) kvHeads * headDim))];
     codebook.decode(keys.codes(), keys.norms(), keys.tokens(), rows);
     return rows;
   }
@@ -200,7 +200,7 @@ public final class KeyCodebook {
 
   @Override
   public int hashCode() {
-    return Arrays.hashCode(new int[] {kvHeads, headDim, pairs.ordinal(), stages, entries});
+    return Arrays.hashCode(new int[] {kvHeads, headDim, pairs.code(), stages, entries});
   }
 
   @Override

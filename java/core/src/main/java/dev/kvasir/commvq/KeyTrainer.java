@@ -158,7 +158,7 @@ public final class KeyTrainer extends CodebookTrainer<KeyCodebook> {
      */
     public KeyTrainer build() {
       NativeKeyTrainer trainer =
-          new NativeKeyTrainer(kvHeads, headDim, pairs.ordinal(), stages, entries, seed);
+          new NativeKeyTrainer(kvHeads, headDim, pairs.code(), stages, entries, seed);
       try {
         trainer.setSteps(steps);
         trainer.setTemperatures(temperatures[0], temperatures[1], temperatures[2]);

@@ -2,7 +2,7 @@ package dev.kvasir.commvq;
 
 import dev.kvasir.calibrate.RopePairs;
 import dev.kvasir.internal.Floats;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.commvq.NativeRope;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -171,12 +171,9 @@ public final class Rope {
   }
 
   private void rotate(float[] rows, int tokens, int heads, long first, double scale) {
-    Sizes.requirePositive("tokens", tokens);
-    Sizes.requirePositive("heads", heads);
-    long needed = Sizes.product(tokens, (long) heads * headDim());
-    Floats.require("rows", rows, needed);
-    float[] target = Floats.exact(rows, (int) needed);
-    NativeRope.rotate(target, tokens, heads, headDim(), frequencies, pairs.ordinal(), first, scale);
+    Checks.requirePositive("heads", heads);
+    float[] target = Floats.exact(rows, Checks.rows("rows", rows, tokens, (long) heads * headDim()));
+    NativeRope.rotate(target, tokens, heads, headDim(), frequencies, pairs.code(), first, scale);
     Floats.deliver(target, rows);
   }
 

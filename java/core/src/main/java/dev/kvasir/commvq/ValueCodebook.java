@@ -1,7 +1,7 @@
 package dev.kvasir.commvq;
 
 import dev.kvasir.NotFiniteException;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.commvq.NativeValueCodebook;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -30,7 +30,7 @@ public final class ValueCodebook {
    * @throws NotFiniteException if an element fits no float16
    */
   public ValueCodebook(int width, int codes, float[] table, float @Nullable [] thresholds) {
-    long size = Sizes.product(width, codes);
+    long size = Checks.product(width, codes);
     if (table.length != size || thresholds != null && thresholds.length != codes) {
       throw new IllegalArgumentException(
           "a table of " + table.length + " elements"
@@ -105,7 +105,7 @@ public final class ValueCodebook {
    * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
    */
   public EncodedValues encode(float[] rows, int tokens) {
-    int elements = CodebookTrainer.elements("rows", rows, tokens, width);
+    int elements = Checks.rows("rows", rows, tokens, width);
     byte[] bits = new byte[bytes(tokens)];
     short[] gains = new short[tokens];
     codebook.encode(rows, tokens, elements, bits, gains);
@@ -129,7 +129,7 @@ public final class ValueCodebook {
           "an encoder of " + encoder.width() + " channels and " + encoder.codes() + " codes for a codebook of " + width
               + " and " + codes);
     }
-    int elements = CodebookTrainer.elements("rows", rows, tokens, width);
+    int elements = Checks.rows("rows", rows, tokens, width);
     byte[] bits = encoder.encode(rows, tokens);
     short[] gains = new short[tokens];
     codebook.refine(rows, tokens, elements, flips, bits, gains);
@@ -145,20 +145,20 @@ public final class ValueCodebook {
    * @throws NotFiniteException if a gain is not finite
    */
   public float[] decode(EncodedValues values) {
-    Sizes.requirePositive("tokens", values.tokens());
+    Checks.requirePositive("tokens", values.tokens());
     int bytes = bytes(values.tokens());
     if (values.bits().length != bytes || values.gains().length != values.tokens()) {
       throw new IllegalArgumentException(
           values.bits().length + " bytes of bits and " + values.gains().length + " gains, not " + bytes + " and "
               + values.tokens() + ", for " + values.tokens() + " tokens");
     }
-    float[] rows = new float[Math.toIntExact(Sizes.product(values.tokens(), width))];
+    float[] rows = new float[Math.toIntExact(Checks.product(values.tokens(), width))];
     codebook.decode(values.bits(), values.gains(), values.tokens(), rows);
     return rows;
   }
 
   private int bytes(int tokens) {
-    return Math.toIntExact(Sizes.product(tokens, codes / 8));
+    return Math.toIntExact(Checks.product(tokens, codes / 8));
   }
 
   @Override

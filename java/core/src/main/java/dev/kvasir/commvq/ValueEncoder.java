@@ -1,7 +1,7 @@
 package dev.kvasir.commvq;
 
 import dev.kvasir.NotFiniteException;
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.commvq.NativeValueEncoder;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -93,9 +93,7 @@ public final class ValueEncoder {
   }
 
   private static void require(String name, float[] array, long elements) {
-    if (array.length != elements) {
-      throw new IllegalArgumentException(name + " has " + array.length + " elements, not " + elements);
-    }
+    Checks.require(array.length == elements, name + " has " + array.length + " elements, not " + elements);
   }
 
   NativeValueEncoder nativeEncoder() {
@@ -148,8 +146,8 @@ public final class ValueEncoder {
    * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
    */
   public byte[] encode(float[] rows, int tokens) {
-    int elements = CodebookTrainer.elements("rows", rows, tokens, width());
-    byte[] bits = new byte[Math.toIntExact(Sizes.product(tokens, codes() / 8))];
+    int elements = Checks.rows("rows", rows, tokens, width());
+    byte[] bits = new byte[Math.toIntExact(Checks.product(tokens, codes() / 8))];
     encoder.encode(rows, tokens, elements, bits);
     return bits;
   }

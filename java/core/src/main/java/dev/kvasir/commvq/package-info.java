@@ -6,7 +6,7 @@
  *   trainer.add(keysBeforeRope, tokens);
  *   KeyCodebook keys = trainer.train(progress -> log(progress.done()));
  * }
- * CommVqCodebooks.builder(geometry).keys(0, keys).build().addTo(profile);
+ * CommVqCodebooks codebooks = CommVqCodebooks.builder(geometry).keys(0, keys).build();
  * }</pre>
  *
  * <p>Codebooks and encoders are constant and may be used by any number of threads; the native memory behind them is

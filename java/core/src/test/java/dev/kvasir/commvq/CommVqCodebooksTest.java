@@ -61,8 +61,8 @@ class CommVqCodebooksTest {
   void survivesAProfile() throws Exception {
     CommVqCodebooks codebooks = codebooks();
     Path path = folder.resolve("profile");
-    codebooks.addTo(Profile.builder(GEOMETRY)).note("text", "none").build().save(path);
-    CommVqCodebooks loaded = CommVqCodebooks.of(Profile.load(path, GEOMETRY));
+    Profile.builder(GEOMETRY).codebooks(codebooks).note("text", "none").build().save(path);
+    CommVqCodebooks loaded = Profile.load(path, GEOMETRY).codebooks();
     assertEquals(codebooks, loaded);
     assertEquals(codebooks.hashCode(), loaded.hashCode());
     assertEquals(RopePairs.NEIGHBOURS, loaded.keys(1).orElseThrow().pairs());
@@ -70,7 +70,7 @@ class CommVqCodebooksTest {
     assertTrue(loaded.encoder(0).isEmpty());
     assertTrue(loaded.encoder(2).isPresent());
     // A profile without codebooks has none.
-    assertTrue(CommVqCodebooks.of(Profile.builder(GEOMETRY).build()).keys(0).isEmpty());
+    assertTrue(Profile.builder(GEOMETRY).build().codebooks().keys(0).isEmpty());
 
     // One bit wrong anywhere.
     byte[] bytes = Files.readAllBytes(path);
@@ -170,7 +170,7 @@ class CommVqCodebooksTest {
     assertThrows(SafetensorsException.class, () -> CommVqCodebooks.load(path, GEOMETRY), what);
     Profile.Builder profile = Profile.builder(GEOMETRY);
     tensors.forEach(profile::tensor);
-    assertThrows(ProfileException.class, () -> CommVqCodebooks.of(profile.build()), what);
+    assertThrows(ProfileException.class, () -> profile.build().codebooks(), what);
   }
 
   @Test

@@ -76,8 +76,8 @@ class CommVqTest {
     assertTrue(commvq[0] < uniform[0] && commvq[1] < uniform[1], () -> commvq[0] + " " + uniform[0] + " " + commvq[1]);
 
     Path file = folder.resolve("profile.safetensors");
-    codebooks.addTo(Profile.builder(GEOMETRY)).build().save(file);
-    CommVq loaded = CommVq.of(CommVqCodebooks.of(Profile.load(file, GEOMETRY)), ROPE);
+    Profile.builder(GEOMETRY).codebooks(codebooks).build().save(file);
+    CommVq loaded = CommVq.of(Profile.load(file, GEOMETRY).codebooks(), ROPE);
     assertArrayEquals(commvq, errors(loaded));
     assertThrows(
         RuntimeException.class,

@@ -3,7 +3,7 @@ package dev.kvasir.internal.commvq;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.KeyCodebook;
 
-/** See KeyCodebook in commvq.h. Sizes of arrays have been checked by callers. */
+/** See KeyCodebook in commvq.h. Checks of arrays have been checked by callers. */
 public final class NativeKeyCodebook extends NativeObject<KeyCodebook> {
 
   public NativeKeyCodebook(int kvHeads, int headDim, int pairs, int stages, int entries, float[] tables) {

@@ -8,19 +8,19 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 
 /** One native object: kept open during calls, freed when closed or forgotten; its errors become exceptions. */
-abstract class NativeObject<T> implements AutoCloseable {
+public abstract class NativeObject<T> implements AutoCloseable {
 
   private final T object;
   private final Lifetime lifetime;
 
   /** Neither function may refer to this object, or it would never be forgotten. */
-  NativeObject(String name, Supplier<T> create, Consumer<T> destroy) {
+  protected NativeObject(String name, Supplier<T> create, Consumer<T> destroy) {
     T made = NativeCall.get(create);
     this.object = made;
     this.lifetime = new Lifetime(this, name, () -> destroy.accept(made));
   }
 
-  final void run(Consumer<T> work) {
+  public final void run(Consumer<T> work) {
     call(
         target -> {
           work.accept(target);
@@ -28,7 +28,7 @@ abstract class NativeObject<T> implements AutoCloseable {
         });
   }
 
-  final <R> R call(Function<T, R> work) {
+  public final <R> R call(Function<T, R> work) {
     lifetime.acquire();
     try {
       return NativeCall.get(() -> work.apply(object));

@@ -4,7 +4,7 @@ import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueCodebook;
 import org.jspecify.annotations.Nullable;
 
-/** See ValueCodebook in commvq.h. Sizes of arrays have been checked by callers. */
+/** See ValueCodebook in commvq.h. Checks of arrays have been checked by callers. */
 public final class NativeValueCodebook extends NativeObject<ValueCodebook> {
 
   public NativeValueCodebook(int width, int codes, float[] table, float @Nullable [] thresholds) {

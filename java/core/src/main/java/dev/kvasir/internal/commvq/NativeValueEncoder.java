@@ -3,7 +3,7 @@ package dev.kvasir.internal.commvq;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueEncoder;
 
-/** See ValueEncoder in commvq.h. Sizes of arrays have been checked by callers. */
+/** See ValueEncoder in commvq.h. Checks of arrays have been checked by callers. */
 public final class NativeValueEncoder extends NativeObject<ValueEncoder> {
 
   public NativeValueEncoder(

@@ -57,7 +57,7 @@ final class TrainCommand implements Callable<Integer> {
     long start = System.nanoTime();
     CommVqCodebooks codebooks = Codebooks.train(calibrations, method);
     Path file = target == null ? Path.of(method + ".profile") : target;
-    codebooks.addTo(Profile.builder(model.geometry()).note("method", method)).build().save(file);
+    Profile.builder(model.geometry()).codebooks(codebooks).note("method", method).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
     return 0;
   }

@@ -5,6 +5,7 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.Preset;
 import dev.kvasir.PresetTrainer;
 import dev.kvasir.Side;
+import dev.kvasir.calibrate.Profile;
 import dev.kvasir.commvq.CommVq;
 import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.commvq.KeyCodebook;
@@ -44,7 +45,7 @@ public final class Codebooks {
   private static CommVqCodebooks find(Calibrations calibrations, String method) {
     return calibrations
         .profile(method)
-        .map(CommVqCodebooks::of)
+        .map(Profile::codebooks)
         .orElseGet(() -> train(calibrations, method));
   }
 

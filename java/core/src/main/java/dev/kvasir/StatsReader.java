@@ -1,6 +1,5 @@
-package dev.kvasir.internal;
+package dev.kvasir;
 
-import dev.kvasir.KvStats;
 import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
 import java.time.Duration;

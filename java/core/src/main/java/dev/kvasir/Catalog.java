@@ -1,8 +1,6 @@
-package dev.kvasir.internal;
+package dev.kvasir;
 
-import dev.kvasir.BackendInfo;
-import dev.kvasir.CodecInfo;
-import dev.kvasir.Side;
+import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.jni.Native;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -12,17 +10,17 @@ import java.util.Set;
 import java.util.TreeSet;
 
 /** What the native library says about itself, and its threads. */
-public final class NativeCatalog {
+final class Catalog {
 
   private static final int MAX_BITS = 32;
 
-  private NativeCatalog() {}
+  private Catalog() {}
 
-  public static String version() {
+  static String version() {
     return NativeCall.get(Native::version);
   }
 
-  public static List<BackendInfo> backends() {
+  static List<BackendInfo> backends() {
     return NativeCall.get(
         () -> {
           List<BackendInfo> all = new ArrayList<>();
@@ -33,7 +31,7 @@ public final class NativeCatalog {
         });
   }
 
-  public static List<CodecInfo> codecs() {
+  static List<CodecInfo> codecs() {
     return NativeCall.get(
         () -> {
           List<CodecInfo> all = new ArrayList<>();
@@ -51,11 +49,11 @@ public final class NativeCatalog {
         });
   }
 
-  public static int threads() {
+  static int threads() {
     return NativeCall.get(Native::threads);
   }
 
-  public static void setThreads(int threads) {
+  static void setThreads(int threads) {
     NativeCall.get(
         () -> {
           Native.set_threads(threads);
@@ -66,7 +64,7 @@ public final class NativeCatalog {
   private static Set<Side> sides(int codec) {
     Set<Side> sides = EnumSet.noneOf(Side.class);
     for (Side side : Side.values()) {
-      if (Native.codec_has_side(codec, side == Side.KEYS ? Native.kKeys : Native.kValues)) {
+      if (Native.codec_has_side(codec, side.code())) {
         sides.add(side);
       }
     }
