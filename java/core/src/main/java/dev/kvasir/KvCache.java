@@ -1,8 +1,11 @@
 package dev.kvasir;
 
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeCache;
-import dev.kvasir.internal.Checks;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.util.List;
@@ -167,7 +170,7 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
-   * Shows queries to sequences whose method goes by them ({@link MixKvq}), without computing attention. What {@code
+   * Shows queries to sequences whose method goes by them ({@code MixKvq}), without computing attention. What {@code
    * attend} computes it sees by itself; this is for a prompt whose attention is computed elsewhere, before the prompt is
    * appended. Other methods ignore it.
    *
@@ -302,7 +305,7 @@ public final class KvCache implements AutoCloseable {
 
     private final KvGeometry geometry;
     private final Map<Integer, Long> layerBudgets = new TreeMap<>();
-    private KvMethod method = new HalfPrecision();
+    private KvMethod method = () -> "f16";
     private long budget;
     private String backend = "auto";
     private Precision precision = Precision.EXACT;
@@ -312,7 +315,7 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
-     * How to compress. {@link HalfPrecision}, which does not, is the default.
+     * How to compress. {@link dev.kvasir.method.HalfPrecision}, which does not, is the default.
      *
      * @param method the method
      * @return this builder

@@ -1,10 +1,13 @@
 package dev.kvasir;
 
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCache;
 import dev.kvasir.internal.Shorts;
-import dev.kvasir.internal.Checks;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
@@ -16,7 +19,7 @@ import java.util.function.Supplier;
  *
  * <p>Appended elements are rounded to float16. The newest tokens wait in that form; 128 of them become a compressed
  * page. What a sequence holds does not depend on how a stream of tokens is cut into appends, but for methods that learn
- * from the prompt ({@link PatternKv}): to them the prompt is what is there when the first page is compressed.
+ * from the prompt ({@code PatternKv}): to them the prompt is what is there when the first page is compressed.
  *
  * <p>Every method may be called from any thread: calls that change the sequence exclude each other and its readers,
  * attends overlap. A sequence that is forgotten is released some time after the garbage collector finds it.
@@ -53,7 +56,7 @@ public final class KvSequence implements AutoCloseable {
    * Appends token rows to a layer.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE, or before it if {@link KvMethod#keysBeforeRope}
    * @param values the same shape
    * @param tokens 1 or more
    * @throws IllegalArgumentException if an argument is out of range or an array too short
@@ -72,7 +75,7 @@ public final class KvSequence implements AutoCloseable {
    * {@link #append(int, float[], float[], int)} from buffers; direct ones are read in place.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
    * @param values the same shape
    * @param tokens 1 or more
    * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
@@ -98,7 +101,7 @@ public final class KvSequence implements AutoCloseable {
    * {@link #append(int, float[], float[], int)} from 16-bit elements; direct buffers are read in place.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
    * @param values the same shape
    * @param tokens 1 or more
    * @param type what the bits mean: {@link ElementType#FLOAT16} or {@link ElementType#BFLOAT16}
@@ -134,7 +137,7 @@ public final class KvSequence implements AutoCloseable {
    * of the cache that appends or attends throws a {@link NotFiniteException}, once.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]}, after or before RoPE as there
    * @param values the same shape and type
    * @param tokens 1 or more
    * @param stream the stream that the rows are made on
@@ -405,7 +408,7 @@ public final class KvSequence implements AutoCloseable {
 
   /**
    * The vectors that a layer's codec keeps beside the pages of one head's side, such as the patterns of {@link
-   * PatternKv}. For inspection.
+   * dev.kvasir.method.PatternKv}. For inspection.
    *
    * @param layer 0 .. layers-1
    * @param side keys or values

@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.internal.NativeLibrary;
 import java.nio.file.Path;
 import java.time.Duration;

@@ -1,6 +1,6 @@
 package dev.kvasir;
 
-/** Which pages give up bits first where a budget runs out, for methods whose pages can shrink: {@link PmKvq}. */
+/** Which pages give up bits first where a budget runs out, for methods whose pages can shrink, such as {@code PmKvq}. */
 public enum ShrinkPolicy {
   /**
    * The oldest of the pages with the most bits, and only as many as needed: where layers are alike, an append shrinks at

@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.method.Uniform;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.List;

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.method.Uniform;
 import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.Random;

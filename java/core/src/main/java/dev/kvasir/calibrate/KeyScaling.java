@@ -1,10 +1,11 @@
 package dev.kvasir.calibrate;
 
-import dev.kvasir.internal.Records;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
-import dev.kvasir.NotFiniteException;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
+import dev.kvasir.rope.RopePairs;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -64,12 +65,14 @@ public final class KeyScaling {
       frequencies = List.copyOf(frequencies);
       alphas = List.copyOf(alphas);
       Checks.require(ropeBase > 1 && ropeBase < Double.POSITIVE_INFINITY, "a RoPE base of " + ropeBase);
-      Checks.require(positionScale > 0 && positionScale < Double.POSITIVE_INFINITY, "a position scale of " + positionScale);
+      Checks.require(
+          positionScale > 0 && positionScale < Double.POSITIVE_INFINITY, "a position scale of " + positionScale);
       Checks.require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
       Checks.require(!alphas.isEmpty(), "no alpha to try");
       double before = -1;
       for (double alpha : alphas) {
-        Checks.require(alpha > before && alpha >= 0 && alpha <= 1, "the alphas " + alphas + " do not ascend within 0..1");
+        Checks.require(
+            alpha > before && alpha >= 0 && alpha <= 1, "the alphas " + alphas + " do not ascend within 0..1");
         before = alpha;
       }
     }

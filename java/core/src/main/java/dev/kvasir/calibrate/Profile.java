@@ -1,7 +1,8 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
-import dev.kvasir.commvq.CommVqCodebooks;
+import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Collections;

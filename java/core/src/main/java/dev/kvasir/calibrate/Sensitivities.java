@@ -1,10 +1,10 @@
 package dev.kvasir.calibrate;
 
-import dev.kvasir.Axis;
 import dev.kvasir.KvGeometry;
-import dev.kvasir.NotFiniteException;
 import dev.kvasir.Side;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Calibration;
+import dev.kvasir.method.Axis;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;

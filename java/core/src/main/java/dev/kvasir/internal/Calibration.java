@@ -1,6 +1,5 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.internal.commvq.NativeRope;
 import dev.kvasir.internal.jni.Native;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;

@@ -2,19 +2,19 @@ package dev.kvasir.internal;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import dev.kvasir.Axis;
 import dev.kvasir.ElementType;
 import dev.kvasir.KvCache;
 import dev.kvasir.Kvasir;
-import dev.kvasir.MixKvq;
-import dev.kvasir.PatternKv;
-import dev.kvasir.PmKvq;
 import dev.kvasir.Precision;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
-import dev.kvasir.calibrate.RopePairs;
-import dev.kvasir.calibrate.TensorType;
 import dev.kvasir.internal.jni.Native;
+import dev.kvasir.method.Axis;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
+import dev.kvasir.rope.RopePairs;
+import dev.kvasir.tensor.TensorType;
 import java.util.Arrays;
 import java.util.List;
 import java.util.function.ToIntFunction;

@@ -38,8 +38,8 @@ public final class Json {
   /** The value of a text; {@code name} is what errors call it. */
   public static Json parse(String text, String name) {
     try {
-      return new Json(dev.kvasir.internal.Json.parse(text), name);
-    } catch (dev.kvasir.internal.Json.SyntaxException e) {
+      return new Json(dev.kvasir.internal.json.Json.parse(text), name);
+    } catch (dev.kvasir.internal.json.Json.SyntaxException e) {
       throw new JsonException(name + ": " + e.getMessage());
     }
   }
@@ -174,6 +174,6 @@ public final class Json {
   }
 
   private static String quoted(String text) {
-    return dev.kvasir.internal.Json.write(text);
+    return dev.kvasir.internal.json.Json.write(text);
   }
 }

@@ -2,15 +2,15 @@ package dev.kvasir.lab.evaluate;
 
 import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
-import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
-import dev.kvasir.MixKvq;
-import dev.kvasir.Mixed;
-import dev.kvasir.PatternKv;
-import dev.kvasir.PmKvq;
-import dev.kvasir.Preset;
-import dev.kvasir.Uniform;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.Mixed;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
+import dev.kvasir.method.Uniform;
+import dev.kvasir.preset.Preset;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
