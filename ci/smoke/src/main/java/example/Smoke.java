@@ -1,7 +1,9 @@
+package example;
+
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
-import dev.kvasir.Uniform;
+import dev.kvasir.method.Uniform;
 import java.util.Random;
 
 /** A program of a user: builds a cache, fills it, attends, and compares with attention over the plain numbers. */
@@ -18,7 +20,7 @@ public final class Smoke {
         KvGeometry.builder().layers(LAYERS).queryHeads(QUERY_HEADS).kvHeads(KV_HEADS).headDim(HEAD_DIM).build();
     Random random = new Random(1);
     double worst = 0;
-    try (KvCache cache = KvCache.builder(geometry).method(Uniform.bits(4)).build();
+    try (KvCache cache = KvCache.builder(geometry).method(Uniform.bits(4).sinks(4)).build();
         KvSequence sequence = cache.newSequence()) {
       for (int layer = 0; layer < LAYERS; layer++) {
         float[] keys = gaussian(random, TOKENS * KV_HEADS * HEAD_DIM);
