@@ -30,9 +30,7 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
   public DeviceBuffer {
     Objects.requireNonNull(type, "type");
     Checks.requireNotNegative("elements", elements);
-    if (address == 0) {
-      throw new IllegalArgumentException("the address is null");
-    }
+    Checks.require(address != 0, "the address is null");
     if (address % ALIGNMENT != 0) {
       throw new IllegalArgumentException(
           "the address 0x" + Long.toHexString(address) + " is no multiple of " + ALIGNMENT);

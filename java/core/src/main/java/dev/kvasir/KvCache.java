@@ -294,9 +294,7 @@ public final class KvCache implements AutoCloseable {
   }
 
   private long[] ids(List<KvSequence> sequences) {
-    if (sequences.isEmpty()) {
-      throw new IllegalArgumentException("no sequences");
-    }
+    Checks.require(!sequences.isEmpty(), "no sequences");
     return sequences.stream().mapToLong(sequence -> sequence.idIn(this)).toArray();
   }
 
@@ -349,8 +347,7 @@ public final class KvCache implements AutoCloseable {
      */
     public Builder layerBudgetBytes(int layer, long bytes) {
       Checks.requirePositive("layerBudgetBytes", bytes);
-      geometry.kvHeads(layer);
-      layerBudgets.put(layer, bytes);
+      layerBudgets.put(Checks.layer(layer, geometry.layers()), bytes);
       return this;
     }
 

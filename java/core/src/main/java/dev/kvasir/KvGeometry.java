@@ -125,10 +125,7 @@ public final class KvGeometry {
   }
 
   private Layer layer(int layer) {
-    if (layer < 0 || layer >= layers.size()) {
-      throw new IllegalArgumentException("layer " + layer + " of " + layers.size() + " layers");
-    }
-    return layers.get(layer);
+    return layers.get(Checks.layer(layer, layers.size()));
   }
 
   @Override
@@ -362,17 +359,13 @@ public final class KvGeometry {
     }
 
     void at(int layer, T value) {
-      if (layer < 0) {
-        throw new IllegalArgumentException(name + " for layer " + layer);
-      }
+      Checks.require(layer >= 0, name + " for layer " + layer);
       byLayer.put(layer, value);
     }
 
     void requireLayersBelow(int layers) {
       for (int layer : byLayer.keySet()) {
-        if (layer >= layers) {
-          throw new IllegalArgumentException(name + " for layer " + layer + " of " + layers + " layers");
-        }
+        Checks.require(layer < layers, name + " for layer " + layer + " of " + layers + " layers");
       }
     }
 

@@ -327,7 +327,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public long length(int layer) {
-    cache.geometry().kvHeads(layer);
+    Checks.layer(layer, cache.geometry().layers());
     return call(() -> target.length(id, layer));
   }
 
@@ -384,7 +384,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public long pageCount(int layer) {
-    cache.geometry().kvHeads(layer);
+    Checks.layer(layer, cache.geometry().layers());
     return call(() -> target.pageCount(id, layer));
   }
 
@@ -400,7 +400,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public byte[] readPage(int layer, long page, Side side, int kvHead) {
-    cache.geometry().kvHeads(layer);
+    Checks.layer(layer, cache.geometry().layers());
     Checks.requireNotNegative("page", page);
     Checks.requireNotNegative("kvHead", kvHead);
     return call(() -> target.readPage(id, layer, page, side.code(), kvHead));

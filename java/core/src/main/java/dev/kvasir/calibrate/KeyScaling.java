@@ -387,7 +387,6 @@ public final class KeyScaling {
   }
 
   private Layer at(int layer) {
-    Checks.require(layer >= 0 && layer < layers.size(), "layer " + layer + " of " + layers.size() + " layers");
-    return layers.get(layer);
+    return layers.get(Checks.layer(layer, layers.size()));
   }
 }

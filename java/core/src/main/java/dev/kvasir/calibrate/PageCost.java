@@ -3,6 +3,7 @@ package dev.kvasir.calibrate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 
 /** What a page costs: the bytes that a codec takes for 128 tokens, parameters included. */
 @FunctionalInterface
@@ -39,13 +40,9 @@ public interface PageCost {
    * @throws IllegalArgumentException if the group is not positive
    */
   static PageCost perToken(KvGeometry geometry, int group) {
-    if (group < 1) {
-      throw new IllegalArgumentException("a group of " + group + " channels");
-    }
+    Checks.require(group >= 1, "a group of " + group + " channels");
     return (layer, side, bits) -> {
-      if (bits < 1 || bits > 16) {
-        throw new IllegalArgumentException(bits + " bits, not 1..16");
-      }
+      Checks.require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
       long channels = geometry.headDim(layer);
       long groups = (channels + group - 1) / group;
       long parameters = 4 * groups * KvCache.PAGE_TOKENS;

@@ -2,6 +2,7 @@ package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -284,9 +285,8 @@ public final class Profile {
     }
 
     private void requireLayers(String what, int layers) {
-      if (layers != geometry.layers()) {
-        throw new IllegalArgumentException(what + " of " + layers + " layers for a model of " + geometry.layers());
-      }
+      Checks.require(
+          layers == geometry.layers(), what + " of " + layers + " layers for a model of " + geometry.layers());
     }
   }
 }

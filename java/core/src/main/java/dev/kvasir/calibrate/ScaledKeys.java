@@ -4,6 +4,7 @@ import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 import java.util.Optional;
 
 /**
@@ -16,11 +17,10 @@ import java.util.Optional;
 record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
 
   ScaledKeys {
-    if (method.keysBeforeRope()) {
-      throw new IllegalArgumentException(
-          "key scaling for " + method.name() + ", whose keys come from codebooks that were trained without it; with"
-              + " Mixed, scale the keys of one method and take the values of the other");
-    }
+    Checks.require(
+        !method.keysBeforeRope(),
+        "key scaling for " + method.name() + ", whose keys come from codebooks that were trained without it; with Mixed,"
+            + " scale the keys of one method and take the values of the other");
   }
 
   @Override

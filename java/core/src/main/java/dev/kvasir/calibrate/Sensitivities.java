@@ -4,6 +4,7 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Calibration;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.method.Axis;
 import java.io.IOException;
 import java.util.ArrayList;
@@ -44,27 +45,21 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     widths = List.copyOf(widths);
     keys = copy(keys);
     values = copy(values);
-    if (widths.isEmpty() || keys.isEmpty() || keys.size() != values.size()) {
-      throw new IllegalArgumentException(
-          widths.size() + " widths, keys of " + keys.size() + " layers, values of " + values.size());
-    }
+    Checks.require(
+        !widths.isEmpty() && !keys.isEmpty() && keys.size() == values.size(),
+        widths.size() + " widths, keys of " + keys.size() + " layers, values of " + values.size());
     int before = 0;
     for (int width : widths) {
-      if (width <= before || width > 16) {
-        throw new IllegalArgumentException("the widths " + widths + " do not ascend within 1..16");
-      }
+      Checks.require(width > before && width <= 16, "the widths " + widths + " do not ascend within 1..16");
       before = width;
     }
     for (List<List<Double>> side : List.of(keys, values)) {
       for (int layer = 0; layer < side.size(); layer++) {
         List<Double> row = side.get(layer);
-        if (row.size() != widths.size()) {
-          throw new IllegalArgumentException("layer " + layer + ": " + row.size() + " numbers for " + widths);
-        }
+        Checks.require(row.size() == widths.size(), "layer " + layer + ": " + row.size() + " numbers for " + widths);
         for (double value : row) {
-          if (!(value >= 0 && value < Double.POSITIVE_INFINITY)) {
-            throw new IllegalArgumentException("layer " + layer + ": a sensitivity of " + value);
-          }
+          Checks.require(
+              value >= 0 && value < Double.POSITIVE_INFINITY, "layer " + layer + ": a sensitivity of " + value);
         }
       }
     }

@@ -3,6 +3,7 @@ package dev.kvasir.codebook;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.codebook.KeyPart;
 import dev.kvasir.internal.codebook.ValuePart;
 import dev.kvasir.rope.Rope;
@@ -138,7 +139,7 @@ public final class CommVqCodebooks {
    * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<KeyCodebook> keys(int layer) {
-    return Optional.ofNullable(keys.get(checked(layer)));
+    return Optional.ofNullable(keys.get(Checks.layer(layer, geometry.layers())));
   }
 
   /**
@@ -149,7 +150,7 @@ public final class CommVqCodebooks {
    * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<ValueCodebook> values(int layer) {
-    return Optional.ofNullable(values.get(checked(layer)));
+    return Optional.ofNullable(values.get(Checks.layer(layer, geometry.layers())));
   }
 
   /**
@@ -160,7 +161,7 @@ public final class CommVqCodebooks {
    * @throws IllegalArgumentException if there is no such layer
    */
   public Optional<ValueEncoder> encoder(int layer) {
-    return Optional.ofNullable(encoders.get(checked(layer)));
+    return Optional.ofNullable(encoders.get(Checks.layer(layer, geometry.layers())));
   }
 
   /**
@@ -214,11 +215,6 @@ public final class CommVqCodebooks {
     return bytes;
   }
 
-  private int checked(int layer) {
-    geometry.kvHeads(layer);
-    return layer;
-  }
-
   @Override
   public boolean equals(@Nullable Object other) {
     return other instanceof CommVqCodebooks that
@@ -262,9 +258,9 @@ public final class CommVqCodebooks {
      * @throws IllegalArgumentException if there is no such layer
      */
     public Builder keys(int layer, KeyCodebook codebook) {
-      if (codebook.kvHeads() != geometry.kvHeads(layer) || codebook.headDim() != geometry.headDim(layer)) {
-        throw new IllegalArgumentException(codebook + mismatch(layer));
-      }
+      Checks.require(
+          codebook.kvHeads() == geometry.kvHeads(layer) && codebook.headDim() == geometry.headDim(layer),
+          codebook + mismatch(layer));
       keys.set(layer, codebook);
       return this;
     }
@@ -279,9 +275,7 @@ public final class CommVqCodebooks {
      * @throws IllegalArgumentException if there is no such layer
      */
     public Builder values(int layer, ValueCodebook codebook) {
-      if (codebook.width() != geometry.rowSize(layer)) {
-        throw new IllegalArgumentException(codebook + mismatch(layer));
-      }
+      Checks.require(codebook.width() == geometry.rowSize(layer), codebook + mismatch(layer));
       values.set(layer, codebook);
       encoders.set(layer, null);
       return this;
@@ -298,9 +292,9 @@ public final class CommVqCodebooks {
      */
     public Builder values(int layer, TrainedValues trained) {
       ValueEncoder encoder = trained.encoder();
-      if (encoder.width() != trained.codebook().width() || encoder.codes() != trained.codebook().codes()) {
-        throw new IllegalArgumentException(encoder + " for " + trained.codebook());
-      }
+      Checks.require(
+          encoder.width() == trained.codebook().width() && encoder.codes() == trained.codebook().codes(),
+          encoder + " for " + trained.codebook());
       values(layer, trained.codebook());
       encoders.set(layer, encoder);
       return this;

@@ -40,11 +40,10 @@ public final class KeyCodebook {
    */
   public KeyCodebook(int kvHeads, int headDim, RopePairs pairs, int stages, int entries, float[] tables) {
     long size = tableElements(kvHeads, headDim, stages, entries);
-    if (tables.length != size) {
-      throw new IllegalArgumentException(
-          "tables have " + tables.length + " elements, not the " + size + " of " + kvHeads + " kv heads, " + stages
-              + " stages, " + entries + " entries and " + headDim + " channels");
-    }
+    Checks.require(
+        tables.length == size,
+        "tables have " + tables.length + " elements, not the " + size + " of " + kvHeads + " kv heads, " + stages
+            + " stages, " + entries + " entries and " + headDim + " channels");
     this.kvHeads = kvHeads;
     this.headDim = headDim;
     this.pairs = pairs;
@@ -136,9 +135,7 @@ public final class KeyCodebook {
    * @throws IllegalArgumentException if there are fewer stages
    */
   public KeyCodebook first(int stages) {
-    if (stages < 1 || stages > this.stages) {
-      throw new IllegalArgumentException("the first " + stages + " of " + this.stages + " stages");
-    }
+    Checks.require(stages >= 1 && stages <= this.stages, "the first " + stages + " of " + this.stages + " stages");
     int head = stages * entries * headDim;
     float[] all = tables();
     float[] some = new float[kvHeads * head];

@@ -3,7 +3,10 @@ package dev.kvasir.internal;
 import java.nio.Buffer;
 import java.nio.ByteOrder;
 
-/** Checks of what callers pass in. All throw IllegalArgumentException with a message that names the values. */
+/**
+ * Checks of what callers pass in. All throw IllegalArgumentException with a message that names the values. What every
+ * append and attend passes makes its message only where it throws.
+ */
 public final class Checks {
 
   private Checks() {}
@@ -19,6 +22,14 @@ public final class Checks {
     if (!good) {
       throw new IllegalArgumentException(name + " is " + value + ", not " + allowed);
     }
+  }
+
+  /** The layer, which must be one of so many. */
+  public static int layer(int layer, int layers) {
+    if (layer < 0 || layer >= layers) {
+      throw new IllegalArgumentException("layer " + layer + " of " + layers + " layers");
+    }
+    return layer;
   }
 
   /** The elements of so many rows, which the array must have. */
@@ -39,15 +50,21 @@ public final class Checks {
   }
 
   public static void requirePositive(String name, long value) {
-    require(value > 0, name, value, "1 or more");
+    if (value <= 0) {
+      throw new IllegalArgumentException(name + " is " + value + ", not 1 or more");
+    }
   }
 
   public static void requireNotNegative(String name, long value) {
-    require(value >= 0, name, value, "0 or more");
+    if (value < 0) {
+      throw new IllegalArgumentException(name + " is " + value + ", not 0 or more");
+    }
   }
 
   public static void requireElements(String name, long present, long needed) {
-    require(present >= needed, name + " has " + present + " elements, " + needed + " are needed");
+    if (present < needed) {
+      throw new IllegalArgumentException(name + " has " + present + " elements, " + needed + " are needed");
+    }
   }
 
   static void requireNativeOrder(String name, ByteOrder order) {
@@ -60,6 +77,8 @@ public final class Checks {
   }
 
   static void requireWritable(String name, Buffer buffer) {
-    require(!buffer.isReadOnly(), name + " is read-only");
+    if (buffer.isReadOnly()) {
+      throw new IllegalArgumentException(name + " is read-only");
+    }
   }
 }

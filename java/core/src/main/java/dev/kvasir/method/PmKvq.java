@@ -199,9 +199,9 @@ public record PmKvq(
   }
 
   private static int floorOf(String name, List<Integer> floors, int layer) {
-    if (floors.size() > 1 && layer >= floors.size()) {
-      throw new IllegalArgumentException(name + " has " + floors.size() + " numbers, none for layer " + layer);
-    }
+    Checks.require(
+        floors.size() == 1 || layer < floors.size(),
+        name + " has " + floors.size() + " numbers, none for layer " + layer);
     return floors.size() == 1 ? floors.get(0) : floors.get(layer);
   }
 

@@ -3,6 +3,7 @@ package dev.kvasir.preset;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.rope.RopePairs;
 import dev.kvasir.training.KeyTrainer;
 import dev.kvasir.training.TrainingListener;
@@ -51,9 +52,7 @@ public final class PresetTrainer {
    * @throws IllegalArgumentException if the preset needs no codebooks
    */
   public static PresetTrainer of(Preset preset, KvGeometry geometry, RopePairs pairs) {
-    if (!preset.trained()) {
-      throw new IllegalArgumentException(preset + " needs no codebooks");
-    }
+    Checks.require(preset.trained(), preset + " needs no codebooks");
     return new PresetTrainer(
         preset, Objects.requireNonNull(geometry, "geometry"), Objects.requireNonNull(pairs, "pairs"));
   }

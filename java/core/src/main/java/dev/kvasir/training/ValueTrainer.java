@@ -3,6 +3,7 @@ package dev.kvasir.training;
 import dev.kvasir.codebook.TrainedValues;
 import dev.kvasir.codebook.ValueCodebook;
 import dev.kvasir.codebook.ValueEncoder;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.codebook.NativeValueTrainer;
 import org.jspecify.annotations.Nullable;
 
@@ -150,9 +151,9 @@ public final class ValueTrainer extends CodebookTrainer<TrainedValues> {
      * @throws IllegalArgumentException if it has another width or number of codes
      */
     public Builder start(ValueCodebook codebook) {
-      if (codebook.width() != width || codebook.codes() != codes) {
-        throw new IllegalArgumentException(codebook + " for a trainer of " + codes + " codes, " + width + " channels");
-      }
+      Checks.require(
+          codebook.width() == width && codebook.codes() == codes,
+          codebook + " for a trainer of " + codes + " codes, " + width + " channels");
       this.start = codebook;
       return this;
     }

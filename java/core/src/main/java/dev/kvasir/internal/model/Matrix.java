@@ -116,6 +116,8 @@ public final class Matrix {
   }
 
   private static void requireDirect(String name, Buffer buffer) {
-    Checks.require(buffer.isDirect(), name + " is no direct buffer");
+    if (!buffer.isDirect()) {
+      throw new IllegalArgumentException(name + " is no direct buffer");
+    }
   }
 }
