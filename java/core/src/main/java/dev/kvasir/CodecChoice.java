@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
 import java.util.Map;
 import java.util.TreeMap;
 
@@ -22,12 +23,8 @@ public record CodecChoice(String codec, int bits, Map<String, Double> options) {
    * @throws IllegalArgumentException if the name is empty or the width not positive
    */
   public CodecChoice {
-    if (codec.isEmpty()) {
-      throw new IllegalArgumentException("the codec has no name");
-    }
-    if (bits <= 0) {
-      throw new IllegalArgumentException("codec " + codec + ": " + bits + " bits");
-    }
+    Checks.require(!codec.isEmpty(), "the codec has no name");
+    Checks.require(bits > 0, "codec " + codec + ": " + bits + " bits");
     options = Map.copyOf(options);
   }
 

@@ -1,6 +1,6 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.Sizes;
+import dev.kvasir.internal.Checks;
 import java.util.Objects;
 import org.bytedeco.javacpp.Pointer;
 
@@ -29,10 +29,8 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
    */
   public DeviceBuffer {
     Objects.requireNonNull(type, "type");
-    Sizes.requireNotNegative("elements", elements);
-    if (address == 0) {
-      throw new IllegalArgumentException("the address is null");
-    }
+    Checks.requireNotNegative("elements", elements);
+    Checks.require(address != 0, "the address is null");
     if (address % ALIGNMENT != 0) {
       throw new IllegalArgumentException(
           "the address 0x" + Long.toHexString(address) + " is no multiple of " + ALIGNMENT);
@@ -53,8 +51,6 @@ public record DeviceBuffer(long address, ElementType type, long elements) {
   }
 
   void require(String name, long needed) {
-    if (elements < needed) {
-      throw new IllegalArgumentException(name + " has " + elements + " elements, " + needed + " are needed");
-    }
+    Checks.requireElements(name, elements, needed);
   }
 }

@@ -1,9 +1,11 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.CacheSettings;
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeCache;
-import dev.kvasir.internal.Sizes;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.util.List;
@@ -18,6 +20,9 @@ import java.util.TreeMap;
  * collector finds it. Every method may be called from any thread.
  */
 public final class KvCache implements AutoCloseable {
+
+  /** Tokens of a page, the unit that is compressed. */
+  public static final int PAGE_TOKENS = 128;
 
   private final KvGeometry geometry;
   private final KvMethod method;
@@ -165,7 +170,7 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
-   * Shows queries to sequences whose method goes by them ({@link MixKvq}), without computing attention. What {@code
+   * Shows queries to sequences whose method goes by them ({@code MixKvq}), without computing attention. What {@code
    * attend} computes it sees by itself; this is for a prompt whose attention is computed elsewhere, before the prompt is
    * appended. Other methods ignore it.
    *
@@ -208,7 +213,7 @@ public final class KvCache implements AutoCloseable {
    * @throws IllegalStateException if the cache is closed
    */
   public KvStats stats() {
-    return cache.stats(geometry.layers());
+    return cache.stats(stats -> StatsReader.read(stats, geometry.layers()));
   }
 
   /**
@@ -258,7 +263,8 @@ public final class KvCache implements AutoCloseable {
       throw new IllegalArgumentException("queries are " + queries.type() + " and outputs " + outputs.type());
     }
     Objects.requireNonNull(stream, "stream");
-    cache.attend(layer, ids, queries, outputs, tokens, stream);
+    cache.attend(
+        layer, ids, queries.address(), outputs.address(), queries.type().code(), tokens, stream.handle());
   }
 
   void observe(int layer, long[] ids, float[] queries, int tokens) {
@@ -283,14 +289,12 @@ public final class KvCache implements AutoCloseable {
   }
 
   private long queryElements(int layer, int sequences, int tokens) {
-    Sizes.requirePositive("tokens", tokens);
-    return Sizes.product(Sizes.product(sequences, tokens), geometry.querySize(layer));
+    Checks.requirePositive("tokens", tokens);
+    return Checks.product(Checks.product(sequences, tokens), geometry.querySize(layer));
   }
 
   private long[] ids(List<KvSequence> sequences) {
-    if (sequences.isEmpty()) {
-      throw new IllegalArgumentException("no sequences");
-    }
+    Checks.require(!sequences.isEmpty(), "no sequences");
     return sequences.stream().mapToLong(sequence -> sequence.idIn(this)).toArray();
   }
 
@@ -299,7 +303,7 @@ public final class KvCache implements AutoCloseable {
 
     private final KvGeometry geometry;
     private final Map<Integer, Long> layerBudgets = new TreeMap<>();
-    private KvMethod method = new HalfPrecision();
+    private KvMethod method = () -> "f16";
     private long budget;
     private String backend = "auto";
     private Precision precision = Precision.EXACT;
@@ -309,7 +313,7 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
-     * How to compress. {@link HalfPrecision}, which does not, is the default.
+     * How to compress. {@link dev.kvasir.method.HalfPrecision}, which does not, is the default.
      *
      * @param method the method
      * @return this builder
@@ -328,7 +332,7 @@ public final class KvCache implements AutoCloseable {
      * @throws IllegalArgumentException if not positive
      */
     public Builder budgetBytes(long bytes) {
-      Sizes.requirePositive("budgetBytes", bytes);
+      Checks.requirePositive("budgetBytes", bytes);
       this.budget = bytes;
       return this;
     }
@@ -342,9 +346,8 @@ public final class KvCache implements AutoCloseable {
      * @throws IllegalArgumentException if there is no such layer or the number is not positive
      */
     public Builder layerBudgetBytes(int layer, long bytes) {
-      Sizes.requirePositive("layerBudgetBytes", bytes);
-      geometry.kvHeads(layer);
-      layerBudgets.put(layer, bytes);
+      Checks.requirePositive("layerBudgetBytes", bytes);
+      layerBudgets.put(Checks.layer(layer, geometry.layers()), bytes);
       return this;
     }
 

@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import dev.kvasir.internal.Checks;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -124,10 +125,7 @@ public final class KvGeometry {
   }
 
   private Layer layer(int layer) {
-    if (layer < 0 || layer >= layers.size()) {
-      throw new IllegalArgumentException("layer " + layer + " of " + layers.size() + " layers");
-    }
-    return layers.get(layer);
+    return layers.get(Checks.layer(layer, layers.size()));
   }
 
   @Override
@@ -171,7 +169,7 @@ public final class KvGeometry {
      * @return this builder
      */
     public Builder layers(int layers) {
-      require(layers >= 1 && layers <= MAX_LAYERS, "layers is " + layers + ", not 1.." + MAX_LAYERS);
+      Checks.require(layers >= 1 && layers <= MAX_LAYERS, "layers is " + layers + ", not 1.." + MAX_LAYERS);
       this.layers = layers;
       return this;
     }
@@ -299,7 +297,7 @@ public final class KvGeometry {
      *     exist, or query heads are no multiple of kv heads
      */
     public KvGeometry build() {
-      require(layers > 0, "layers is not set");
+      Checks.require(layers > 0, "layers is not set");
       for (Setting<?> setting : List.of(queryHeads, kvHeads, headDim, slidingWindow, softmaxScale)) {
         setting.requireLayersBelow(layers);
       }
@@ -314,7 +312,7 @@ public final class KvGeometry {
       int queries = queryHeads.of(layer);
       int heads = kvHeads.of(layer);
       int dim = headDim.of(layer);
-      require(
+      Checks.require(
           queries % heads == 0,
           "layer " + layer + ": " + queries + " query heads are no multiple of " + heads + " kv heads");
       float scale = softmaxScale.of(layer);
@@ -323,31 +321,25 @@ public final class KvGeometry {
     }
 
     private static int requireHeads(String name, int heads) {
-      require(heads >= 1 && heads <= MAX_HEADS, name + " is " + heads + ", not 1.." + MAX_HEADS);
+      Checks.require(heads >= 1 && heads <= MAX_HEADS, name + " is " + heads + ", not 1.." + MAX_HEADS);
       return heads;
     }
 
     private static int requireHeadDim(int channels) {
-      require(
+      Checks.require(
           channels >= 32 && channels <= 256 && channels % 16 == 0,
           "headDim is " + channels + ", not a multiple of 16 in 32..256");
       return channels;
     }
 
     private static long requireWindow(long tokens) {
-      require(tokens >= 0, "slidingWindow is " + tokens);
+      Checks.require(tokens >= 0, "slidingWindow is " + tokens);
       return tokens;
     }
 
     private static float requireScale(float scale) {
-      require(scale > 0 && scale < Float.POSITIVE_INFINITY, "softmaxScale is " + scale);
+      Checks.require(scale > 0 && scale < Float.POSITIVE_INFINITY, "softmaxScale is " + scale);
       return scale;
-    }
-
-    private static void require(boolean condition, String message) {
-      if (!condition) {
-        throw new IllegalArgumentException(message);
-      }
     }
   }
 
@@ -367,17 +359,13 @@ public final class KvGeometry {
     }
 
     void at(int layer, T value) {
-      if (layer < 0) {
-        throw new IllegalArgumentException(name + " for layer " + layer);
-      }
+      Checks.require(layer >= 0, name + " for layer " + layer);
       byLayer.put(layer, value);
     }
 
     void requireLayersBelow(int layers) {
       for (int layer : byLayer.keySet()) {
-        if (layer >= layers) {
-          throw new IllegalArgumentException(name + " for layer " + layer + " of " + layers + " layers");
-        }
+        Checks.require(layer < layers, name + " for layer " + layer + " of " + layers + " layers");
       }
     }
 

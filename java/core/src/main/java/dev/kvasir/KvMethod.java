@@ -1,13 +1,14 @@
 package dev.kvasir;
 
+import java.util.Optional;
+
 /**
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
  * bits.
  *
- * <p>{@link HalfPrecision}, {@link Uniform}, {@link PatternKv}, {@link PmKvq} and {@link MixKvq} are ready-made, {@link
- * Mixed} takes the keys of one and the values of another, and {@link Preset} has recipes that were measured; an
- * implementation of one's own may mix codecs and widths by layer. Instances should be immutable; a cache asks once,
- * when it is built.
+ * <p>The package {@code dev.kvasir.method} has those that are ready-made, {@link dev.kvasir.preset.Preset} recipes that
+ * were measured; an implementation of one's own may mix codecs and widths by layer. Instances should be immutable; a
+ * cache asks once, when it is built.
  */
 public interface KvMethod {
 
@@ -22,17 +23,21 @@ public interface KvMethod {
    * The codec of a layer's keys.
    *
    * @param layer 0 .. layers-1
-   * @return the choice
+   * @return the choice; 16 bits unless the method says otherwise
    */
-  CodecChoice keys(int layer);
+  default CodecChoice keys(int layer) {
+    return CodecChoice.of("f16", 16);
+  }
 
   /**
    * The codec of a layer's values.
    *
    * @param layer 0 .. layers-1
-   * @return the choice
+   * @return the choice; 16 bits unless the method says otherwise
    */
-  CodecChoice values(int layer);
+  default CodecChoice values(int layer) {
+    return CodecChoice.of("f16", 16);
+  }
 
   /**
    * The least number of newest tokens that stay in 16 bits. With 0, the default, they are 0..127: pages of 128 tokens
@@ -84,6 +89,31 @@ public interface KvMethod {
     return new float[0];
   }
 
+  /** What a cache must know of the codebook of one side of one layer. Only the library makes it and looks into it. */
+  interface Codebook {}
+
+  /**
+   * The codebook of a layer's keys or values, for codecs that need one. A method that wraps another passes on what that
+   * one has.
+   *
+   * @param layer 0 .. layers-1
+   * @param side keys or values
+   * @return the codebook; empty unless the method says otherwise
+   */
+  default Optional<Codebook> codebook(int layer, Side side) {
+    return Optional.empty();
+  }
+
+  /**
+   * What the codebooks of one side weigh, those of all layers together.
+   *
+   * @param side keys or values
+   * @return bytes; 0 unless the method brings any
+   */
+  default long codebookBytes(Side side) {
+    return 0;
+  }
+
   /**
    * Bytes that all sequences share and no {@link KvStats} counts: codebooks. They weigh little where a cache is large, and
    * much where it is small.
@@ -91,6 +121,6 @@ public interface KvMethod {
    * @return 0 unless the method brings any
    */
   default long codebookBytes() {
-    return 0;
+    return codebookBytes(Side.KEYS) + codebookBytes(Side.VALUES);
   }
 }

@@ -1,10 +1,13 @@
 package dev.kvasir;
 
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCache;
 import dev.kvasir.internal.Shorts;
-import dev.kvasir.internal.Sizes;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
@@ -16,7 +19,7 @@ import java.util.function.Supplier;
  *
  * <p>Appended elements are rounded to float16. The newest tokens wait in that form; 128 of them become a compressed
  * page. What a sequence holds does not depend on how a stream of tokens is cut into appends, but for methods that learn
- * from the prompt ({@link PatternKv}): to them the prompt is what is there when the first page is compressed.
+ * from the prompt ({@code PatternKv}): to them the prompt is what is there when the first page is compressed.
  *
  * <p>Every method may be called from any thread: calls that change the sequence exclude each other and its readers,
  * attends overlap. A sequence that is forgotten is released some time after the garbage collector finds it.
@@ -53,7 +56,7 @@ public final class KvSequence implements AutoCloseable {
    * Appends token rows to a layer.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE, or before it if {@link KvMethod#keysBeforeRope}
    * @param values the same shape
    * @param tokens 1 or more
    * @throws IllegalArgumentException if an argument is out of range or an array too short
@@ -72,7 +75,7 @@ public final class KvSequence implements AutoCloseable {
    * {@link #append(int, float[], float[], int)} from buffers; direct ones are read in place.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
    * @param values the same shape
    * @param tokens 1 or more
    * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
@@ -98,29 +101,31 @@ public final class KvSequence implements AutoCloseable {
    * {@link #append(int, float[], float[], int)} from 16-bit elements; direct buffers are read in place.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
    * @param values the same shape
    * @param tokens 1 or more
-   * @param format what the bits mean
+   * @param type what the bits mean: {@link ElementType#FLOAT16} or {@link ElementType#BFLOAT16}
    * @throws IllegalArgumentException if an argument is out of range or a buffer too short or in the wrong byte order
    * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
    * @throws BudgetExceededException if the tokens do not fit the budget
    * @throws IllegalStateException if the sequence or its cache is closed
    */
-  public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, HalfFormat format) {
+  public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, ElementType type) {
     long needed = rowElements(layer, tokens);
     Shorts.require("keys", keys, needed);
     Shorts.require("values", values, needed);
     int count = (int) needed;
-    Objects.requireNonNull(format, "format");
+    if (type.bytes() != Short.BYTES) {
+      throw new IllegalArgumentException("the elements of a ShortBuffer are no " + type);
+    }
     if (keys.isDirect() && values.isDirect()) {
       ShortBuffer k = Shorts.direct(keys, count);
       ShortBuffer v = Shorts.direct(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, format));
+      run(() -> target.append(id, layer, k, v, tokens, type.code()));
     } else {
       short[] k = Shorts.exact(keys, count);
       short[] v = Shorts.exact(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, format));
+      run(() -> target.append(id, layer, k, v, tokens, type.code()));
     }
   }
 
@@ -132,7 +137,7 @@ public final class KvSequence implements AutoCloseable {
    * of the cache that appends or attends throws a {@link NotFiniteException}, once.
    *
    * @param layer 0 .. layers-1
-   * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
+   * @param keys {@code [tokens][kvHeads][headDim]}, after or before RoPE as there
    * @param values the same shape and type
    * @param tokens 1 or more
    * @param stream the stream that the rows are made on
@@ -150,7 +155,10 @@ public final class KvSequence implements AutoCloseable {
       throw new IllegalArgumentException("keys are " + keys.type() + " and values " + values.type());
     }
     Objects.requireNonNull(stream, "stream");
-    run(() -> target.append(id, layer, keys, values, tokens, stream));
+    run(
+        () ->
+            target.append(
+                id, layer, keys.address(), values.address(), keys.type().code(), tokens, stream.handle()));
   }
 
   /**
@@ -291,7 +299,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void truncate(long length) {
-    Sizes.requireNotNegative("length", length);
+    Checks.requireNotNegative("length", length);
     run(() -> target.truncate(id, length));
   }
 
@@ -306,7 +314,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void shift(long first, long offset) {
-    Sizes.requireNotNegative("first", first);
+    Checks.requireNotNegative("first", first);
     run(() -> target.shift(id, first, offset));
   }
 
@@ -319,7 +327,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public long length(int layer) {
-    cache.geometry().kvHeads(layer);
+    Checks.layer(layer, cache.geometry().layers());
     return call(() -> target.length(id, layer));
   }
 
@@ -353,7 +361,7 @@ public final class KvSequence implements AutoCloseable {
    */
   public float[] read(int layer, Side side, long first, int tokens) {
     long needed = rowElements(layer, tokens);
-    Sizes.requireNotNegative("first", first);
+    Checks.requireNotNegative("first", first);
     if (needed > MAX_ARRAY) {
       throw new IllegalArgumentException(
           needed + " elements do not fit an array: read fewer than " + tokens + " tokens at a time");
@@ -363,7 +371,7 @@ public final class KvSequence implements AutoCloseable {
           "tokens " + first + " .. " + (first + tokens - 1) + " of " + length(layer) + " in layer " + layer);
     }
     float[] rows = new float[(int) needed];
-    run(() -> target.read(id, layer, side, first, tokens, rows));
+    run(() -> target.read(id, layer, side.code(), first, tokens, rows));
     return rows;
   }
 
@@ -376,7 +384,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public long pageCount(int layer) {
-    cache.geometry().kvHeads(layer);
+    Checks.layer(layer, cache.geometry().layers());
     return call(() -> target.pageCount(id, layer));
   }
 
@@ -392,15 +400,15 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public byte[] readPage(int layer, long page, Side side, int kvHead) {
-    cache.geometry().kvHeads(layer);
-    Sizes.requireNotNegative("page", page);
-    Sizes.requireNotNegative("kvHead", kvHead);
-    return call(() -> target.readPage(id, layer, page, side, kvHead));
+    Checks.layer(layer, cache.geometry().layers());
+    Checks.requireNotNegative("page", page);
+    Checks.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readPage(id, layer, page, side.code(), kvHead));
   }
 
   /**
    * The vectors that a layer's codec keeps beside the pages of one head's side, such as the patterns of {@link
-   * PatternKv}. For inspection.
+   * dev.kvasir.method.PatternKv}. For inspection.
    *
    * @param layer 0 .. layers-1
    * @param side keys or values
@@ -412,8 +420,8 @@ public final class KvSequence implements AutoCloseable {
   public float[] readTable(int layer, Side side, int kvHead) {
     Objects.requireNonNull(side, "side");
     int headDim = cache.geometry().headDim(layer);
-    Sizes.requireNotNegative("kvHead", kvHead);
-    return call(() -> target.readTable(id, layer, side, kvHead, headDim));
+    Checks.requireNotNegative("kvHead", kvHead);
+    return call(() -> target.readTable(id, layer, side.code(), kvHead, headDim));
   }
 
   /**
@@ -457,7 +465,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   private long rowElements(int layer, int tokens) {
-    Sizes.requirePositive("tokens", tokens);
-    return Sizes.product(tokens, cache.geometry().rowSize(layer));
+    Checks.requirePositive("tokens", tokens);
+    return Checks.product(tokens, cache.geometry().rowSize(layer));
   }
 }

@@ -35,7 +35,7 @@ public record KvStats(
    * @param pages sealed pages
    * @param pageBytes bytes of the sealed pages: codes and parameters
    * @param windowBytes bytes of the 16-bit windows and sinks, reserved capacity included
-   * @param tableBytes bytes of what methods keep beside the pages, such as the patterns of {@link PatternKv}; what
+   * @param tableBytes bytes of what methods keep beside the pages, such as the patterns of {@code PatternKv}; what
    *     forks share counts once
    * @param pageBitsPerElement bits per element of the sealed pages, parameters included; 0 where there are none
    * @param bitsPerElement bits per element over everything held, elements counted once per sequence that sees them; 0

@@ -1,6 +1,6 @@
 package dev.kvasir;
 
-import dev.kvasir.internal.NativeCatalog;
+import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.internal.NativeLibrary;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -13,9 +13,8 @@ import java.util.List;
  *
  * <ol>
  *   <li>from the system property {@code kvasir.native.path}, a file or the folder that holds it, if set; else
- *   <li>from the class path's jar with classifier {@code <platform>-gpu}, unless {@code kvasir.backend} is {@code cpu};
- *       else
- *   <li>from the class path's jar with classifier {@code <platform>}, unless {@code kvasir.backend} is {@code cuda}.
+ *   <li>from the jar with classifier {@code <platform>-gpu}, unless {@code kvasir.backend} is {@code cpu}; else
+ *   <li>from the jar with classifier {@code <platform>}, unless {@code kvasir.backend} is {@code cuda}.
  * </ol>
  *
  * <p>The platform is {@code linux-x86_64}, {@code linux-arm64} and so on. {@code kvasir.backend} is {@code auto},
@@ -23,8 +22,10 @@ import java.util.List;
  * {@code dev.kvasir}; a forced choice that cannot be had is a {@link NativeUnavailableException}, now and on every
  * later call.
  *
- * <p>From JDK 24 on the JVM warns about libraries that load native code unless it is started with {@code
- * --enable-native-access=ALL-UNNAMED} (or the name of the module that holds Kvasir).
+ * <p>Jars are found on the class path, or on the module path among the modules that the program has: that of the natives,
+ * {@code dev.kvasir.linux.x86_64} and so on, must be added by {@code --add-modules}, as nothing requires it. From JDK 24
+ * on the JVM warns about libraries that load native code unless it is started with {@code
+ * --enable-native-access=ALL-UNNAMED}, or {@code =dev.kvasir,org.bytedeco.javacpp} for modules.
  *
  * <p>All methods may be called from any thread.
  */
@@ -61,7 +62,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if it cannot be loaded
    */
   public static String version() {
-    return NativeCatalog.version();
+    return Catalog.version();
   }
 
   /**
@@ -71,7 +72,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static List<BackendInfo> backends() {
-    return NativeCatalog.backends();
+    return Catalog.backends();
   }
 
   /**
@@ -92,7 +93,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static List<CodecInfo> codecs() {
-    return NativeCatalog.codecs();
+    return Catalog.codecs();
   }
 
   /**
@@ -102,7 +103,7 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static int threads() {
-    return NativeCatalog.threads();
+    return Catalog.threads();
   }
 
   /**
@@ -113,6 +114,6 @@ public final class Kvasir {
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static void setThreads(int threads) {
-    NativeCatalog.setThreads(threads);
+    Catalog.setThreads(threads);
   }
 }

@@ -20,7 +20,8 @@
  * <h2>Errors</h2>
  *
  * A wrong argument is an {@link IllegalArgumentException} that names the offending values, the use of something closed
- * an {@link IllegalStateException}, all else a {@link dev.kvasir.KvException}. A call that throws has changed nothing.
+ * an {@link IllegalStateException}, all else a {@link dev.kvasir.error.KvException}. A call that throws has changed
+ * nothing.
  *
  * <h2>Threads</h2>
  *

@@ -1,9 +1,9 @@
 package dev.kvasir;
 
 /** A method that says what a test wants it to say. */
-record AnyMethod(CodecChoice codec, int window, int sinks) implements KvMethod {
+public record AnyMethod(CodecChoice codec, int window, int sinks) implements KvMethod {
 
-  static final CodecChoice F16 = CodecChoice.of("f16", 16);
+  public static final CodecChoice F16 = CodecChoice.of("f16", 16);
 
   @Override
   public String name() {

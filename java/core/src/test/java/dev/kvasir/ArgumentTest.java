@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.method.Uniform;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.List;
@@ -169,13 +171,13 @@ class ArgumentTest {
       halves[3] = (short) bits;
       assertThrows(
           NotFiniteException.class,
-          () -> sequence.append(0, Testing.direct(halves), Testing.direct(new short[ROW]), 1, HalfFormat.FLOAT16));
+          () -> sequence.append(0, Testing.direct(halves), Testing.direct(new short[ROW]), 1, ElementType.FLOAT16));
     }
     for (int bits : new int[] {0x7F80, 0xFF80, 0x7FC0, 0x4780}) {
       halves[3] = (short) bits;
       assertThrows(
           NotFiniteException.class,
-          () -> sequence.append(0, Testing.direct(halves), Testing.direct(new short[ROW]), 1, HalfFormat.BFLOAT16));
+          () -> sequence.append(0, Testing.direct(halves), Testing.direct(new short[ROW]), 1, ElementType.BFLOAT16));
     }
   }
 

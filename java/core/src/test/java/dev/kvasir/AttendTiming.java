@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import dev.kvasir.method.Uniform;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;

@@ -5,6 +5,10 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvException;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;

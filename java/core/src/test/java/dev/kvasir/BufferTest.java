@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import dev.kvasir.method.Uniform;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;
@@ -242,11 +243,11 @@ class BufferTest {
       bfloatKeyFloats[i] = Float.intBitsToFloat(bfloatKeys[i] << 16);
       bfloatValueFloats[i] = Float.intBitsToFloat(bfloatValues[i] << 16);
     }
-    assertHalvesEqual(roundKeys, roundValues, halfKeys, halfValues, HalfFormat.FLOAT16);
-    assertHalvesEqual(bfloatKeyFloats, bfloatValueFloats, bfloatKeys, bfloatValues, HalfFormat.BFLOAT16);
+    assertHalvesEqual(roundKeys, roundValues, halfKeys, halfValues, ElementType.FLOAT16);
+    assertHalvesEqual(bfloatKeyFloats, bfloatValueFloats, bfloatKeys, bfloatValues, ElementType.BFLOAT16);
   }
 
-  private void assertHalvesEqual(float[] k, float[] v, short[] halfKeys, short[] halfValues, HalfFormat format) {
+  private void assertHalvesEqual(float[] k, float[] v, short[] halfKeys, short[] halfValues, ElementType format) {
     float[] expected;
     try (KvSequence floats = cache.newSequence()) {
       floats.append(0, k, v, TOKENS);
@@ -287,7 +288,7 @@ class BufferTest {
       assertAdvice(() -> sequence.append(0, bad, good, TOKENS), "keys");
       assertAdvice(() -> sequence.append(0, good, bad, TOKENS), "values");
       assertAdvice(
-          () -> sequence.append(0, badHalves, direct(new short[keys.length]), TOKENS, HalfFormat.FLOAT16), "keys");
+          () -> sequence.append(0, badHalves, direct(new short[keys.length]), TOKENS, ElementType.FLOAT16), "keys");
       assertAdvice(() -> sequence.attend(0, bad, direct(QUERY)), "queries");
       assertAdvice(() -> sequence.attend(0, direct(QUERY), bad), "outputs");
       assertAdvice(() -> cache.attend(0, List.of(sequence), bad, direct(QUERY)), "queries");
@@ -326,7 +327,7 @@ class BufferTest {
     assertTooShort(() -> sequence.append(0, direct(keys), limited, TOKENS), "values", needed - 2, needed);
     ShortBuffer halves = direct(new short[needed - 3]);
     assertTooShort(
-        () -> sequence.append(0, halves, halves, TOKENS, HalfFormat.BFLOAT16), "keys", needed - 3, needed);
+        () -> sequence.append(0, halves, halves, TOKENS, ElementType.BFLOAT16), "keys", needed - 3, needed);
     assertEquals(0, sequence.length(0));
 
     sequence.append(0, keys, values, TOKENS);

@@ -2,6 +2,7 @@ package dev.kvasir;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Queue;

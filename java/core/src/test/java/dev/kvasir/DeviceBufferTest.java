@@ -4,6 +4,9 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.error.KvException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.method.Uniform;
 import org.bytedeco.javacpp.FloatPointer;
 import org.junit.jupiter.api.Test;
 

@@ -3,6 +3,10 @@ package dev.kvasir;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

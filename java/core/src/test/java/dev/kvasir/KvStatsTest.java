@@ -3,6 +3,7 @@ package dev.kvasir;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.method.Uniform;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;

@@ -19,6 +19,11 @@ public final class LabModel {
     return found;
   }
 
+  /** Its geometry. */
+  public static KvGeometry geometry() {
+    return KvGeometry.builder().layers(8).queryHeads(8).kvHeads(2).headDim(128).build();
+  }
+
   private static Path search() {
     for (Path folder = Path.of("").toAbsolutePath(); folder != null; folder = folder.getParent()) {
       Path candidate = folder.resolve("shared").resolve("models").resolve("lab-a");

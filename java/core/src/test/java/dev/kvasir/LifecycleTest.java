@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.method.Uniform;
 import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.Random;
@@ -30,7 +31,7 @@ class LifecycleTest {
             () -> sequence.append(0, Testing.direct(rows), Testing.direct(rows), 1),
             () ->
                 sequence.append(
-                    0, Testing.direct(new short[64]), Testing.direct(new short[64]), 1, HalfFormat.FLOAT16),
+                    0, Testing.direct(new short[64]), Testing.direct(new short[64]), 1, ElementType.FLOAT16),
             () -> sequence.attend(0, rows, output),
             () -> sequence.attend(0, Testing.direct(rows), Testing.direct(QUERY)),
             () -> sequence.attend(0, rows, output, 1),

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.error.NativeUnavailableException;
 import java.io.File;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
@@ -131,7 +132,7 @@ class LoadingTest {
         "tried=[");
     assertFalse(output.contains("runs"), output);
     assertEquals(2, output.split("fails UNAVAILABLE", -1).length - 1, "the second attempt fails like the first");
-    assertSays(output, "cause dev.kvasir.NativeUnavailableException");
+    assertSays(output, "cause dev.kvasir.error.NativeUnavailableException");
   }
 
   @Test

@@ -63,7 +63,7 @@ final class PlainSequence {
         break;
       default:
         sequence.append(
-            layer, Testing.direct(halves(keys)), Testing.direct(halves(values)), tokens, HalfFormat.FLOAT16);
+            layer, Testing.direct(halves(keys)), Testing.direct(halves(values)), tokens, ElementType.FLOAT16);
     }
     Layer target = layers.get(layer);
     for (int token = 0; token < tokens; token++) {

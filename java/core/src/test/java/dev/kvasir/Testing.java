@@ -8,44 +8,48 @@ import java.util.Random;
 import org.junit.jupiter.api.Assertions;
 
 /** What several tests need: seeds, data, buffers, an attention that is plain to see. */
-final class Testing {
+public final class Testing {
 
   private Testing() {}
 
   /** Prints the seed of a randomised test; the system property kvasir.seed repeats one. */
-  static Random random(String test) {
+  public static Random random(String test) {
     long seed = Long.getLong("kvasir.seed", System.nanoTime() & 0xFFFFFFFFL);
     System.out.println(test + ": -Dkvasir.seed=" + seed);
     return new Random(seed);
   }
 
   /** A builder on the backend under test. */
-  static KvCache.Builder cache(KvGeometry geometry) {
+  public static KvCache.Builder cache(KvGeometry geometry) {
     return KvCache.builder(geometry).backend(System.getProperty("kvasir.test.backend", "auto"));
   }
 
   /** Two layers, 4 query heads, 2 kv heads, 32 channels: 64 elements in a row, 128 in a query. */
-  static KvGeometry small() {
+  public static KvGeometry small() {
     return KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(32).build();
   }
 
-  static float[] gaussian(Random random, int count) {
+  public static float[] gaussian(Random random, int count) {
+    return gaussian(random, count, 1);
+  }
+
+  public static float[] gaussian(Random random, int count, double scale) {
     float[] data = new float[count];
     for (int i = 0; i < count; i++) {
-      data[i] = (float) random.nextGaussian();
+      data[i] = (float) (scale * random.nextGaussian());
     }
     return data;
   }
 
-  static FloatBuffer direct(float[] data) {
+  public static FloatBuffer direct(float[] data) {
     return direct(data.length).put(0, data);
   }
 
-  static FloatBuffer direct(int count) {
+  public static FloatBuffer direct(int count) {
     return ByteBuffer.allocateDirect(count * Float.BYTES).order(ByteOrder.nativeOrder()).asFloatBuffer();
   }
 
-  static ShortBuffer direct(short[] data) {
+  public static ShortBuffer direct(short[] data) {
     return ByteBuffer.allocateDirect(data.length * Short.BYTES)
         .order(ByteOrder.nativeOrder())
         .asShortBuffer()
@@ -53,14 +57,14 @@ final class Testing {
   }
 
   /** The value rounded to float16, to nearest, ties to even. For magnitudes below 65520. */
-  static float half(float value) {
+  public static float half(float value) {
     double magnitude = Math.abs((double) value);
     double step = Math.max(Math.ulp((float) magnitude) * (double) (1 << 13), 0x1p-24);
     return (float) Math.copySign(Math.rint(magnitude / step) * step, value);
   }
 
   /** The bits of a value that is a float16. */
-  static short halfBits(float value) {
+  public static short halfBits(float value) {
     float magnitude = Math.abs(value);
     int sign = (Float.floatToRawIntBits(value) >>> 16) & 0x8000;
     if (magnitude < 0x1p-14f) {
@@ -70,7 +74,7 @@ final class Testing {
   }
 
   /** Attention of one query token over rows first .. count-1 of keys and values, in double precision. */
-  static double[] attention(
+  public static double[] attention(
       KvGeometry g, int layer, float[] query, float[] keys, float[] values, int first, int count) {
     int dim = g.headDim(layer);
     int row = g.rowSize(layer);
@@ -102,7 +106,7 @@ final class Testing {
   }
 
   /** Asserts a normalised mean squared error of at most 1e-6. */
-  static void assertClose(double[] expected, float[] actual, int offset, String where) {
+  public static void assertClose(double[] expected, float[] actual, int offset, String where) {
     double error = 0;
     double norm = 0;
     for (int i = 0; i < expected.length; i++) {
@@ -114,7 +118,7 @@ final class Testing {
   }
 
   /** Asserts that a message names all of these. */
-  static void assertNames(Throwable thrown, Object... parts) {
+  public static void assertNames(Throwable thrown, Object... parts) {
     for (Object part : parts) {
       Assertions.assertTrue(
           String.valueOf(thrown.getMessage()).contains(part.toString()), () -> "no '" + part + "' in: " + thrown);

@@ -3,6 +3,7 @@ package dev.kvasir;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;

@@ -1,7 +1,9 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -65,10 +67,9 @@ public final class BitAllocator {
    * @throws IllegalArgumentException if the numbers of layers differ
    */
   public static BitAllocator of(KvGeometry geometry, Sensitivities sensitivities, PageCost cost) {
-    if (geometry.layers() != sensitivities.layers()) {
-      throw new IllegalArgumentException(
-          "sensitivities of " + sensitivities.layers() + " layers for a model of " + geometry.layers());
-    }
+    Checks.require(
+        geometry.layers() == sensitivities.layers(),
+        "sensitivities of " + sensitivities.layers() + " layers for a model of " + geometry.layers());
     return new BitAllocator(geometry, sensitivities, cost);
   }
 
@@ -82,14 +83,12 @@ public final class BitAllocator {
   public BitAllocator widths(int... bits) {
     Set<Integer> chosen = new TreeSet<>();
     for (int width : bits) {
-      if (!sensitivities.widths().contains(width)) {
-        throw new IllegalArgumentException(width + " bits: sensitivities are known for " + sensitivities.widths());
-      }
+      Checks.require(
+          sensitivities.widths().contains(width),
+          width + " bits: sensitivities are known for " + sensitivities.widths());
       chosen.add(width);
     }
-    if (chosen.isEmpty()) {
-      throw new IllegalArgumentException("no width to choose from");
-    }
+    Checks.require(!chosen.isEmpty(), "no width to choose from");
     widths = chosen;
     return this;
   }
@@ -129,14 +128,10 @@ public final class BitAllocator {
    * @throws IllegalArgumentException if there is no such layer or the limits are no range
    */
   public BitAllocator limits(int layer, Side side, int leastBits, int mostBits) {
-    if (layer < 0 || layer >= geometry.layers()) {
-      throw new IllegalArgumentException("layer " + layer + " of " + geometry.layers() + " layers");
-    }
-    if (leastBits > mostBits) {
-      throw new IllegalArgumentException("at least " + leastBits + " and at most " + mostBits + " bits");
-    }
-    least[layer][side.ordinal()] = leastBits;
-    most[layer][side.ordinal()] = mostBits;
+    Checks.layer(layer, geometry.layers());
+    Checks.require(leastBits <= mostBits, "at least " + leastBits + " and at most " + mostBits + " bits");
+    least[layer][side.code()] = leastBits;
+    most[layer][side.code()] = mostBits;
     return this;
   }
 
@@ -150,16 +145,14 @@ public final class BitAllocator {
    * @throws IllegalArgumentException if a number is not positive
    */
   public BitAllocator budgetBytes(long bytes, long tokens) {
-    if (bytes < 1 || tokens < 1) {
-      throw new IllegalArgumentException(bytes + " bytes for " + tokens + " tokens");
-    }
+    Checks.require(bytes >= 1 && tokens >= 1, bytes + " bytes for " + tokens + " tokens");
     long[] pages = new long[geometry.layers()];
     for (int layer = 0; layer < pages.length; layer++) {
-      pages[layer] = (tokens - 1) / PageCost.PAGE_TOKENS + 1;
+      pages[layer] = (tokens - 1) / KvCache.PAGE_TOKENS + 1;
       long window = geometry.slidingWindow(layer);
       if (window > 0) {
         // A window that begins with the last token of a page touches one page more than its length needs.
-        pages[layer] = Math.min(pages[layer], (window - 1) / PageCost.PAGE_TOKENS + 2);
+        pages[layer] = Math.min(pages[layer], (window - 1) / KvCache.PAGE_TOKENS + 2);
       }
     }
     budget = new Budget(bytes, pages);
@@ -175,12 +168,10 @@ public final class BitAllocator {
    * @throws IllegalArgumentException if not positive and finite
    */
   public BitAllocator averageBits(double bits) {
-    if (!(bits > 0 && bits < Double.POSITIVE_INFINITY)) {
-      throw new IllegalArgumentException("an average of " + bits + " bits");
-    }
+    Checks.require(bits > 0 && bits < Double.POSITIVE_INFINITY, "an average of " + bits + " bits");
     double elements = 0;
     for (int layer = 0; layer < geometry.layers(); layer++) {
-      elements += 2.0 * PageCost.PAGE_TOKENS * geometry.rowSize(layer);
+      elements += 2.0 * KvCache.PAGE_TOKENS * geometry.rowSize(layer);
     }
     long[] pages = new long[geometry.layers()];
     Arrays.fill(pages, 1);
@@ -198,9 +189,7 @@ public final class BitAllocator {
    * @throws IllegalArgumentException if not positive
    */
   public BitAllocator timeLimit(Duration time) {
-    if (time.isZero() || time.isNegative()) {
-      throw new IllegalArgumentException("a time of " + time);
-    }
+    Checks.require(!time.isZero() && !time.isNegative(), "a time of " + time);
     this.time = time;
     return this;
   }
@@ -247,7 +236,7 @@ public final class BitAllocator {
       double sensitivity = 0;
       boolean allowed = true;
       for (Side side : sides) {
-        int s = side.ordinal();
+        int s = side.code();
         allowed &= width >= least[layer][s] && width <= most[layer][s];
         bytes = Math.addExact(bytes, Math.multiplyExact(pages, requirePositive(cost.bytes(layer, side, width))));
         sensitivity += sensitivities.of(layer, side, width);
@@ -256,9 +245,7 @@ public final class BitAllocator {
         group.add(width, bytes, sensitivity);
       }
     }
-    if (group.isEmpty()) {
-      throw new IllegalArgumentException("layer " + layer + ": none of the widths " + order + " keeps its limits");
-    }
+    Checks.require(!group.isEmpty(), "layer " + layer + ": none of the widths " + order + " keeps its limits");
     return group;
   }
 
@@ -282,9 +269,7 @@ public final class BitAllocator {
   }
 
   private static long requirePositive(long bytes) {
-    if (bytes < 1) {
-      throw new IllegalArgumentException("a page of " + bytes + " bytes");
-    }
+    Checks.require(bytes >= 1, "a page of " + bytes + " bytes");
     return bytes;
   }
 }

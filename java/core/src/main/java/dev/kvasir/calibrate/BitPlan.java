@@ -1,6 +1,7 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 import java.util.List;
 
 /**
@@ -31,23 +32,16 @@ public record BitPlan(
   public BitPlan {
     keyBits = List.copyOf(keyBits);
     valueBits = List.copyOf(valueBits);
-    if (keyBits.isEmpty() || keyBits.size() != valueBits.size()) {
-      throw new IllegalArgumentException(
-          "key widths for " + keyBits.size() + " layers, value widths for " + valueBits.size());
-    }
+    Checks.require(
+        !keyBits.isEmpty() && keyBits.size() == valueBits.size(),
+        "key widths for " + keyBits.size() + " layers, value widths for " + valueBits.size());
     for (List<Integer> widths : List.of(keyBits, valueBits)) {
       for (int width : widths) {
-        if (width < 1 || width > 16) {
-          throw new IllegalArgumentException("a width of " + width + " bits, not 1..16");
-        }
+        Checks.require(width >= 1 && width <= 16, "a width of " + width + " bits, not 1..16");
       }
     }
-    if (!(objective >= 0 && objective < Double.POSITIVE_INFINITY)) {
-      throw new IllegalArgumentException("an objective of " + objective);
-    }
-    if (bytes < 0 || bytes > budgetBytes) {
-      throw new IllegalArgumentException(bytes + " bytes in a budget of " + budgetBytes);
-    }
+    Checks.require(objective >= 0 && objective < Double.POSITIVE_INFINITY, "an objective of " + objective);
+    Checks.require(bytes >= 0 && bytes <= budgetBytes, bytes + " bytes in a budget of " + budgetBytes);
   }
 
   /**
@@ -68,10 +62,7 @@ public record BitPlan(
    * @throws IllegalArgumentException if there is no such layer
    */
   public int bits(int layer, Side side) {
-    if (layer < 0 || layer >= layers()) {
-      throw new IllegalArgumentException("layer " + layer + " of " + layers() + " layers");
-    }
-    return (side == Side.KEYS ? keyBits : valueBits).get(layer);
+    return (side == Side.KEYS ? keyBits : valueBits).get(Checks.layer(layer, layers()));
   }
 
   /**

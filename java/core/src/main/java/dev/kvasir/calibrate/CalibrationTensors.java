@@ -1,6 +1,9 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.SafetensorsException;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;

@@ -2,8 +2,10 @@ package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
-import dev.kvasir.NotFiniteException;
-import dev.kvasir.internal.Calibration;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.Records;
+import dev.kvasir.rope.RopePairs;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
@@ -62,13 +64,15 @@ public final class KeyScaling {
     public Options {
       frequencies = List.copyOf(frequencies);
       alphas = List.copyOf(alphas);
-      require(ropeBase > 1 && ropeBase < Double.POSITIVE_INFINITY, "a RoPE base of " + ropeBase);
-      require(positionScale > 0 && positionScale < Double.POSITIVE_INFINITY, "a position scale of " + positionScale);
-      require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
-      require(!alphas.isEmpty(), "no alpha to try");
+      Checks.require(ropeBase > 1 && ropeBase < Double.POSITIVE_INFINITY, "a RoPE base of " + ropeBase);
+      Checks.require(
+          positionScale > 0 && positionScale < Double.POSITIVE_INFINITY, "a position scale of " + positionScale);
+      Checks.require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
+      Checks.require(!alphas.isEmpty(), "no alpha to try");
       double before = -1;
       for (double alpha : alphas) {
-        require(alpha > before && alpha >= 0 && alpha <= 1, "the alphas " + alphas + " do not ascend within 0..1");
+        Checks.require(
+            alpha > before && alpha >= 0 && alpha <= 1, "the alphas " + alphas + " do not ascend within 0..1");
         before = alpha;
       }
     }
@@ -91,7 +95,7 @@ public final class KeyScaling {
      * @return new options
      */
     public Options rope(RopePairs pairs, double base) {
-      return new Options(pairs, base, frequencies, positionScale, bits, group, alphas);
+      return Records.with(Records.with(this, "pairs", pairs), "ropeBase", base);
     }
 
     /**
@@ -101,7 +105,7 @@ public final class KeyScaling {
      * @return new options
      */
     public Options frequencies(List<Double> frequencies) {
-      return new Options(pairs, ropeBase, frequencies, positionScale, bits, group, alphas);
+      return Records.with(this, "frequencies", frequencies);
     }
 
     /**
@@ -111,7 +115,7 @@ public final class KeyScaling {
      * @return new options
      */
     public Options positionScale(double scale) {
-      return new Options(pairs, ropeBase, frequencies, scale, bits, group, alphas);
+      return Records.with(this, "positionScale", scale);
     }
 
     /**
@@ -121,7 +125,7 @@ public final class KeyScaling {
      * @return new options
      */
     public Options bits(int bits) {
-      return new Options(pairs, ropeBase, frequencies, positionScale, bits, group, alphas);
+      return Records.with(this, "bits", bits);
     }
   }
 
@@ -135,7 +139,7 @@ public final class KeyScaling {
     Layer {
       for (float factor : lambda) {
         // The bounds of calibration, with room for their rounding to float.
-        require(factor >= 0.99e-4 && factor <= 1.01e4, "a factor of " + factor + ", not within 1e-4 .. 1e4");
+        Checks.require(factor >= 0.99e-4 && factor <= 1.01e4, "a factor of " + factor + ", not within 1e-4 .. 1e4");
       }
     }
 
@@ -224,7 +228,7 @@ public final class KeyScaling {
    *     within a pair
    */
   public static KeyScaling of(KvGeometry geometry, RopePairs pairs, List<float[]> lambda) {
-    require(lambda.size() == geometry.layers(), lambda.size() + " layers of factors for " + geometry);
+    Checks.require(lambda.size() == geometry.layers(), lambda.size() + " layers of factors for " + geometry);
     List<Layer> layers = new ArrayList<>();
     for (int i = 0; i < lambda.size(); i++) {
       layers.add(new Layer(geometry.headDim(i), Double.NaN, lambda.get(i).clone(), new double[0]));
@@ -299,6 +303,7 @@ public final class KeyScaling {
    *
    * @param method the method
    * @return a method for models with as many layers, kv heads and channels
+   * @throws IllegalArgumentException if the method stores keys before RoPE: its codebooks do not know the scaling
    */
   public KvMethod applyTo(KvMethod method) {
     return new ScaledKeys(method, this);
@@ -318,11 +323,11 @@ public final class KeyScaling {
   public void foldInto(int layer, int inputs, float[] wq, float[] wk) {
     float[] lambda = at(layer).lambda;
     int headDim = at(layer).headDim;
-    require(inputs >= 1, "weights with " + inputs + " columns");
-    require(
+    Checks.require(inputs >= 1, "weights with " + inputs + " columns");
+    Checks.require(
         (long) lambda.length * inputs == wk.length,
         "wk has " + wk.length + " elements, not " + lambda.length + " * " + inputs);
-    require(
+    Checks.require(
         wq.length > 0 && wq.length % wk.length == 0,
         "wq has " + wq.length + " elements, no multiple of the " + wk.length + " of wk");
     int queriesPerKey = wq.length / wk.length;
@@ -348,7 +353,7 @@ public final class KeyScaling {
   public int hashCode() {
     return layers.stream()
         .mapToInt(layer -> Arrays.hashCode(layer.lambda))
-        .reduce(pairs.ordinal(), (a, b) -> 31 * a + b);
+        .reduce(pairs.code(), (a, b) -> 31 * a + b);
   }
 
   @Override
@@ -358,12 +363,12 @@ public final class KeyScaling {
   }
 
   void requireGeometry(KvGeometry geometry) {
-    require(
+    Checks.require(
         layers.size() == geometry.layers(),
         "a key scaling of " + layers.size() + " layers for a model of " + geometry.layers());
     for (int i = 0; i < layers.size(); i++) {
       Layer layer = layers.get(i);
-      require(
+      Checks.require(
           layer.headDim == geometry.headDim(i) && layer.lambda.length == geometry.rowSize(i),
           "layer " + i + ": a key scaling of " + layer.lambda.length + " channels, heads of " + layer.headDim
               + ", for " + geometry.rowSize(i) + " channels, heads of " + geometry.headDim(i));
@@ -375,20 +380,13 @@ public final class KeyScaling {
       int channel = i % layer.headDim;
       int partner =
           pairs == RopePairs.HALVES ? (channel + layer.headDim / 2) % layer.headDim : channel ^ 1;
-      require(
+      Checks.require(
           layer.lambda[i] == layer.lambda[i - channel + partner],
           "layer " + index + ": channels " + channel + " and " + partner + " are a pair and differ in their factors");
     }
   }
 
   private Layer at(int layer) {
-    require(layer >= 0 && layer < layers.size(), "layer " + layer + " of " + layers.size() + " layers");
-    return layers.get(layer);
-  }
-
-  private static void require(boolean condition, String message) {
-    if (!condition) {
-      throw new IllegalArgumentException(message);
-    }
+    return layers.get(Checks.layer(layer, layers.size()));
   }
 }

@@ -43,7 +43,7 @@ final class KeyScalingSearch {
           sample.tokens(),
           geometry.kvHeads(layer),
           geometry.headDim(layer),
-          options.pairs().ordinal(),
+          options.pairs().code(),
           maxima);
       count++;
     }
@@ -117,7 +117,7 @@ final class KeyScalingSearch {
         heads,
         geometry.headDim(layer),
         frequencies,
-        options.pairs().ordinal(),
+        options.pairs().code(),
         first,
         rotated ? options.positionScale() - 1 : options.positionScale());
   }

@@ -1,14 +1,13 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
 
 /** What a page costs: the bytes that a codec takes for 128 tokens, parameters included. */
 @FunctionalInterface
 public interface PageCost {
-
-  /** Tokens of a page. */
-  int PAGE_TOKENS = 128;
 
   /**
    * Bytes of one side of one page of a layer, all its kv heads together.
@@ -28,7 +27,7 @@ public interface PageCost {
    * @return the cost
    */
   static PageCost perToken(KvGeometry geometry) {
-    return perToken(geometry, PAGE_TOKENS);
+    return perToken(geometry, 128);
   }
 
   /**
@@ -41,17 +40,13 @@ public interface PageCost {
    * @throws IllegalArgumentException if the group is not positive
    */
   static PageCost perToken(KvGeometry geometry, int group) {
-    if (group < 1) {
-      throw new IllegalArgumentException("a group of " + group + " channels");
-    }
+    Checks.require(group >= 1, "a group of " + group + " channels");
     return (layer, side, bits) -> {
-      if (bits < 1 || bits > 16) {
-        throw new IllegalArgumentException(bits + " bits, not 1..16");
-      }
+      Checks.require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
       long channels = geometry.headDim(layer);
       long groups = (channels + group - 1) / group;
-      long parameters = 4 * groups * PAGE_TOKENS;
-      long codes = (channels * PAGE_TOKENS * bits + 7) / 8;
+      long parameters = 4 * groups * KvCache.PAGE_TOKENS;
+      long codes = (channels * KvCache.PAGE_TOKENS * bits + 7) / 8;
       return geometry.kvHeads(layer) * ((parameters + 63) / 64 * 64 + (codes + 63) / 64 * 64);
     };
   }

@@ -1,6 +1,9 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.internal.Checks;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Collections;
@@ -129,6 +132,20 @@ public final class Profile {
   }
 
   /**
+   * The codebooks of CommVQ.
+   *
+   * @return the codebooks; none if the profile has none
+   * @throws ProfileException if they do not make sense or are not for the profile's geometry
+   */
+  public CommVqCodebooks codebooks() {
+    try {
+      return CommVqCodebooks.of(geometry, tensors);
+    } catch (IllegalArgumentException e) {
+      throw new ProfileException("the profile's codebooks make no sense: " + e.getMessage(), e);
+    }
+  }
+
+  /**
    * Other tensors.
    *
    * @return tensors by name, unmodifiable
@@ -220,7 +237,18 @@ public final class Profile {
     }
 
     /**
-     * Any other tensor, for example a codebook.
+     * The codebooks of CommVQ, which are kept as tensors.
+     *
+     * @param codebooks for this model
+     * @return this builder
+     */
+    public Builder codebooks(CommVqCodebooks codebooks) {
+      codebooks.tensors().forEach(this::tensor);
+      return this;
+    }
+
+    /**
+     * Any other tensor.
      *
      * @param name its name; names that begin like those of the sections above are refused
      * @param tensor the tensor
@@ -257,9 +285,8 @@ public final class Profile {
     }
 
     private void requireLayers(String what, int layers) {
-      if (layers != geometry.layers()) {
-        throw new IllegalArgumentException(what + " of " + layers + " layers for a model of " + geometry.layers());
-      }
+      Checks.require(
+          layers == geometry.layers(), what + " of " + layers + " layers for a model of " + geometry.layers());
     }
   }
 }

@@ -1,7 +1,12 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
-import dev.kvasir.internal.Json;
+import dev.kvasir.internal.json.Json;
+import dev.kvasir.rope.RopePairs;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.SafetensorsException;
+import dev.kvasir.tensor.Tensor;
+import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;

@@ -3,10 +3,13 @@ package dev.kvasir.calibrate;
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
 import dev.kvasir.ShrinkPolicy;
-import java.util.Objects;
+import dev.kvasir.Side;
+import dev.kvasir.internal.Checks;
+import java.util.Optional;
 
 /**
- * A method with key scaling.
+ * A method with key scaling. Keys before RoPE are stored by codebooks that were trained on them as they are: scaling
+ * would tear the two apart.
  *
  * @param method what it compresses with
  * @param scaling the factors
@@ -14,7 +17,10 @@ import java.util.Objects;
 record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
 
   ScaledKeys {
-    Objects.requireNonNull(method, "method");
+    Checks.require(
+        !method.keysBeforeRope(),
+        "key scaling for " + method.name() + ", whose keys come from codebooks that were trained without it; with Mixed,"
+            + " scale the keys of one method and take the values of the other");
   }
 
   @Override
@@ -55,5 +61,15 @@ record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
   @Override
   public float[] keyScaling(int layer) {
     return scaling.lambda(layer);
+  }
+
+  @Override
+  public Optional<Codebook> codebook(int layer, Side side) {
+    return method.codebook(layer, side);
+  }
+
+  @Override
+  public long codebookBytes(Side side) {
+    return method.codebookBytes(side);
   }
 }

@@ -1,10 +1,11 @@
 package dev.kvasir.calibrate;
 
-import dev.kvasir.Axis;
 import dev.kvasir.KvGeometry;
-import dev.kvasir.NotFiniteException;
 import dev.kvasir.Side;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Calibration;
+import dev.kvasir.internal.Checks;
+import dev.kvasir.method.Axis;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -44,27 +45,21 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     widths = List.copyOf(widths);
     keys = copy(keys);
     values = copy(values);
-    if (widths.isEmpty() || keys.isEmpty() || keys.size() != values.size()) {
-      throw new IllegalArgumentException(
-          widths.size() + " widths, keys of " + keys.size() + " layers, values of " + values.size());
-    }
+    Checks.require(
+        !widths.isEmpty() && !keys.isEmpty() && keys.size() == values.size(),
+        widths.size() + " widths, keys of " + keys.size() + " layers, values of " + values.size());
     int before = 0;
     for (int width : widths) {
-      if (width <= before || width > 16) {
-        throw new IllegalArgumentException("the widths " + widths + " do not ascend within 1..16");
-      }
+      Checks.require(width > before && width <= 16, "the widths " + widths + " do not ascend within 1..16");
       before = width;
     }
     for (List<List<Double>> side : List.of(keys, values)) {
       for (int layer = 0; layer < side.size(); layer++) {
         List<Double> row = side.get(layer);
-        if (row.size() != widths.size()) {
-          throw new IllegalArgumentException("layer " + layer + ": " + row.size() + " numbers for " + widths);
-        }
+        Checks.require(row.size() == widths.size(), "layer " + layer + ": " + row.size() + " numbers for " + widths);
         for (double value : row) {
-          if (!(value >= 0 && value < Double.POSITIVE_INFINITY)) {
-            throw new IllegalArgumentException("layer " + layer + ": a sensitivity of " + value);
-          }
+          Checks.require(
+              value >= 0 && value < Double.POSITIVE_INFINITY, "layer " + layer + ": a sensitivity of " + value);
         }
       }
     }
@@ -172,8 +167,8 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
      */
     public Accumulator quantiser(Side side, Axis axis, int group) {
       requireNothingAdded();
-      axes[side.ordinal()] = axis;
-      groups[side.ordinal()] = group;
+      axes[side.code()] = axis;
+      groups[side.code()] = group;
       return this;
     }
 
@@ -268,8 +263,8 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
           tokens,
           geometry.kvHeads(layer),
           geometry.headDim(layer),
-          axes[side.ordinal()],
-          groups[side.ordinal()],
+          axes[side.code()].code(),
+          groups[side.code()],
           scaling == null || side == Side.VALUES ? null : scaling.lambda(layer),
           widths);
     }

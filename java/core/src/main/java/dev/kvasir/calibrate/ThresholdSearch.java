@@ -1,5 +1,6 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.internal.Checks;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
@@ -180,9 +181,7 @@ public final class ThresholdSearch {
      * @throws IllegalArgumentException if not positive
      */
     public Builder trials(int count) {
-      if (count < 1) {
-        throw new IllegalArgumentException("trials is " + count + ", not 1 or more");
-      }
+      Checks.requirePositive("trials", count);
       this.trials = count;
       return this;
     }

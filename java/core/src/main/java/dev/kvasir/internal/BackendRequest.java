@@ -1,6 +1,6 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.NativeUnavailableException;
+import dev.kvasir.error.NativeUnavailableException;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
 

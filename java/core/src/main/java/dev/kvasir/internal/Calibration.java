@@ -1,7 +1,5 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.Axis;
-import dev.kvasir.internal.commvq.NativeRope;
 import dev.kvasir.internal.jni.Native;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -21,7 +19,7 @@ public final class Calibration {
       int tokens,
       int kvHeads,
       int headDim,
-      Axis axis,
+      int axis,
       int group,
       float @Nullable [] scaling,
       int[] widths) {
@@ -36,7 +34,7 @@ public final class Calibration {
                 tokens,
                 kvHeads,
                 headDim,
-                axis.ordinal(),
+                axis,
                 group,
                 scaling,
                 widths,
@@ -123,9 +121,6 @@ public final class Calibration {
   }
 
   private static int elements(String name, float[] array, int tokens, int heads, int headDim) {
-    Sizes.requirePositive("tokens", tokens);
-    long needed = Sizes.product(tokens, (long) heads * headDim);
-    Floats.require(name, array, needed);
-    return (int) needed;
+    return Checks.rows(name, array, tokens, (long) heads * headDim);
   }
 }

@@ -13,19 +13,19 @@ public final class Floats {
 
   /** Throws IllegalArgumentException unless the array has the needed elements. */
   public static void require(String name, float[] array, long needed) {
-    Sizes.require(name, array.length, needed);
+    Checks.requireElements(name, array.length, needed);
   }
 
   /** Throws IllegalArgumentException unless the buffer has the needed elements in native byte order. */
   public static void require(String name, FloatBuffer buffer, long needed) {
-    Sizes.require(name, buffer.remaining(), needed);
-    Sizes.requireNativeOrder(name, buffer.order());
+    Checks.requireElements(name, buffer.remaining(), needed);
+    Checks.requireNativeOrder(name, buffer.order());
   }
 
   /** The same, and throws if the buffer is read-only. */
   public static void requireWritable(String name, FloatBuffer buffer, long needed) {
     require(name, buffer, needed);
-    Sizes.requireWritable(name, buffer);
+    Checks.requireWritable(name, buffer);
   }
 
   /** The first {@code count} elements from the position on, in place. A view of one's own cannot move meanwhile. */

@@ -1,6 +1,6 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.NativeUnavailableException;
+import dev.kvasir.error.NativeUnavailableException;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -77,7 +77,8 @@ final class LibrarySearch {
     }
     throw unavailable(
         "no native library for " + wanted() + " could be loaded; add the dependency dev.kvasir:kvasir with classifier "
-            + wanted() + ", or set " + NativeLibrary.PATH_PROPERTY + " to the library or its folder");
+            + wanted() + (LibrarySearch.class.getModule().isNamed() ? " and --add-modules " + moduleName() : "")
+            + ", or set " + NativeLibrary.PATH_PROPERTY + " to the library or its folder");
   }
 
   /** An exception about this search, with all that is needed to understand it. */
@@ -95,6 +96,11 @@ final class LibrarySearch {
 
   private String wanted() {
     return backend == BackendRequest.CUDA ? gpuClassifier() : platform;
+  }
+
+  /** What the jar of the natives is called on a module path. */
+  private String moduleName() {
+    return "dev.kvasir." + wanted().replace('-', '.');
   }
 
   private String gpuClassifier() {

@@ -1,11 +1,5 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.DeviceBuffer;
-import dev.kvasir.DeviceStream;
-import dev.kvasir.ElementType;
-import dev.kvasir.HalfFormat;
-import dev.kvasir.KvStats;
-import dev.kvasir.Side;
 import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.CacheStats;
@@ -33,7 +27,7 @@ public final class NativeCache implements AutoCloseable {
   }
 
   /** A cache of the given layers and whatever else the settings say. */
-  static NativeCache create(int layers, Consumer<CacheConfig> settings) {
+  public static NativeCache create(int layers, Consumer<CacheConfig> settings) {
     NativeLibrary.get();
     try {
       CacheConfig config = CacheConfig.create(layers);
@@ -92,21 +86,21 @@ public final class NativeCache implements AutoCloseable {
     append(layer, tokens, target -> target.append(id, layer, keys, values, tokens));
   }
 
-  public void append(long id, int layer, short[] keys, short[] values, int tokens, HalfFormat format) {
+  public void append(long id, int layer, short[] keys, short[] values, int tokens, int type) {
     append(
         layer,
         tokens,
-        format == HalfFormat.BFLOAT16
+        type == Native.kBFloat16
             ? target -> target.append_bf16(id, layer, keys, values, tokens)
             : target -> target.append_f16(id, layer, keys, values, tokens));
   }
 
   /** Direct buffers only. */
-  public void append(long id, int layer, ShortBuffer keys, ShortBuffer values, int tokens, HalfFormat format) {
+  public void append(long id, int layer, ShortBuffer keys, ShortBuffer values, int tokens, int type) {
     append(
         layer,
         tokens,
-        format == HalfFormat.BFLOAT16
+        type == Native.kBFloat16
             ? target -> target.append_bf16(id, layer, keys, values, tokens)
             : target -> target.append_f16(id, layer, keys, values, tokens));
   }
@@ -121,24 +115,20 @@ public final class NativeCache implements AutoCloseable {
     attend(layer, ids.length, tokens, target -> target.attend(layer, idBuffer, ids.length, tokens, queries, outputs));
   }
 
-  public void append(long id, int layer, DeviceBuffer keys, DeviceBuffer values, int tokens, DeviceStream stream) {
-    DeviceAddress k = new DeviceAddress(keys.address());
-    DeviceAddress v = new DeviceAddress(values.address());
-    DeviceAddress s = new DeviceAddress(stream.handle());
-    append(
-        layer, tokens, target -> target.append_device(id, layer, k, v, code(keys.type()), tokens, s));
+  /** Addresses on the device, and a stream. */
+  public void append(long id, int layer, long keys, long values, int type, int tokens, long stream) {
+    DeviceAddress k = new DeviceAddress(keys);
+    DeviceAddress v = new DeviceAddress(values);
+    DeviceAddress s = new DeviceAddress(stream);
+    append(layer, tokens, target -> target.append_device(id, layer, k, v, type, tokens, s));
   }
 
-  public void attend(
-      int layer, long[] ids, DeviceBuffer queries, DeviceBuffer outputs, int tokens, DeviceStream stream) {
-    DeviceAddress q = new DeviceAddress(queries.address());
-    DeviceAddress o = new DeviceAddress(outputs.address());
-    DeviceAddress s = new DeviceAddress(stream.handle());
-    attend(
-        layer,
-        ids.length,
-        tokens,
-        target -> target.attend_device(layer, ids, ids.length, tokens, q, o, code(queries.type()), s));
+  /** The same. */
+  public void attend(int layer, long[] ids, long queries, long outputs, int type, int tokens, long stream) {
+    DeviceAddress q = new DeviceAddress(queries);
+    DeviceAddress o = new DeviceAddress(outputs);
+    DeviceAddress s = new DeviceAddress(stream);
+    attend(layer, ids.length, tokens, target -> target.attend_device(layer, ids, ids.length, tokens, q, o, type, s));
   }
 
   public void observe(int layer, long[] ids, float[] queries, int tokens) {
@@ -151,20 +141,20 @@ public final class NativeCache implements AutoCloseable {
     run(target -> target.observe(layer, idBuffer, ids.length, tokens, queries));
   }
 
-  public void read(long id, int layer, Side side, long first, int tokens, float[] out) {
-    run(target -> target.read(id, layer, code(side), first, tokens, out));
+  public void read(long id, int layer, int side, long first, int tokens, float[] out) {
+    run(target -> target.read(id, layer, side, first, tokens, out));
   }
 
   public long pageCount(long id, int layer) {
     return call(target -> target.page_count(id, layer));
   }
 
-  public byte[] readPage(long id, int layer, long page, Side side, int kvHead) {
+  public byte[] readPage(long id, int layer, long page, int side, int kvHead) {
     return call(
         target -> {
           byte[] bytes = new byte[0];
           while (true) {
-            int size = (int) target.read_page(id, layer, page, code(side), kvHead, bytes, bytes.length);
+            int size = (int) target.read_page(id, layer, page, side, kvHead, bytes, bytes.length);
             if (size <= bytes.length) {
               return bytes;
             }
@@ -173,13 +163,13 @@ public final class NativeCache implements AutoCloseable {
         });
   }
 
-  public float[] readTable(long id, int layer, Side side, int kvHead, int headDim) {
+  public float[] readTable(long id, int layer, int side, int kvHead, int headDim) {
     return call(
         target -> {
           int capacity = 0;
           while (true) {
             float[] vectors = new float[Math.multiplyExact(capacity, headDim)];
-            int count = (int) target.read_table(id, layer, code(side), kvHead, vectors, capacity);
+            int count = (int) target.read_table(id, layer, side, kvHead, vectors, capacity);
             if (count <= capacity) {
               return count == capacity ? vectors : Arrays.copyOf(vectors, count * headDim);
             }
@@ -188,12 +178,13 @@ public final class NativeCache implements AutoCloseable {
         });
   }
 
-  public KvStats stats(int layers) {
+  /** What a reader makes of a snapshot, which it must not keep. */
+  public <T> T stats(Function<CacheStats, T> reader) {
     return call(
         target -> {
           CacheStats stats = target.stats();
           try {
-            return StatsReader.read(stats, layers);
+            return reader.apply(stats);
           } finally {
             CacheStats.destroy(stats);
           }
@@ -222,15 +213,11 @@ public final class NativeCache implements AutoCloseable {
   }
 
   private void run(Consumer<Cache> work) {
-    lifetime.acquire();
-    try {
-      work.accept(cache);
-    } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
-    } finally {
-      lifetime.release();
-      Reference.reachabilityFence(this);
-    }
+    call(
+        target -> {
+          work.accept(target);
+          return true;
+        });
   }
 
   private <T> T call(Function<Cache, T> work) {
@@ -243,20 +230,5 @@ public final class NativeCache implements AutoCloseable {
       lifetime.release();
       Reference.reachabilityFence(this);
     }
-  }
-
-  private static int code(ElementType type) {
-    switch (type) {
-      case FLOAT32:
-        return Native.kFloat32;
-      case FLOAT16:
-        return Native.kFloat16;
-      default:
-        return Native.kBFloat16;
-    }
-  }
-
-  private static int code(Side side) {
-    return side == Side.KEYS ? Native.kKeys : Native.kValues;
   }
 }

@@ -1,9 +1,9 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.BudgetExceededException;
-import dev.kvasir.KvException;
-import dev.kvasir.NativeUnavailableException;
-import dev.kvasir.NotFiniteException;
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
 
 /**
  * The one place where native errors become Java exceptions. They arrive as plain RuntimeExceptions whose message is

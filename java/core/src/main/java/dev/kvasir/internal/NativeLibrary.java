@@ -1,6 +1,6 @@
 package dev.kvasir.internal;
 
-import dev.kvasir.NativeUnavailableException;
+import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.internal.jni.Native;
 import java.io.File;
 import java.io.IOException;
@@ -134,7 +134,11 @@ public final class NativeLibrary {
   }
 
   private static void requireSameVersion(LibrarySearch search) {
-    String classes = NativeLibrary.class.getPackage().getImplementationVersion();
+    Module module = NativeLibrary.class.getModule();
+    String classes =
+        module.isNamed()
+            ? module.getDescriptor().rawVersion().orElse(null)
+            : NativeLibrary.class.getPackage().getImplementationVersion();
     if (classes != null && !classes.equals(Native.version())) {
       throw search.unavailable("the native library is version " + Native.version() + ", the classes are " + classes);
     }

@@ -9,8 +9,8 @@ public final class Shorts {
 
   /** Throws IllegalArgumentException unless the buffer has the needed elements in native byte order. */
   public static void require(String name, ShortBuffer buffer, long needed) {
-    Sizes.require(name, buffer.remaining(), needed);
-    Sizes.requireNativeOrder(name, buffer.order());
+    Checks.requireElements(name, buffer.remaining(), needed);
+    Checks.requireNativeOrder(name, buffer.order());
   }
 
   /** The first {@code count} elements from the position on, in place. */

@@ -1,6 +1,6 @@
 package dev.kvasir.calibrate;
 
-import static dev.kvasir.calibrate.CalibrationTesting.assertNames;
+import static dev.kvasir.Testing.assertNames;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
+import dev.kvasir.Testing;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -134,7 +135,7 @@ class BitAllocatorTest {
 
   @Test
   void equalsAnExactDynamicProgram() {
-    Random seeds = CalibrationTesting.random("equalsAnExactDynamicProgram");
+    Random seeds = Testing.random("equalsAnExactDynamicProgram");
     for (int i = 0; i < 150; i++) {
       solveRandom(seeds.nextLong());
     }
@@ -178,7 +179,7 @@ class BitAllocatorTest {
 
   @Test
   void takesLessThanTwoSecondsForEightyLayers() {
-    Random seeds = CalibrationTesting.random("takesLessThanTwoSecondsForEightyLayers");
+    Random seeds = Testing.random("takesLessThanTwoSecondsForEightyLayers");
     KvGeometry g = geometry(80);
     int[][] limits = new int[80][];
     Arrays.fill(limits, new int[] {1, 16});
@@ -351,7 +352,7 @@ class BitAllocatorTest {
   @Test
   void whenTimeRunsOutThereIsStillAPlanThatFits() {
     // Losses that mirror the costs: the hardest kind, where hardly an option can be ruled out.
-    Random random = CalibrationTesting.random("whenTimeRunsOutThereIsStillAPlanThatFits");
+    Random random = Testing.random("whenTimeRunsOutThereIsStillAPlanThatFits");
     List<KnapsackGroup> groups = new ArrayList<>();
     Exact exact = new Exact(64L * 160 * 450);
     for (int i = 0; i < 160; i++) {

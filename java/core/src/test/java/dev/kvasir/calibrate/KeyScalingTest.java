@@ -1,14 +1,16 @@
 package dev.kvasir.calibrate;
 
-import static dev.kvasir.calibrate.CalibrationTesting.assertNames;
-import static dev.kvasir.calibrate.CalibrationTesting.gaussian;
+import static dev.kvasir.Testing.assertNames;
+import static dev.kvasir.Testing.gaussian;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvGeometry;
-import dev.kvasir.NotFiniteException;
+import dev.kvasir.Testing;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.rope.RopePairs;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -123,7 +125,7 @@ class KeyScalingTest {
 
   @Test
   void findsTheAlphaOfLeastErrorByItsDefinition() {
-    AttentionSample sample = sample(CalibrationTesting.random("findsTheAlphaOfLeastErrorByItsDefinition"));
+    AttentionSample sample = sample(Testing.random("findsTheAlphaOfLeastErrorByItsDefinition"));
     KeyScaling scaling = calibrate(OPTIONS, sample);
     double[] errors = scaling.errors(0);
     assertEquals(21, errors.length);
@@ -159,7 +161,7 @@ class KeyScalingTest {
 
   @Test
   void keysAndQueriesFromAfterRopeGiveTheSame() {
-    AttentionSample before = sample(CalibrationTesting.random("keysAndQueriesFromAfterRopeGiveTheSame"));
+    AttentionSample before = sample(Testing.random("keysAndQueriesFromAfterRopeGiveTheSame"));
     AttentionSample after =
         new AttentionSample(
             TOKENS,
@@ -184,7 +186,7 @@ class KeyScalingTest {
 
   @Test
   void stretchedPositionsServeFarOnes() {
-    Random random = CalibrationTesting.random("stretchedPositionsServeFarOnes");
+    Random random = Testing.random("stretchedPositionsServeFarOnes");
     double near = 0;
     double stretched = 0;
     for (int i = 0; i < 4; i++) {
@@ -204,7 +206,7 @@ class KeyScalingTest {
 
   @Test
   void walksAllSamplesTwice() {
-    Random random = CalibrationTesting.random("walksAllSamplesTwice");
+    Random random = Testing.random("walksAllSamplesTwice");
     AttentionSample a = sample(random).lastQueries(8);
     AttentionSample b = sample(random).lastQueries(8);
     int[] walks = new int[2];
@@ -232,7 +234,7 @@ class KeyScalingTest {
 
   @Test
   void foldsIntoWeights() {
-    Random random = CalibrationTesting.random("foldsIntoWeights");
+    Random random = Testing.random("foldsIntoWeights");
     KeyScaling scaling = calibrate(OPTIONS, sample(random).lastQueries(8));
     int hidden = 24;
     float[] x = gaussian(random, hidden, 1);
@@ -318,7 +320,7 @@ class KeyScalingTest {
 
   @Test
   void frequenciesOfOnesOwn() {
-    AttentionSample sample = sample(CalibrationTesting.random("frequenciesOfOnesOwn")).lastQueries(8);
+    AttentionSample sample = sample(Testing.random("frequenciesOfOnesOwn")).lastQueries(8);
     List<Double> plain = new ArrayList<>();
     List<Double> slower = new ArrayList<>();
     for (int j = 0; j < DIM / 2; j++) {

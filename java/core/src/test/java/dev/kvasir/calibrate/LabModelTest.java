@@ -3,11 +3,11 @@ package dev.kvasir.calibrate;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.kvasir.Axis;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.LabModel;
 import dev.kvasir.Side;
-import dev.kvasir.internal.Json;
+import dev.kvasir.internal.json.Json;
+import dev.kvasir.method.Axis;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -19,7 +19,7 @@ import org.junit.jupiter.api.io.TempDir;
 /** Calibration of a real model from its tensors and gradients; skipped where they are missing. */
 class LabModelTest {
 
-  private static final KvGeometry GEOMETRY = CalibrationTesting.labGeometry();
+  private static final KvGeometry GEOMETRY = LabModel.geometry();
   private static final int TOKENS = 512;
 
   @TempDir Path folder;

@@ -1,12 +1,16 @@
 package dev.kvasir.calibrate;
 
-import static dev.kvasir.calibrate.CalibrationTesting.assertNames;
+import static dev.kvasir.Testing.assertNames;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.Testing;
+import dev.kvasir.rope.RopePairs;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
@@ -166,7 +170,7 @@ class ProfileTest {
 
   @Test
   void refusesEveryTruncationAndEveryFlippedBit() throws IOException {
-    Random random = CalibrationTesting.random("refusesEveryTruncationAndEveryFlippedBit");
+    Random random = Testing.random("refusesEveryTruncationAndEveryFlippedBit");
     full().save(path());
     byte[] good = Files.readAllBytes(path());
     for (int i = 0; i < 100; i++) {

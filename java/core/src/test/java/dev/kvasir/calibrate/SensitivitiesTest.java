@@ -1,14 +1,19 @@
 package dev.kvasir.calibrate;
 
-import static dev.kvasir.calibrate.CalibrationTesting.assertNames;
+import static dev.kvasir.Testing.assertNames;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.kvasir.Axis;
 import dev.kvasir.KvGeometry;
-import dev.kvasir.NotFiniteException;
 import dev.kvasir.Side;
+import dev.kvasir.Testing;
+import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.method.Axis;
+import dev.kvasir.rope.RopePairs;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.SafetensorsException;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -33,7 +38,7 @@ class SensitivitiesTest {
     for (int layer = 0; layer < 2; layer++) {
       for (int i = 0; i < 4; i++) {
         layers[layer][i] =
-            CalibrationTesting.gaussian(random, tokens * geometry().rowSize(layer), i % 2 == 0 ? 3 : 0.01);
+            Testing.gaussian(random, tokens * geometry().rowSize(layer), i % 2 == 0 ? 3 : 0.01);
       }
     }
     return layers;
@@ -49,7 +54,7 @@ class SensitivitiesTest {
 
   @Test
   void addsUpSamples() {
-    Random random = CalibrationTesting.random("addsUpSamples");
+    Random random = Testing.random("addsUpSamples");
     float[][][] a = sample(random, 100);
     float[][][] b = sample(random, 150);
     Sensitivities first = add(Sensitivities.accumulator(geometry()), a, 100).result();
@@ -71,7 +76,7 @@ class SensitivitiesTest {
 
   @Test
   void equalsTheDefinition() {
-    Random random = CalibrationTesting.random("equalsTheDefinition");
+    Random random = Testing.random("equalsTheDefinition");
     int tokens = 70;
     float[][][] x = sample(random, tokens);
     Sensitivities s = add(Sensitivities.accumulator(geometry()).widths(2, 1, 5), x, tokens).result();
@@ -98,7 +103,7 @@ class SensitivitiesTest {
 
   @Test
   void settingsMatter() {
-    Random random = CalibrationTesting.random("settingsMatter");
+    Random random = Testing.random("settingsMatter");
     int tokens = 128;
     float[][][] x = sample(random, tokens);
     for (int layer = 0; layer < 2; layer++) {
@@ -132,7 +137,7 @@ class SensitivitiesTest {
 
   @Test
   void readsFilesOfBothLayouts() throws IOException {
-    Random random = CalibrationTesting.random("readsFilesOfBothLayouts");
+    Random random = Testing.random("readsFilesOfBothLayouts");
     int tokens = 33;
     float[][][] x = sample(random, tokens);
     Map<String, Tensor> tokensFirst = new TreeMap<>();

@@ -5,7 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assertions.fail;
 
-import dev.kvasir.HalfFormat;
+import dev.kvasir.ElementType;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
@@ -228,7 +228,7 @@ class PageConformanceTest {
     /** The elements are float16 values, so their bits are the same stream. */
     static Snapshot ofHalves(KvCache cache, float[] keys, float[] values, int tokens) {
       try (KvSequence sequence = cache.newSequence()) {
-        sequence.append(0, halves(keys), halves(values), tokens, HalfFormat.FLOAT16);
+        sequence.append(0, halves(keys), halves(values), tokens, ElementType.FLOAT16);
         return of(sequence, tokens, SideTable.of(sequence, KV_HEADS, keys.length / tokens / KV_HEADS));
       }
     }

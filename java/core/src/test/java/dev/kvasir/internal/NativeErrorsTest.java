@@ -3,10 +3,10 @@ package dev.kvasir.internal;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
 
-import dev.kvasir.BudgetExceededException;
-import dev.kvasir.KvException;
-import dev.kvasir.NativeUnavailableException;
-import dev.kvasir.NotFiniteException;
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvException;
+import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.jni.Native;
 import java.util.LinkedHashMap;
 import java.util.Map;

@@ -38,8 +38,8 @@ public final class Json {
   /** The value of a text; {@code name} is what errors call it. */
   public static Json parse(String text, String name) {
     try {
-      return new Json(dev.kvasir.internal.Json.parse(text), name);
-    } catch (dev.kvasir.internal.Json.SyntaxException e) {
+      return new Json(dev.kvasir.internal.json.Json.parse(text), name);
+    } catch (dev.kvasir.internal.json.Json.SyntaxException e) {
       throw new JsonException(name + ": " + e.getMessage());
     }
   }
@@ -133,9 +133,7 @@ public final class Json {
 
   /** The text of maps, lists, strings, numbers, booleans and null. NaN and infinity, which JSON lacks, become null. */
   public static String write(@Nullable Object value) {
-    StringBuilder out = new StringBuilder();
-    append(out, value);
-    return out.toString();
+    return dev.kvasir.internal.json.Json.write(tidy(value));
   }
 
   private <T> T as(Class<T> type, String wanted) {
@@ -147,33 +145,22 @@ public final class Json {
     return type.cast(value);
   }
 
-  private static void append(StringBuilder out, @Nullable Object value) {
+  /** With numbers as reports have them: whole ones without a point, those that JSON lacks as null. */
+  private static @Nullable Object tidy(@Nullable Object value) {
     if (value instanceof Map<?, ?> map) {
-      String separator = "{";
-      for (Map.Entry<?, ?> entry : map.entrySet()) {
-        out.append(separator).append(quoted(String.valueOf(entry.getKey()))).append(":");
-        append(out, entry.getValue());
-        separator = ",";
-      }
-      out.append(map.isEmpty() ? "{}" : "}");
-    } else if (value instanceof List<?> list) {
-      String separator = "[";
-      for (Object element : list) {
-        append(out.append(separator), element);
-        separator = ",";
-      }
-      out.append(list.isEmpty() ? "[]" : "]");
-    } else if (value instanceof String text) {
-      out.append(quoted(text));
-    } else if (value instanceof Double number) {
-      boolean whole = number == Math.rint(number) && Math.abs(number) < 1e15;
-      out.append(!Double.isFinite(number) ? "null" : whole ? String.valueOf(number.longValue()) : number.toString());
-    } else {
-      out.append(value);
+      Map<String, @Nullable Object> members = new LinkedHashMap<>();
+      map.forEach((name, member) -> members.put(String.valueOf(name), tidy(member)));
+      return members;
     }
-  }
-
-  private static String quoted(String text) {
-    return dev.kvasir.internal.Json.write(text);
+    if (value instanceof List<?> list) {
+      List<@Nullable Object> elements = new ArrayList<>();
+      list.forEach(element -> elements.add(tidy(element)));
+      return elements;
+    }
+    if (value instanceof Double number) {
+      boolean whole = number == Math.rint(number) && Math.abs(number) < 1e15;
+      return !Double.isFinite(number) ? null : whole ? (Object) number.longValue() : number;
+    }
+    return value;
   }
 }

@@ -1,13 +1,13 @@
 package dev.kvasir.lab;
 
-import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
 import dev.kvasir.Kvasir;
-import dev.kvasir.Uniform;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.Uniform;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;

@@ -1,8 +1,8 @@
 package dev.kvasir.lab;
 
-import dev.kvasir.calibrate.Safetensors;
-import dev.kvasir.calibrate.Tensor;
-import dev.kvasir.calibrate.TensorType;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.Tensor;
+import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;

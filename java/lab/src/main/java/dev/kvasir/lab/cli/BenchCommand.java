@@ -2,11 +2,11 @@ package dev.kvasir.lab.cli;
 
 import dev.kvasir.lab.LayerBench;
 import java.util.concurrent.Callable;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.ParentCommand;
 import picocli.CommandLine.Spec;
+import picocli.CommandLine;
 
 @Command(
     name = "bench",

@@ -1,8 +1,8 @@
 package dev.kvasir.lab.cli;
 
-import dev.kvasir.KvException;
 import dev.kvasir.Kvasir;
-import dev.kvasir.NativeUnavailableException;
+import dev.kvasir.error.KvException;
+import dev.kvasir.error.NativeUnavailableException;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
@@ -11,8 +11,8 @@ import java.nio.file.NoSuchFileException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
+import picocli.CommandLine;
 
 /** The program {@code kvasir}. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by the user. */
 @Command(

@@ -1,7 +1,7 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.calibrate.Profile;
-import dev.kvasir.commvq.CommVqCodebooks;
+import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Codebooks;
 import dev.kvasir.lab.model.Model;
@@ -10,12 +10,12 @@ import java.nio.file.Path;
 import java.util.Locale;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
-import picocli.CommandLine;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 import picocli.CommandLine.ParentCommand;
 import picocli.CommandLine.Spec;
+import picocli.CommandLine;
 
 @Command(
     name = "train",
@@ -57,7 +57,7 @@ final class TrainCommand implements Callable<Integer> {
     long start = System.nanoTime();
     CommVqCodebooks codebooks = Codebooks.train(calibrations, method);
     Path file = target == null ? Path.of(method + ".profile") : target;
-    codebooks.addTo(Profile.builder(model.geometry()).note("method", method)).build().save(file);
+    Profile.builder(model.geometry()).codebooks(codebooks).note("method", method).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
     return 0;
   }

@@ -2,12 +2,12 @@ package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
-import dev.kvasir.PmKvq;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.BitAllocator;
 import dev.kvasir.calibrate.BitPlan;
 import dev.kvasir.calibrate.PageCost;
 import dev.kvasir.calibrate.Sensitivities;
+import dev.kvasir.method.PmKvq;
 import java.util.ArrayList;
 import java.util.List;
 

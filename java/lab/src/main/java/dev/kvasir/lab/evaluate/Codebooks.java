@@ -2,16 +2,17 @@ package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
-import dev.kvasir.Preset;
-import dev.kvasir.PresetTrainer;
 import dev.kvasir.Side;
-import dev.kvasir.commvq.CommVq;
-import dev.kvasir.commvq.CommVqCodebooks;
-import dev.kvasir.commvq.KeyCodebook;
-import dev.kvasir.commvq.KeyTrainer;
-import dev.kvasir.commvq.Rope;
-import dev.kvasir.commvq.ValueCodebook;
-import dev.kvasir.commvq.ValueFitter;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.codebook.KeyCodebook;
+import dev.kvasir.codebook.ValueCodebook;
+import dev.kvasir.method.CommVq;
+import dev.kvasir.preset.Preset;
+import dev.kvasir.preset.PresetTrainer;
+import dev.kvasir.rope.Rope;
+import dev.kvasir.training.KeyTrainer;
+import dev.kvasir.training.ValueFitter;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -44,7 +45,7 @@ public final class Codebooks {
   private static CommVqCodebooks find(Calibrations calibrations, String method) {
     return calibrations
         .profile(method)
-        .map(CommVqCodebooks::of)
+        .map(Profile::codebooks)
         .orElseGet(() -> train(calibrations, method));
   }
 

@@ -1,9 +1,9 @@
 package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvCache;
-import dev.kvasir.KvException;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Kvasir;
+import dev.kvasir.error.KvException;
 import dev.kvasir.lab.model.Decoder;
 import dev.kvasir.lab.model.Model;
 import dev.kvasir.lab.model.ModelConfig;

@@ -2,15 +2,15 @@ package dev.kvasir.lab.evaluate;
 
 import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
-import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
-import dev.kvasir.MixKvq;
-import dev.kvasir.Mixed;
-import dev.kvasir.PatternKv;
-import dev.kvasir.PmKvq;
-import dev.kvasir.Preset;
-import dev.kvasir.Uniform;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.Mixed;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
+import dev.kvasir.method.Uniform;
+import dev.kvasir.preset.Preset;
 import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
@@ -60,11 +60,11 @@ public final class Methods {
           budgeted("pm-kvq-2-modified", "the same, codes cut off, parameters moved", 2,
               PmKvq.floor(2).shift(PmKvq.Shift.MODIFIED)),
           of("pm-kvq-2-immediate", PROGRESSIVE, "2 bits from the start", PmKvq.floor(2).startBits(2)),
-          of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.keyBits(3.4)),
-          of("mix-kvq-2.7", TIERED, "2.7 bits a key, 2 a value", MixKvq.keyBits(2.7)),
-          of("mix-kvq-2.3", TIERED, "2.3 bits a key, 2 a value", MixKvq.keyBits(2.3)),
+          of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.budget(3.4)),
+          of("mix-kvq-2.7", TIERED, "2.7 bits a key, 2 a value", MixKvq.budget(2.7)),
+          of("mix-kvq-2.3", TIERED, "2.3 bits a key, 2 a value", MixKvq.budget(2.3)),
           of("mix-kvq-2.7-error-only", TIERED, "the same bits, without a look at queries",
-              MixKvq.keyBits(2.7).queryAware(false)),
+              MixKvq.budget(2.7).queryAware(false)),
           trained("comm-vq-2", 2),
           trained("comm-vq-1", 1),
           preset("near-lossless", "the preset: no training, next to no loss", Preset.NEAR_LOSSLESS),

@@ -1,15 +1,15 @@
 package dev.kvasir.lab.inspect;
 
-import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.AttentionSample;
-import dev.kvasir.commvq.CommVq;
-import dev.kvasir.commvq.CommVqCodebooks;
+import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.lab.model.Decoder;
 import dev.kvasir.lab.model.Model;
+import dev.kvasir.method.CommVq;
+import dev.kvasir.method.HalfPrecision;
 import java.util.ArrayList;
 import java.util.List;
 

@@ -2,7 +2,7 @@ package dev.kvasir.lab.model;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
-import dev.kvasir.Matrix;
+import dev.kvasir.internal.model.Matrix;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.FloatBuffer;

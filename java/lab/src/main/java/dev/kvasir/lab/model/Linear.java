@@ -1,9 +1,8 @@
 package dev.kvasir.lab.model;
 
-import dev.kvasir.Matrix;
-import dev.kvasir.calibrate.SafetensorsModel;
-import dev.kvasir.calibrate.Tensor;
-import dev.kvasir.calibrate.TensorType;
+import dev.kvasir.internal.model.Matrix;
+import dev.kvasir.tensor.Tensor;
+import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;

@@ -1,8 +1,7 @@
 package dev.kvasir.lab.model;
 
 import dev.kvasir.KvGeometry;
-import dev.kvasir.calibrate.SafetensorsException;
-import dev.kvasir.calibrate.SafetensorsModel;
+import dev.kvasir.tensor.SafetensorsException;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.ArrayList;

@@ -1,7 +1,7 @@
 package dev.kvasir.lab.model;
 
-import dev.kvasir.calibrate.RopePairs;
 import dev.kvasir.lab.Json;
+import dev.kvasir.rope.RopePairs;
 import java.nio.file.Path;
 import java.util.Arrays;
 
@@ -11,18 +11,18 @@ import java.util.Arrays;
  */
 public final class Rope {
 
-  private final dev.kvasir.commvq.Rope rope;
+  private final dev.kvasir.rope.Rope rope;
   private final double[] frequencies;
   /** cos and sin of each position so far: {@code [positions][2][headDim / 2]}. */
   private volatile float[] table = new float[0];
 
-  private Rope(dev.kvasir.commvq.Rope rope) {
+  private Rope(dev.kvasir.rope.Rope rope) {
     this.rope = rope;
     this.frequencies = rope.frequencies();
   }
 
   /** The same, for methods that apply it themselves. */
-  public dev.kvasir.commvq.Rope forCache() {
+  public dev.kvasir.rope.Rope forCache() {
     return rope;
   }
 
@@ -34,7 +34,7 @@ public final class Rope {
     if (scaling != null) {
       base = scaling.find("rope_theta").map(Json::number).orElse(base);
     }
-    dev.kvasir.commvq.Rope plain = dev.kvasir.commvq.Rope.plain(RopePairs.HALVES, base, headDim);
+    dev.kvasir.rope.Rope plain = dev.kvasir.rope.Rope.plain(RopePairs.HALVES, base, headDim);
     String type =
         scaling == null
             ? "default"

@@ -6,7 +6,6 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
-import dev.kvasir.commvq.CommVqCodebooks;
 import dev.kvasir.lab.Json;
 import dev.kvasir.lab.TinyModel;
 import dev.kvasir.lab.inspect.ChannelStatistics;
@@ -210,7 +209,7 @@ class MainTest {
     String model = folder.toString();
     assertSays(
         0, "Profile: " + profile, "train", model, "--method=balanced", "--tuning", "" + tuning, "--out", "" + profile);
-    assertTrue(CommVqCodebooks.of(Profile.load(profile)).values(1).isPresent());
+    assertTrue(Profile.load(profile).codebooks().values(1).isPresent());
 
     // There is nothing to learn from beside the tests: smallest cannot run, and balanced does from its profile.
     Path out = folder.resolve("report");

@@ -7,8 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
-import dev.kvasir.calibrate.TensorType;
 import dev.kvasir.lab.TinyModel;
+import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;

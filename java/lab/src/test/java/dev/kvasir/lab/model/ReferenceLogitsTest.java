@@ -4,11 +4,11 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.kvasir.HalfPrecision;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.LabModel;
 import dev.kvasir.lab.Json;
+import dev.kvasir.method.HalfPrecision;
 import java.nio.file.Path;
 import org.junit.jupiter.api.Test;
 

@@ -1,0 +1,4 @@
+/** A user's module: what it names of the library is what the library exports. */
+module example {
+  requires dev.kvasir;
+}

@@ -1,0 +1,68 @@
+package dev.kvasir;
+
+import dev.kvasir.internal.ConfigPart;
+import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.NativeLibrary;
+import dev.kvasir.internal.jni.CacheConfig;
+import java.util.Map;
+import java.util.Set;
+import java.util.stream.Collectors;
+
+/**
+ * Everything that is decided before a cache exists.
+ *
+ * @param geometry its shape
+ * @param method how it compresses
+ * @param budget bytes; 0 for no limit
+ * @param layerBudgets bytes by layer, for those that have a limit
+ * @param backend a backend's name, or "auto"
+ * @param precision of attention
+ */
+record CacheSettings(
+    KvGeometry geometry,
+    KvMethod method,
+    long budget,
+    Map<Integer, Long> layerBudgets,
+    String backend,
+    Precision precision) {
+
+  /** A new cache. */
+  NativeCache create() {
+    return NativeCache.create(geometry.layers(), this::apply);
+  }
+
+  private void apply(CacheConfig config) {
+    Set<String> trained =
+        Catalog.codecs().stream().filter(CodecInfo::trained).map(CodecInfo::name).collect(Collectors.toSet());
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      config.set_heads(layer, geometry.queryHeads(layer), geometry.kvHeads(layer), geometry.headDim(layer));
+      config.set_sliding_window(layer, geometry.slidingWindow(layer));
+      config.set_softmax_scale(layer, geometry.softmaxScale(layer));
+      applySide(config, layer, Side.KEYS, method.keys(layer), trained);
+      applySide(config, layer, Side.VALUES, method.values(layer), trained);
+      float[] scaling = method.keyScaling(layer);
+      config.set_key_scaling(layer, scaling, scaling.length);
+    }
+    config.set_window(method.window());
+    config.set_sinks(method.sinks());
+    config.set_budget(budget);
+    config.set_shrink_policy(method.shrinkPolicy().code());
+    layerBudgets.forEach(config::set_layer_budget);
+    config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
+    config.set_precision(precision.code());
+  }
+
+  private void applySide(CacheConfig config, int layer, Side side, CodecChoice choice, Set<String> trained) {
+    config.set_codec(layer, side.code(), choice.codec(), choice.bits());
+    choice.options().forEach((name, value) -> config.set_option(layer, side.code(), name, value));
+    KvMethod.Codebook codebook = method.codebook(layer, side).orElse(null);
+    if (codebook instanceof ConfigPart part) {
+      part.applyTo(config, layer);
+    } else if (codebook != null || trained.contains(choice.codec())) {
+      throw new IllegalArgumentException(
+          "layer " + layer + ", " + side + ": codec " + choice.codec() + " of method " + method.name()
+              + (codebook == null ? " needs a codebook, and the method has none" : " came with " + codebook)
+              + "; codebooks are those of CommVq, which methods that wrap it pass on");
+    }
+  }
+}

@@ -1,9 +1,0 @@
-package dev.kvasir.commvq;
-
-/**
- * A codebook and the encoder that was trained with it.
- *
- * @param encoder the encoder
- * @param codebook the codebook
- */
-public record TrainedValues(ValueEncoder encoder, ValueCodebook codebook) {}

@@ -1,0 +1,18 @@
+package dev.kvasir.internal.codebook;
+
+import dev.kvasir.internal.jni.KeyCodebook;
+
+/** See KeyCodebook in commvq.h. Sizes of arrays have been checked by callers. */
+public final class NativeKeyCodebook extends NativeObject<KeyCodebook> {
+
+  public NativeKeyCodebook(int kvHeads, int headDim, int pairs, int stages, int entries, float[] tables) {
+    super(
+        "the key codebook",
+        () -> KeyCodebook.create(kvHeads, headDim, pairs, stages, entries, tables),
+        KeyCodebook::destroy);
+  }
+
+  public void readTables(float[] out) {
+    run(target -> target.read_tables(out));
+  }
+}

@@ -1,0 +1,397 @@
+package dev.kvasir.tensor;
+
+import dev.kvasir.internal.json.Json;
+import java.io.EOFException;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.Comparator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.stream.Collectors;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * A safetensors file: named tensors behind a JSON header. Reads and writes.
+ *
+ * <pre>{@code
+ * try (Safetensors file = Safetensors.open(path)) {
+ *   float[] keys = file.read("layers.0.k").toFloats();
+ * }
+ * Safetensors.write(path, Map.of("source", "wiki"), Map.of("lambda", Tensor.ofFloats(lambda, 8, 128)));
+ * }</pre>
+ *
+ * <p>Everything that a header says is checked against the length of the file before anything is allocated for it.
+ * Tensors are read, not mapped: a file that somebody cuts short meanwhile is an exception and not a crash. Reads may
+ * run on any thread.
+ */
+public final class Safetensors implements AutoCloseable {
+
+  /** Longest header that is accepted, in bytes: what the format's own library accepts. */
+  public static final long MAX_HEADER_BYTES = 100_000_000;
+
+  private static final String METADATA = "__metadata__";
+  private static final int LENGTH_BYTES = 8;
+
+  /**
+   * A tensor of a file.
+   *
+   * @param name its name
+   * @param type the type of its elements
+   * @param shape the sizes of its dimensions, outermost first
+   * @param offset its first byte, from the beginning of the file
+   * @param bytes how many bytes it has
+   */
+  public record Entry(String name, TensorType type, List<Long> shape, long offset, long bytes) {
+
+    /**
+     * Copies the shape.
+     *
+     * @param name its name
+     * @param type the type of its elements
+     * @param shape the sizes of its dimensions, outermost first
+     * @param offset its first byte, from the beginning of the file
+     * @param bytes how many bytes it has
+     */
+    public Entry {
+      shape = List.copyOf(shape);
+    }
+  }
+
+  private final Path path;
+  private final FileChannel channel;
+  private final Map<String, String> metadata;
+  private final Map<String, Entry> entries;
+
+  private Safetensors(Path path, FileChannel channel, Map<String, String> metadata, Map<String, Entry> entries) {
+    this.path = path;
+    this.channel = channel;
+    this.metadata = Collections.unmodifiableMap(metadata);
+    this.entries = Collections.unmodifiableMap(entries);
+  }
+
+  /**
+   * Opens a file and reads its header.
+   *
+   * @param path the file
+   * @return the open file
+   * @throws SafetensorsException if it is not a valid safetensors file
+   * @throws IOException if it cannot be read
+   */
+  public static Safetensors open(Path path) throws IOException {
+    FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
+    try {
+      return new Header(path, channel).read();
+    } catch (IOException | RuntimeException | Error e) {
+      channel.close();
+      throw e;
+    }
+  }
+
+  /**
+   * The file.
+   *
+   * @return its path
+   */
+  public Path path() {
+    return path;
+  }
+
+  /**
+   * The texts of the header's {@code __metadata__}.
+   *
+   * @return texts by name, unmodifiable
+   */
+  public Map<String, String> metadata() {
+    return metadata;
+  }
+
+  /**
+   * The tensors, in the order of their data.
+   *
+   * @return tensors by name, unmodifiable
+   */
+  public Map<String, Entry> entries() {
+    return entries;
+  }
+
+  /**
+   * Reads a tensor into memory.
+   *
+   * @param name its name
+   * @return the tensor
+   * @throws SafetensorsException if there is no such tensor, it has more than 2 GiB or the file was cut short
+   * @throws IOException if the file cannot be read
+   */
+  public Tensor read(String name) throws IOException {
+    Entry entry = entries.get(name);
+    if (entry == null) {
+      throw new SafetensorsException(path, "there is no tensor \"" + Json.abbreviate(name) + "\"", null);
+    }
+    if (entry.bytes > Integer.MAX_VALUE - 8) {
+      throw new SafetensorsException(
+          path, "\"" + name + "\" has " + entry.bytes + " bytes, more than an array holds", null);
+    }
+    ByteBuffer bytes = ByteBuffer.allocate((int) entry.bytes);
+    try {
+      readFully(channel, bytes, entry.offset);
+    } catch (EOFException e) {
+      throw new SafetensorsException(path, "the file ends within \"" + name + "\"", e);
+    }
+    return new Tensor(entry.type, entry.shape, bytes.array());
+  }
+
+  /** Closes the file. Tensors that were read stay valid. */
+  @Override
+  public void close() throws IOException {
+    channel.close();
+  }
+
+  @Override
+  public String toString() {
+    return "Safetensors[" + path + ", " + entries.size() + " tensors]";
+  }
+
+  /**
+   * Writes a file, or replaces one. Whoever opens it meanwhile, or after a crash, finds the old file or the new one and
+   * never a part: the data go to a temporary file in the same folder, to the disk, and then under the name.
+   *
+   * @param path the file
+   * @param metadata texts for the header
+   * @param tensors tensors by name
+   * @throws IllegalArgumentException if a tensor has the name {@code __metadata__} or the header would be too long
+   * @throws IOException if the file cannot be written; an older file is then unchanged
+   */
+  public static void write(Path path, Map<String, String> metadata, Map<String, Tensor> tensors) throws IOException {
+    // The widest elements first, so that each tensor begins at a multiple of its element size.
+    List<Map.Entry<String, Tensor>> ordered = new ArrayList<>(tensors.entrySet());
+    ordered.sort(Comparator.comparingInt(entry -> -entry.getValue().type().bytes()));
+    byte[] header = header(metadata, ordered);
+    replace(
+        path,
+        channel -> {
+          ByteBuffer length = ByteBuffer.allocate(LENGTH_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+          writeFully(channel, length.putLong(0, header.length));
+          writeFully(channel, ByteBuffer.wrap(header));
+          for (Map.Entry<String, Tensor> entry : ordered) {
+            writeFully(channel, entry.getValue().data());
+          }
+        });
+  }
+
+  private static byte[] header(Map<String, String> metadata, List<Map.Entry<String, Tensor>> tensors) {
+    Map<String, Object> header = new LinkedHashMap<>();
+    if (!metadata.isEmpty()) {
+      header.put(METADATA, metadata);
+    }
+    long offset = 0;
+    for (Map.Entry<String, Tensor> entry : tensors) {
+      if (entry.getKey().equals(METADATA)) {
+        throw new IllegalArgumentException("no tensor can have the name " + METADATA);
+      }
+      Tensor tensor = entry.getValue();
+      long end = offset + tensor.data().capacity();
+      Map<String, Object> description = new LinkedHashMap<>();
+      description.put("dtype", tensor.type().name());
+      description.put("shape", tensor.shape());
+      description.put("data_offsets", List.of(offset, end));
+      header.put(entry.getKey(), description);
+      offset = end;
+    }
+    byte[] json = Json.write(header).getBytes(StandardCharsets.UTF_8);
+    int padded = (json.length + 7) / 8 * 8;
+    if (padded > MAX_HEADER_BYTES) {
+      throw new IllegalArgumentException("a header of " + padded + " bytes, more than " + MAX_HEADER_BYTES);
+    }
+    byte[] result = new byte[padded];
+    Arrays.fill(result, (byte) ' ');
+    System.arraycopy(json, 0, result, 0, json.length);
+    return result;
+  }
+
+  private interface Content {
+    void writeTo(FileChannel channel) throws IOException;
+  }
+
+  private static void replace(Path path, Content content) throws IOException {
+    Path target = path.toAbsolutePath();
+    Path folder = target.getParent();
+    if (folder == null) {
+      throw new IOException(path + " is no file name");
+    }
+    String unique = Long.toHexString(ThreadLocalRandom.current().nextLong());
+    Path temporary = folder.resolve("." + target.getFileName() + "." + unique + ".tmp");
+    try {
+      try (FileChannel channel =
+          FileChannel.open(temporary, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
+        content.writeTo(channel);
+        channel.force(true);
+      }
+      Files.move(temporary, target, StandardCopyOption.ATOMIC_MOVE);
+    } catch (IOException | RuntimeException | Error e) {
+      Files.deleteIfExists(temporary);
+      throw e;
+    }
+    // The new name must reach the disk as well. Where folders cannot be opened, the system sees to it by itself.
+    try (FileChannel channel = FileChannel.open(folder, StandardOpenOption.READ)) {
+      channel.force(true);
+    } catch (IOException e) {
+      return;
+    }
+  }
+
+  private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
+    while (bytes.hasRemaining()) {
+      channel.write(bytes);
+    }
+  }
+
+  private static void readFully(FileChannel channel, ByteBuffer bytes, long position) throws IOException {
+    while (bytes.hasRemaining()) {
+      int count = channel.read(bytes, position + bytes.position());
+      if (count < 0) {
+        throw new EOFException("the file ends at byte " + (position + bytes.position()));
+      }
+    }
+  }
+
+  /** The reading of a header. */
+  private static final class Header {
+    private final Path path;
+    private final FileChannel channel;
+
+    Header(Path path, FileChannel channel) {
+      this.path = path;
+      this.channel = channel;
+    }
+
+    Safetensors read() throws IOException {
+      long size = channel.size();
+      if (size < LENGTH_BYTES) {
+        throw invalid("the file has " + size + " bytes, too few for a header");
+      }
+      ByteBuffer length = ByteBuffer.allocate(LENGTH_BYTES).order(ByteOrder.LITTLE_ENDIAN);
+      readFully(channel, length, 0);
+      long headerBytes = length.getLong(0);
+      if (headerBytes < 0 || headerBytes > MAX_HEADER_BYTES) {
+        throw invalid(
+            "a header of " + Long.toUnsignedString(headerBytes) + " bytes; at most " + MAX_HEADER_BYTES
+                + " are accepted");
+      }
+      if (headerBytes > size - LENGTH_BYTES) {
+        throw invalid("a header of " + headerBytes + " bytes in a file of " + size + " bytes: it was cut short");
+      }
+      ByteBuffer header = ByteBuffer.allocate((int) headerBytes);
+      readFully(channel, header, LENGTH_BYTES);
+      try {
+        return parse(header.array(), LENGTH_BYTES + headerBytes, size);
+      } catch (Json.SyntaxException e) {
+        throw new SafetensorsException(path, "in the header, " + e.getMessage(), e);
+      } catch (IllegalArgumentException e) {
+        throw new SafetensorsException(path, String.valueOf(e.getMessage()), e);
+      }
+    }
+
+    private Safetensors parse(byte[] header, long data, long size) throws IOException, Json.SyntaxException {
+      Map<String, String> metadata = new LinkedHashMap<>();
+      List<Entry> entries = new ArrayList<>();
+      for (Map.Entry<String, @Nullable Object> item : Json.object(Json.parse(header), "it").entrySet()) {
+        String name = item.getKey();
+        if (name.equals(METADATA)) {
+          for (Map.Entry<String, @Nullable Object> text : Json.object(item.getValue(), METADATA).entrySet()) {
+            metadata.put(text.getKey(), Json.string(text.getValue(), METADATA + "." + Json.abbreviate(text.getKey())));
+          }
+        } else {
+          entries.add(entry(name, item.getValue(), data));
+        }
+      }
+      entries.sort(Comparator.comparingLong(Entry::offset).thenComparingLong(Entry::bytes));
+      // The format wants every byte to belong to exactly one tensor.
+      long expected = data;
+      for (Entry entry : entries) {
+        if (entry.offset != expected) {
+          throw invalid(
+              quoted(entry.name) + " begins at byte " + (entry.offset - data) + " of the data, "
+                  + (entry.offset < expected ? "within another tensor" : "after a hole") + ": "
+                  + (expected - data) + " was expected");
+        }
+        expected += entry.bytes;
+        if (expected > size) {
+          throw invalid(
+              quoted(entry.name) + " ends " + (expected - size) + " bytes after the end of the file: it was cut short");
+        }
+      }
+      if (expected != size) {
+        throw invalid((size - expected) + " bytes at the end belong to no tensor");
+      }
+      return new Safetensors(
+          path,
+          channel,
+          metadata,
+          entries.stream()
+              .collect(Collectors.toMap(Entry::name, entry -> entry, (a, b) -> a, LinkedHashMap::new)));
+    }
+
+    private Entry entry(String name, @Nullable Object value, long data) throws IOException, Json.SyntaxException {
+      String what = quoted(name);
+      Map<String, @Nullable Object> map = Json.object(value, what);
+      if (!map.keySet().equals(Set.of("dtype", "shape", "data_offsets"))) {
+        throw invalid(what + " is described by " + map.keySet() + ", not by dtype, shape and data_offsets");
+      }
+      String dtype = Json.string(map.get("dtype"), what + ".dtype");
+      TensorType type;
+      try {
+        type = TensorType.valueOf(dtype);
+      } catch (IllegalArgumentException e) {
+        throw invalid(what + " has the unknown dtype " + Json.abbreviate(dtype));
+      }
+      List<Long> shape = integers(map.get("shape"), what + ".shape");
+      List<Long> offsets = integers(map.get("data_offsets"), what + ".data_offsets");
+      if (offsets.size() != 2 || offsets.get(0) < 0 || offsets.get(1) < offsets.get(0)) {
+        throw invalid(what + " has the data_offsets " + offsets);
+      }
+      long bytes = offsets.get(1) - offsets.get(0);
+      long needed;
+      try {
+        needed = Tensor.byteCount(type, shape);
+      } catch (IllegalArgumentException e) {
+        throw new SafetensorsException(path, what + ": " + e.getMessage(), e);
+      }
+      if (bytes != needed) {
+        throw invalid(what + " has " + bytes + " bytes, but " + type + " " + shape + " needs " + needed);
+      }
+      if (offsets.get(0) > Long.MAX_VALUE - data - bytes) {
+        throw invalid(what + " has the data_offsets " + offsets);
+      }
+      return new Entry(name, type, shape, data + offsets.get(0), bytes);
+    }
+
+    private static List<Long> integers(@Nullable Object value, String what) throws Json.SyntaxException {
+      List<Long> result = new ArrayList<>();
+      for (Object element : Json.array(value, what)) {
+        result.add(Json.integer(element, "an element of " + what));
+      }
+      return result;
+    }
+
+    private static String quoted(String name) {
+      return "\"" + Json.abbreviate(name) + "\"";
+    }
+
+    private SafetensorsException invalid(String problem) {
+      return new SafetensorsException(path, problem, null);
+    }
+  }
+}
