@@ -45,14 +45,6 @@ std::vector<HeadLayout> fragment_layouts(const LayerPlan& plan) {
   return layouts;
 }
 
-std::unique_ptr<PageFamily> fragments_family(const DeviceLayer& layer) {
-  const LayerPlan& plan = layer.plan();
-  std::vector<HeadLayout> layouts = fragment_layouts(plan);
-  // A codec with a side table stores more than its codes.
-  if (layouts.empty() || plan.codecs[0]->grow || plan.codecs[1]->grow) return nullptr;
-  return std::make_unique<FragmentsFamily>(layer, std::move(layouts));
-}
-
 FragmentsFamily::FragmentsFamily(const DeviceLayer& layer, std::vector<HeadLayout> layouts)
     : layer_(layer), layouts_(std::move(layouts)) {
   for (size_t level = 0; level < layouts_.size(); ++level) {
@@ -162,5 +154,19 @@ void FragmentsFamily::launch(const PlannedLaunch<AttendPlan>& planned, const Roo
   launch.format_count = static_cast<int>(layouts_.size());
   check(launch_attend(planned.plan, launch, stream), "attention");
 }
+
+// The codecs of float16 elements and min-max codes alone.
+static std::unique_ptr<PageFamily> fragments_family(const DeviceLayer& layer) {
+  const LayerPlan& plan = layer.plan();
+  std::vector<HeadLayout> layouts = fragment_layouts(plan);
+  // A codec with a side table stores more than its codes.
+  if (layouts.empty() || plan.codecs[0]->grow || plan.codecs[1]->grow) return nullptr;
+  return std::make_unique<FragmentsFamily>(layer, std::move(layouts));
+}
+
+extern const DeviceCodec f16_device, uniform_device, progressive_device;
+const DeviceCodec f16_device = {fragments_family, codes_side};
+const DeviceCodec uniform_device = {fragments_family, codes_side};
+const DeviceCodec progressive_device = {fragments_family, codes_side};
 
 }  // namespace kvasir::cuda

@@ -14,9 +14,6 @@ namespace kvasir::cuda {
 // stored before RoPE.
 std::vector<HeadLayout> fragment_layouts(const LayerPlan& plan);
 
-// The family of layers of float16 elements and min-max codes, and of nothing else; null for others.
-std::unique_ptr<PageFamily> fragments_family(const DeviceLayer& layer);
-
 class FragmentsFamily : public PageFamily {
  public:
   FragmentsFamily(const DeviceLayer& layer, std::vector<HeadLayout> layouts);

@@ -1,9 +1,0 @@
-#include "engine/cuda/families/codes.h"
-#include "engine/cuda/families/fragments.h"
-
-namespace kvasir::cuda {
-
-extern const DeviceCodec progressive_device;
-const DeviceCodec progressive_device = {fragments_family, codes_side};
-
-}  // namespace kvasir::cuda
