@@ -117,7 +117,7 @@ class PromptWarp {
         idle_(first_ > block.last),
         oldest_newest_(idle_ ? 0 : block.newest()[first_]),
         newest_newest_(idle_ ? -1 : block.newest()[min(first_ + 16 * kTiles - 1, block.last)]) {
-    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(block.shared));
+    const uint32_t base = shared_address(block.shared);
     query_at_ = base + Tile::byte_of(first_ + lane_ % 16, lane_ / 16);
     key_at_ = base + Tile::kKeysAt + Tile::byte_of(lane_ % 8 + lane_ / 16 * 8, lane_ / 8 % 2);
     value_at_ = base + Tile::kValuesAt + Tile::byte_of(lane_ % 16, lane_ / 16);
@@ -149,16 +149,8 @@ class PromptWarp {
     }
   }
 
-  // Products of queries and keys.
+  // Adds the products of queries and keys.
   __device__ __forceinline__ void multiply_keys(Scores& score) const {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) score[m][n][i] = 0.0f;
-      }
-    }
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       uint4 query[Tile::kQueryParts][kTiles];
@@ -329,24 +321,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::kRows;
   load_queries<Tile>(request, kv_head, first_row, rows, shared, reinterpret_cast<float*>(shared + Tile::kFactorsAt));
   const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
-  const PromptBlock<Tile> block = {d,
-                                   kv_head,
-                                   static_cast<int>(blockIdx.z),
-                                   rows,
-                                   first_row,
-                                   min(Tile::kRows, rows - first_row) - 1,
-                                   static_cast<int>(part.tokens),
-                                   reach,
-                                   shared};
+  const int split = blockIdx.z, last = min(Tile::kRows, rows - first_row) - 1, count = static_cast<int>(part.tokens);
+  const PromptBlock<Tile> block = {d, kv_head, split, rows, first_row, last, count, reach, shared};
   block.find_newest(request, part.position);
   __syncthreads();
   const auto tiles = block.tiles();
   const Warp warp(request, block);
   typename Warp::State state;
   warp.load(first, state);
-  const PromptCopies<Tile> copies = {part,      kv_head * part.stride * d,
-                                     d,         block.count,
-                                     tiles.end, static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
+  const int64_t head = kv_head * part.stride * d;
+  const PromptCopies<Tile> copies = {part, head, d, count, tiles.end, shared_address(shared)};
   copies.begin(tiles.begin);
   if (warp.idle()) {
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -358,7 +342,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   }
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     copies.await_keys(tile);
-    typename Warp::Scores score;
+    typename Warp::Scores score = {};
     warp.multiply_keys(score);
     copies.leave_keys(tile);
     typename Warp::Weights weights;
