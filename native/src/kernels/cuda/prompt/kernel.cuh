@@ -353,6 +353,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   warp.store(state);
 }
 
+constexpr int kPromptWarps = 4;
 constexpr int kLeastSharedBytes = 99 << 10;  // that a block may have on any device from compute capability 8.0 on
 
 inline bool shared_memory_has(int bytes) {
@@ -360,53 +361,36 @@ inline bool shared_memory_has(int bytes) {
   return most_shared_memory(&most) == cudaSuccess && bytes <= most;
 }
 
+template <int D, int kQueryParts, int kKeyParts, int kWeightParts>
+PromptKernel prompt_kernel_with() {
+  using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kPromptWarps>;
+  if constexpr (Tile::kBytes > kLeastSharedBytes) {
+    using Small = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kPromptWarps / 2>;
+    static_assert(Small::kBytes <= kLeastSharedBytes);
+    if (!shared_memory_has(Tile::kBytes)) {
+      return {prompt_kernel<D, Small>, Small::kRows, Small::kThreads, Small::kBytes};
+    }
+  }
+  return {prompt_kernel<D, Tile>, Tile::kRows, Tile::kThreads, Tile::kBytes};
+}
+
 template <int D>
-struct PromptInstanceOf {
-  static constexpr int kWarps = 4;
-
-  template <class Tile>
-  static cudaError_t launch_as(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                               bool first, cudaStream_t stream) {
-    const auto kernel = prompt_kernel<D, Tile>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes);
-    if (error != cudaSuccess) return error;
-    const dim3 grid((division.rows + Tile::kRows - 1) / Tile::kRows, request.kv_heads, division.splits);
-    kernel<<<grid, Tile::kThreads, Tile::kBytes, stream>>>(request, rows, division.rows, first);
-    return cudaGetLastError();
+PromptKernel prompt_kernel_for(const PromptRequest& request) {
+  // Numbers of 16 bits need no second operand.
+  const bool wide = request.type == ElementType::kFloat32;
+  switch (request.precision) {
+    case PromptPrecision::kFast:
+      return prompt_kernel_with<D, 1, 1, 1>();
+    case PromptPrecision::kExact:
+      return wide ? prompt_kernel_with<D, 2, 2, 1>() : prompt_kernel_with<D, 1, 2, 1>();
+    case PromptPrecision::kHalves:
+      return wide ? prompt_kernel_with<D, 2, 1, 2>() : prompt_kernel_with<D, 1, 1, 2>();
+    default:
+      return wide ? prompt_kernel_with<D, 2, 2, 2>() : prompt_kernel_with<D, 1, 2, 2>();
   }
+}
 
-  template <int kQueryParts, int kKeyParts, int kWeightParts>
-  static cudaError_t launch_with(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                                 bool first, cudaStream_t stream) {
-    using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps>;
-    if constexpr (Tile::kBytes > kLeastSharedBytes) {
-      using Small = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps / 2>;
-      static_assert(Small::kBytes <= kLeastSharedBytes);
-      if (!shared_memory_has(Tile::kBytes)) return launch_as<Small>(request, rows, division, first, stream);
-    }
-    return launch_as<Tile>(request, rows, division, first, stream);
-  }
-
-  static cudaError_t launch(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                            bool first, cudaStream_t stream) {
-    // Numbers of 16 bits need no second operand.
-    const bool wide = request.type == ElementType::kFloat32;
-    switch (request.precision) {
-      case PromptPrecision::kFast:
-        return launch_with<1, 1, 1>(request, rows, division, first, stream);
-      case PromptPrecision::kExact:
-        return wide ? launch_with<2, 2, 1>(request, rows, division, first, stream)
-                    : launch_with<1, 2, 1>(request, rows, division, first, stream);
-      case PromptPrecision::kHalves:
-        return wide ? launch_with<2, 1, 2>(request, rows, division, first, stream)
-                    : launch_with<1, 1, 2>(request, rows, division, first, stream);
-      default:
-        return wide ? launch_with<2, 2, 2>(request, rows, division, first, stream)
-                    : launch_with<1, 2, 2>(request, rows, division, first, stream);
-    }
-  }
-
-  static constexpr PromptInstance value = {PromptTile<D, 1, 1, 1, kWarps>::kRows, launch};
-};
+template <int D>
+constexpr PromptInstance kPromptInstance = {PromptTile<D, 1, 1, 1, kPromptWarps>::kRows, prompt_kernel_for<D>};
 
 }  // namespace kvasir::cuda
