@@ -159,7 +159,7 @@ class Batch {
                      : launch_merge(params, stream));
   }
 
-  // Of the last query head of the last sequence.
+  // How far the output of the last query head of the last sequence is off.
   double error() const {
     launch(0, nullptr);
     const int d = options_.head_dim, half = d / 2, heads = options_.kv_heads, stages = model_.page.stages;

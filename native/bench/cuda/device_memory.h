@@ -20,7 +20,7 @@
 
 namespace bench {
 
-// Of the device that is timed.
+// The name of the device that is timed.
 inline std::string device_name() {
   cudaDeviceProp properties;
   CUDA(cudaGetDeviceProperties(&properties, 0));

@@ -119,7 +119,7 @@ class Batch {
   void launch(int i, cudaStream_t stream) const { CUDA(launch_tiered(plan_, requests_[i % sets_], stream)); }
   size_t bytes() const { return set_bytes_; }
 
-  // Of the last query head of the first sequence.
+  // How far the output of the last query head of the first sequence is off.
   double error() const {
     launch(0, nullptr);
     std::vector<float> outputs(queries_.size());

@@ -268,7 +268,7 @@ double Scene::key_error(int page, const std::vector<uint8_t>& part) const {
 
 namespace {
 
-// Of one token: bit n is in the plane of docs/format.md.
+// The bits of one token, each in the plane of docs/format.md that has it.
 std::vector<int> bits_of(const std::vector<uint8_t>& part, int codes, int token) {
   std::vector<int> bits;
   for (int n = 0; n < codes; ++n) {

@@ -1,6 +1,8 @@
 // Scores from keys and outputs from values, for one page (128 tokens, any kind) or one row tile (16 tokens, float16).
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attend/code_products.cuh"
 #include "kernels/cuda/attend/folded_factors.cuh"
 #include "kernels/cuda/attend/labels.cuh"
@@ -14,6 +16,25 @@ template <int kBits>
 __device__ __forceinline__ float step_of_tile(int tile) {
   constexpr float kStep = 1.0f / ((1 << (kBits == kWideBits ? 16 : kBits)) - 1);
   return tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits);
+}
+
+// verb(std::integral_constant) for a width of codes. Without kAllKinds there are none of 16 bits.
+template <bool kAllKinds, class Verb>
+__device__ __forceinline__ void with_width(int bits, const Verb& verb) {
+  switch (bits) {
+    case 1:
+      return verb(std::integral_constant<int, 1>());
+    case 2:
+      return verb(std::integral_constant<int, 2>());
+    case 3:
+      return verb(std::integral_constant<int, 3>());
+    case 4:
+      return verb(std::integral_constant<int, 4>());
+    case 8:
+      return verb(std::integral_constant<int, 8>());
+    default:
+      return verb(std::integral_constant < int, kAllKinds ? kWideBits : 8 > ());
+  }
 }
 
 template <int kBits, int D, int kTiles>
@@ -103,20 +124,7 @@ __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Q
     folded.scale[n] *= query.scale[n];
     folded.zero[n] = sum_over_rows(folded.zero[n]) * query.scale[n];
   }
-  switch (bits) {
-    case 1:
-      return code_scores<1>(reader, folded, scores);
-    case 2:
-      return code_scores<2>(reader, folded, scores);
-    case 3:
-      return code_scores<3>(reader, folded, scores);
-    case 4:
-      return code_scores<4>(reader, folded, scores);
-    case 8:
-      return code_scores<8>(reader, folded, scores);
-    default:
-      return code_scores < kAllKinds ? kWideBits : 8 > (reader, folded, scores);
-  }
+  with_width<kAllKinds>(bits, [&](auto width) { code_scores<width.value>(reader, folded, scores); });
 }
 
 template <int kBits, int kPart, int D, int kTiles>
@@ -159,20 +167,7 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
     folded.scale[n] *= joining[n].gain;
     state.zero[n][kPart] = fmaf(state.zero[n][kPart], joining[n].keep, folded.zero[n] * joining[n].gain);
   }
-  switch (bits) {
-    case 1:
-      return code_outputs<1, kPart>(reader, folded, joining, state);
-    case 2:
-      return code_outputs<2, kPart>(reader, folded, joining, state);
-    case 3:
-      return code_outputs<3, kPart>(reader, folded, joining, state);
-    case 4:
-      return code_outputs<4, kPart>(reader, folded, joining, state);
-    case 8:
-      return code_outputs<8, kPart>(reader, folded, joining, state);
-    default:
-      return code_outputs<(kAllKinds ? kWideBits : 8), kPart>(reader, folded, joining, state);
-  }
+  with_width<kAllKinds>(bits, [&](auto width) { code_outputs<width.value, kPart>(reader, folded, joining, state); });
 }
 
 // One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no

@@ -52,36 +52,23 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   for_each_task(params, shared, warp, kPlaneScoreWarps, lane, ready, compute);
 }
 
-template <int kBlocks>
-struct PlaneInstance {
-  static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(plane_score_kernel<kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
-  static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    return launch_kernel(plane_score_kernel<kBlocks>,
-                         {dim3(blocks), 32 * kPlaneScoreWarps, shared_bytes, params.overlaps}, params, stream);
-  }
-};
-
-// The instance for a layout: verb(instance).
-template <class Verb>
-cudaError_t with_instance(const KeyTableLayout& layout, Verb verb) {
+Kernel<CommVqParams> kernel_of(const KeyTableLayout& layout) {
   const int blocks = (layout.head_dim + 2 * kPlaneBlockPairs - 1) / (2 * kPlaneBlockPairs);
-  if (blocks <= 2) return verb(PlaneInstance<2>());
-  if (blocks <= 4) return verb(PlaneInstance<4>());
-  if (blocks <= 6) return verb(PlaneInstance<6>());
-  return verb(PlaneInstance<8>());
+  return blocks <= 2   ? plane_score_kernel<2>
+         : blocks <= 4 ? plane_score_kernel<4>
+         : blocks <= 6 ? plane_score_kernel<6>
+                       : plane_score_kernel<8>;
 }
 
 }  // namespace
 
 cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes) {
-  return with_instance(layout, [&](auto instance) { return instance.prepare(shared_bytes); });
+  return cudaFuncSetAttribute(kernel_of(layout), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
 }
 
 cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-  return with_instance(params.tables,
-                       [&](auto instance) { return instance.launch(params, blocks, shared_bytes, stream); });
+  return launch_kernel(kernel_of(params.tables), {dim3(blocks), 32 * kPlaneScoreWarps, shared_bytes, params.overlaps},
+                       params, stream);
 }
 
 }  // namespace kvasir::cuda

@@ -407,15 +407,4 @@ __global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid
   for_each_task(params, shared, warp / kColumns, kScoreWarps / kColumns, lane, ready, compute);
 }
 
-template <int kRowChunks>
-struct ScoreInstance {
-  static cudaError_t prepare(int shared_bytes) {
-    return cudaFuncSetAttribute(score_kernel<kRowChunks>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  }
-  static cudaError_t launch(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {
-    return launch_kernel(score_kernel<kRowChunks>, {dim3(blocks), 32 * kScoreWarps, shared_bytes, params.overlaps},
-                         params, stream);
-  }
-};
-
 }  // namespace kvasir::cuda

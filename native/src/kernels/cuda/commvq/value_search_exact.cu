@@ -130,14 +130,6 @@ struct Least {
     const float least = fminf(fminf(changes.x, changes.y), fminf(changes.z, changes.w));
     if (least < change) change = least, first = at;
   }
-  // Over a warp.
-  __device__ __forceinline__ void join() {
-    for (int mask = 1; mask < 32; mask *= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, change, mask);
-      const int other_first = __shfl_xor_sync(0xffffffffu, first, mask);
-      if (other < change || (other == change && other_first < first)) change = other, first = other_first;
-    }
-  }
 };
 
 // One token's descent: a warp's work. Fused additions are those whose products are exact.
@@ -204,7 +196,7 @@ class Descent {
 
   // The bit of the least change, the first of equals.
   __device__ __forceinline__ void settle(Least least) {
-    least.join();
+    least_over_lanes<32>(least.change, least.first);
     __syncwarp();
     const float4 four = changes(least.first, slopes_at(least.first));
     const int after = four.x == least.change ? 0 : four.y == least.change ? 1 : four.z == least.change ? 2 : 3;

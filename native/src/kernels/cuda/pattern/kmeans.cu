@@ -5,6 +5,7 @@
 // one that converged do nothing.
 #include <algorithm>
 
+#include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/pattern/kmeans.h"
 #include "kernels/cuda/pattern/kmeans_lloyd.cuh"
 #include "kernels/cuda/pattern/kmeans_seed.cuh"
@@ -59,16 +60,7 @@ cudaError_t mine_patterns(const MiningRequest& request, cudaStream_t stream) {
     if (request.vectors[s].vectors == nullptr) continue;
     params.rows[s] = request.staging.sides[s] + request.first_row * d;
   }
-  switch (d) {
-    case 64:
-      return mine<64>(params, request.max_steps, stream);
-    case 96:
-      return mine<96>(params, request.max_steps, stream);
-    case 128:
-      return mine<128>(params, request.max_steps, stream);
-    default:
-      return mine<256>(params, request.max_steps, stream);
-  }
+  return with_head_dim(d, [&](auto dim) { return mine<dim.value>(params, request.max_steps, stream); });
 }
 
 }  // namespace kvasir::cuda

@@ -90,16 +90,8 @@ __device__ __forceinline__ void label_rows(const Problem<D>& problem, int first,
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-#pragma unroll
-    for (int mask = 1; mask < 4; mask *= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, best[r], mask);
-      const int its = __shfl_xor_sync(0xffffffffu, label[r], mask);
-      square[r] += __shfl_xor_sync(0xffffffffu, square[r], mask);
-      if (other < best[r] || (other == best[r] && its < label[r])) {
-        best[r] = other;
-        label[r] = its;
-      }
-    }
+    least_over_lanes<4>(best[r], label[r]);
+    square[r] = sum_over_columns(square[r]);
     if (lane % 4 != 0) continue;
     const int index = first + local[r];
     const bool inside = index < problem.params.points;

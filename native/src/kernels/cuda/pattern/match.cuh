@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "kernels/cuda/layout/labels.h"
+#include "kernels/cuda/primitives/mma.cuh"
 
 namespace kvasir::cuda {
 
@@ -145,19 +146,6 @@ __device__ __forceinline__ void compare(const MatchTile<D>& tile, int first_row,
   }
 }
 
-// The nearest of what the threads that share a row have found, the first of equals.
-__device__ __forceinline__ void join_columns(float& best, int& label) {
-#pragma unroll
-  for (int mask = 1; mask < kMatchColumns; mask *= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, best, mask);
-    const int its = __shfl_xor_sync(0xffffffffu, label, mask);
-    if (other < best || (other == best && its < label)) {
-      best = other;
-      label = its;
-    }
-  }
-}
-
 // Sets tile.label and tile.distance of each row: the nearest vector's, the first of equals; and tile.raw. All threads;
 // begins and ends with a barrier.
 template <class Distance, int D>
@@ -212,7 +200,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
   }
 #pragma unroll
   for (int r = 0; r < kMatchRows; ++r) {
-    join_columns(best[r], label[r]);
+    least_over_lanes<kMatchColumns>(best[r], label[r]);
     if (column == 0) {
       tile.distance[first_row + 32 * r] = best[r];
       tile.label[first_row + 32 * r] = label[r];

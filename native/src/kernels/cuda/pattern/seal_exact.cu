@@ -2,6 +2,7 @@
 // (match.cuh), residuals in their place, parameters, then codes in the order of layout/fragments.h.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/pattern/match.cuh"
@@ -304,16 +305,7 @@ cudaError_t seal_pattern_pages(const PatternSealRequest& request, cudaStream_t s
     side.parts = s == 0 ? 1 : layout.value_parts();
     side.offset = kBothLabelBytes + (s == 0 ? 0 : layout.value_offset(0));
   }
-  switch (d) {
-    case 64:
-      return seal_all<64>(request, params, stream);
-    case 96:
-      return seal_all<96>(request, params, stream);
-    case 128:
-      return seal_all<128>(request, params, stream);
-    default:
-      return seal_all<256>(request, params, stream);
-  }
+  return with_head_dim(d, [&](auto dim) { return seal_all<dim.value>(request, params, stream); });
 }
 
 }  // namespace kvasir::cuda

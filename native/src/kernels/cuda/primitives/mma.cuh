@@ -77,6 +77,20 @@ __device__ __forceinline__ Number sum_over_warp(Number x) {
   return x;
 }
 
+// The least value of the lanes that differ in lane % kLanes, and its index; the least index of equals.
+template <int kLanes>
+__device__ __forceinline__ void least_over_lanes(float& value, int& index) {
+#pragma unroll
+  for (int mask = 1; mask < kLanes; mask *= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, value, mask);
+    const int its = __shfl_xor_sync(0xffffffffu, index, mask);
+    if (other < value || (other == value && its < index)) {
+      value = other;
+      index = its;
+    }
+  }
+}
+
 // Bits of two float16, {low, high}.
 __device__ __forceinline__ __half2 as_halves(uint32_t word) { return *reinterpret_cast<__half2*>(&word); }
 __device__ __forceinline__ uint32_t as_word(__half2 halves) { return *reinterpret_cast<uint32_t*>(&halves); }

@@ -20,10 +20,11 @@ struct LaunchShape {
 template <class Params>
 cudaError_t prepare_kernel(Kernel<Params> kernel, int shared_bytes, bool* overlaps) {
   cudaFuncAttributes attributes;
-  const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+  const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return error;
   *overlaps = attributes.ptxVersion >= 90;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              shared_bytes);
 }
 
 template <class Params>
@@ -38,7 +39,8 @@ cudaError_t launch_kernel(Kernel<Params> kernel, const LaunchShape& shape, const
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = shape.overlaps ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, params);
+  void* arguments[] = {const_cast<Params*>(&params)};
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
 
 }  // namespace kvasir::cuda

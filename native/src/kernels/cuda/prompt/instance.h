@@ -7,17 +7,18 @@
 
 namespace kvasir::cuda {
 
-// How a launch divides its work.
-struct PromptDivision {
-  int rows;    // query rows of a kv head
-  int splits;  // of a part's tokens
+// A kernel, and what its launch needs to know.
+struct PromptKernel {
+  void (*kernel)(PromptRequest request, PromptRows part, int rows, bool first);
+  int rows;  // of a block
+  int threads;
+  int shared_bytes;
 };
 
 // All head dims up to one.
 struct PromptInstance {
   int rows;  // of a block, mostly
-  cudaError_t (*launch)(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                        bool first, cudaStream_t stream);
+  PromptKernel (*kernel_for)(const PromptRequest& request);
 };
 
 extern const PromptInstance prompt_64, prompt_128, prompt_256;

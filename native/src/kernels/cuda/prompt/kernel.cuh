@@ -117,7 +117,7 @@ class PromptWarp {
         idle_(first_ > block.last),
         oldest_newest_(idle_ ? 0 : block.newest()[first_]),
         newest_newest_(idle_ ? -1 : block.newest()[min(first_ + 16 * kTiles - 1, block.last)]) {
-    const auto base = static_cast<uint32_t>(__cvta_generic_to_shared(block.shared));
+    const uint32_t base = shared_address(block.shared);
     query_at_ = base + Tile::byte_of(first_ + lane_ % 16, lane_ / 16);
     key_at_ = base + Tile::kKeysAt + Tile::byte_of(lane_ % 8 + lane_ / 16 * 8, lane_ / 8 % 2);
     value_at_ = base + Tile::kValuesAt + Tile::byte_of(lane_ % 16, lane_ / 16);
@@ -149,16 +149,8 @@ class PromptWarp {
     }
   }
 
-  // Products of queries and keys.
+  // Adds the products of queries and keys.
   __device__ __forceinline__ void multiply_keys(Scores& score) const {
-#pragma unroll
-    for (int m = 0; m < kTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < kTokens / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) score[m][n][i] = 0.0f;
-      }
-    }
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       uint4 query[Tile::kQueryParts][kTiles];
@@ -329,24 +321,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::kRows;
   load_queries<Tile>(request, kv_head, first_row, rows, shared, reinterpret_cast<float*>(shared + Tile::kFactorsAt));
   const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
-  const PromptBlock<Tile> block = {d,
-                                   kv_head,
-                                   static_cast<int>(blockIdx.z),
-                                   rows,
-                                   first_row,
-                                   min(Tile::kRows, rows - first_row) - 1,
-                                   static_cast<int>(part.tokens),
-                                   reach,
-                                   shared};
+  const int split = blockIdx.z, last = min(Tile::kRows, rows - first_row) - 1, count = static_cast<int>(part.tokens);
+  const PromptBlock<Tile> block = {d, kv_head, split, rows, first_row, last, count, reach, shared};
   block.find_newest(request, part.position);
   __syncthreads();
   const auto tiles = block.tiles();
   const Warp warp(request, block);
   typename Warp::State state;
   warp.load(first, state);
-  const PromptCopies<Tile> copies = {part,      kv_head * part.stride * d,
-                                     d,         block.count,
-                                     tiles.end, static_cast<uint32_t>(__cvta_generic_to_shared(shared))};
+  const int64_t head = kv_head * part.stride * d;
+  const PromptCopies<Tile> copies = {part, head, d, count, tiles.end, shared_address(shared)};
   copies.begin(tiles.begin);
   if (warp.idle()) {
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -358,7 +342,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   }
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     copies.await_keys(tile);
-    typename Warp::Scores score;
+    typename Warp::Scores score = {};
     warp.multiply_keys(score);
     copies.leave_keys(tile);
     typename Warp::Weights weights;
@@ -369,6 +353,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   warp.store(state);
 }
 
+constexpr int kPromptWarps = 4;
 constexpr int kLeastSharedBytes = 99 << 10;  // that a block may have on any device from compute capability 8.0 on
 
 inline bool shared_memory_has(int bytes) {
@@ -376,53 +361,36 @@ inline bool shared_memory_has(int bytes) {
   return most_shared_memory(&most) == cudaSuccess && bytes <= most;
 }
 
+template <int D, int kQueryParts, int kKeyParts, int kWeightParts>
+PromptKernel prompt_kernel_with() {
+  using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kPromptWarps>;
+  if constexpr (Tile::kBytes > kLeastSharedBytes) {
+    using Small = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kPromptWarps / 2>;
+    static_assert(Small::kBytes <= kLeastSharedBytes);
+    if (!shared_memory_has(Tile::kBytes)) {
+      return {prompt_kernel<D, Small>, Small::kRows, Small::kThreads, Small::kBytes};
+    }
+  }
+  return {prompt_kernel<D, Tile>, Tile::kRows, Tile::kThreads, Tile::kBytes};
+}
+
 template <int D>
-struct PromptInstanceOf {
-  static constexpr int kWarps = 4;
-
-  template <class Tile>
-  static cudaError_t launch_as(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                               bool first, cudaStream_t stream) {
-    const auto kernel = prompt_kernel<D, Tile>;
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::kBytes);
-    if (error != cudaSuccess) return error;
-    const dim3 grid((division.rows + Tile::kRows - 1) / Tile::kRows, request.kv_heads, division.splits);
-    kernel<<<grid, Tile::kThreads, Tile::kBytes, stream>>>(request, rows, division.rows, first);
-    return cudaGetLastError();
+PromptKernel prompt_kernel_for(const PromptRequest& request) {
+  // Numbers of 16 bits need no second operand.
+  const bool wide = request.type == ElementType::kFloat32;
+  switch (request.precision) {
+    case PromptPrecision::kFast:
+      return prompt_kernel_with<D, 1, 1, 1>();
+    case PromptPrecision::kExact:
+      return wide ? prompt_kernel_with<D, 2, 2, 1>() : prompt_kernel_with<D, 1, 2, 1>();
+    case PromptPrecision::kHalves:
+      return wide ? prompt_kernel_with<D, 2, 1, 2>() : prompt_kernel_with<D, 1, 1, 2>();
+    default:
+      return wide ? prompt_kernel_with<D, 2, 2, 2>() : prompt_kernel_with<D, 1, 2, 2>();
   }
+}
 
-  template <int kQueryParts, int kKeyParts, int kWeightParts>
-  static cudaError_t launch_with(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                                 bool first, cudaStream_t stream) {
-    using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps>;
-    if constexpr (Tile::kBytes > kLeastSharedBytes) {
-      using Small = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kWarps / 2>;
-      static_assert(Small::kBytes <= kLeastSharedBytes);
-      if (!shared_memory_has(Tile::kBytes)) return launch_as<Small>(request, rows, division, first, stream);
-    }
-    return launch_as<Tile>(request, rows, division, first, stream);
-  }
-
-  static cudaError_t launch(const PromptRequest& request, const PromptRows& rows, const PromptDivision& division,
-                            bool first, cudaStream_t stream) {
-    // Numbers of 16 bits need no second operand.
-    const bool wide = request.type == ElementType::kFloat32;
-    switch (request.precision) {
-      case PromptPrecision::kFast:
-        return launch_with<1, 1, 1>(request, rows, division, first, stream);
-      case PromptPrecision::kExact:
-        return wide ? launch_with<2, 2, 1>(request, rows, division, first, stream)
-                    : launch_with<1, 2, 1>(request, rows, division, first, stream);
-      case PromptPrecision::kHalves:
-        return wide ? launch_with<2, 1, 2>(request, rows, division, first, stream)
-                    : launch_with<1, 1, 2>(request, rows, division, first, stream);
-      default:
-        return wide ? launch_with<2, 2, 2>(request, rows, division, first, stream)
-                    : launch_with<1, 2, 2>(request, rows, division, first, stream);
-    }
-  }
-
-  static constexpr PromptInstance value = {PromptTile<D, 1, 1, 1, kWarps>::kRows, launch};
-};
+template <int D>
+constexpr PromptInstance kPromptInstance = {PromptTile<D, 1, 1, 1, kPromptWarps>::kRows, prompt_kernel_for<D>};
 
 }  // namespace kvasir::cuda

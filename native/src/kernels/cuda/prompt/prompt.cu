@@ -17,6 +17,11 @@ const PromptInstance& instance_of(int head_dim) {
   return head_dim <= 64 ? prompt_64 : head_dim <= 128 ? prompt_128 : prompt_256;
 }
 
+// How a launch divides its work.
+struct PromptDivision {
+  int rows;    // query rows of a kv head
+  int splits;  // of a part's tokens
+};
 PromptDivision division_of(const PromptRequest& request) {
   const int block_rows = instance_of(request.head_dim).rows;
   PromptDivision division;
@@ -65,7 +70,14 @@ cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& r
   const bool low = has_low_keys(request.precision);
   if (!known(request) || (rows.tokens > 0 && low != (rows.keys_low != nullptr))) return cudaErrorInvalidValue;
   if (rows.tokens == 0 && !first) return cudaSuccess;
-  return instance_of(request.head_dim).launch(request, rows, division_of(request), first, stream);
+  const PromptKernel chosen = instance_of(request.head_dim).kernel_for(request);
+  const cudaError_t error =
+      cudaFuncSetAttribute(chosen.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, chosen.shared_bytes);
+  if (error != cudaSuccess) return error;
+  const PromptDivision division = division_of(request);
+  const dim3 grid((division.rows + chosen.rows - 1) / chosen.rows, request.kv_heads, division.splits);
+  chosen.kernel<<<grid, chosen.threads, chosen.shared_bytes, stream>>>(request, rows, division.rows, first);
+  return cudaGetLastError();
 }
 
 cudaError_t launch_prompt_finish(const PromptRequest& request, cudaStream_t stream) {

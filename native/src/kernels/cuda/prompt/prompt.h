@@ -1,8 +1,8 @@
 // Attention of a chunk of query tokens, causal among themselves, over rows decoded to float16: prompts, and pages that
 // no fused kernel reads.
 //
-//   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: unpack_half_rows; or float32 rows of
-//                                           a family, rows/finish.h, then round_rows)
+//   for each part of a sequence's tokens:   rows decoded (rows/unpack.h: unpack_half_rows; or float32 rows of a codec's
+//                                           own, rows/finish.h, then round_rows)
 //                                           launch_prompt_part
 //   then                                    launch_prompt_finish
 //

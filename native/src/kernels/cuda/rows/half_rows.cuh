@@ -6,7 +6,7 @@
 
 namespace kvasir::cuda {
 
-// Float16's largest: sums of vectors may pass it.
+// Float16's largest: rows that are sums may pass it.
 __device__ __forceinline__ float within_halves(float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); }
 
 // Two neighbouring channels, at an even place.

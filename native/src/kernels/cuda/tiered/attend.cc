@@ -20,6 +20,10 @@ int splits_for(const TieredPlan& plan, int count) {
   return std::clamp(splits, 1, kMaxTieredSplits);
 }
 
+Kernel<TieredParams> kernel_of(const TieredShape& shape) {
+  return shape.value_bits == 2 ? tiered_kernel_2(shape) : tiered_kernel_4(shape);
+}
+
 }  // namespace
 
 cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
@@ -37,7 +41,7 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   made.row_blocks = (shape.group + 3) / 4;
   made.blocks = processors;
   made.shared_bytes = tiered_shared_bytes(shape.head_dim, shape.value_bits);
-  error = (shape.value_bits == 2 ? prepare_tiered_2 : prepare_tiered_4)(shape, made.shared_bytes, &made.overlaps);
+  error = prepare_kernel(kernel_of(shape), made.shared_bytes, &made.overlaps);
   if (error != cudaSuccess) return error;
   int parts = 0;
   for (int count = 1; count <= shape.sequences; ++count) parts = std::max(parts, count * splits_for(made, count));
@@ -73,7 +77,9 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   }
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
-  return (plan.shape.value_bits == 2 ? launch_tiered_2 : launch_tiered_4)(plan, params, stream);
+  const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
+  return launch_kernel(kernel_of(plan.shape), {grid, 32 * kTieredWarps, plan.shared_bytes, plan.overlaps}, params,
+                       stream);
 }
 
 }  // namespace kvasir::cuda

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/primitives/arrivals.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/primitives/overlapping_launch.h"
@@ -126,38 +127,16 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   }
 }
 
-// verb(instance) for the head dim and the groups of keys.
-template <int D, int kBits, int kKeyGroup>
-struct TieredInstance {
-  static constexpr Kernel<TieredParams> kKernel = tiered_kernel<D, kBits, kKeyGroup>;
-
-  static cudaError_t prepare(int shared_bytes, bool* overlaps) {
-    return prepare_kernel(kKernel, shared_bytes, overlaps);
-  }
-  static cudaError_t launch(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream) {
-    const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
-    return launch_kernel(kKernel, {grid, 32 * kTieredWarps, plan.shared_bytes, plan.overlaps}, params, stream);
-  }
-};
-
-template <int kBits, int kKeyGroup, class Verb>
-cudaError_t with_tiered_instance(int head_dim, Verb verb) {
-  switch (head_dim) {
-    case 64:
-      return verb(TieredInstance<64, kBits, kKeyGroup>());
-    case 96:
-      return verb(TieredInstance<96, kBits, kKeyGroup>());
-    case 128:
-      return verb(TieredInstance<128, kBits, kKeyGroup>());
-    default:
-      return verb(TieredInstance<256, kBits, kKeyGroup>());
-  }
+// The kernel for the head dim and the groups of keys.
+template <int kBits, int kKeyGroup>
+Kernel<TieredParams> tiered_kernel_of(int head_dim) {
+  return with_head_dim(head_dim,
+                       [](auto d) -> Kernel<TieredParams> { return tiered_kernel<d.value, kBits, kKeyGroup>; });
 }
-
-template <int kBits, class Verb>
-cudaError_t with_tiered_instance(const TieredShape& shape, Verb verb) {
-  return shape.key_group == 32 ? with_tiered_instance<kBits, 32>(shape.head_dim, verb)
-                               : with_tiered_instance<kBits, 128>(shape.head_dim, verb);
+template <int kBits>
+Kernel<TieredParams> tiered_kernel_of(const TieredShape& shape) {
+  return shape.key_group == 32 ? tiered_kernel_of<kBits, 32>(shape.head_dim)
+                               : tiered_kernel_of<kBits, 128>(shape.head_dim);
 }
 
 }  // namespace kvasir::cuda

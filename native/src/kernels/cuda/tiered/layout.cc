@@ -31,11 +31,6 @@ Place code_place(const tiered::Layout& layout, const TieredColumn& column, int t
   return {static_cast<int>(byte), plane.bit_of(token) + (column.kind == kHighBits ? 2 : 0)};
 }
 
-// Whether a column has its own parameters.
-bool has_parameters(const TieredBlock& device, int chunk, const TieredColumn& column) {
-  return column.kind != kPadding && !(device.is_wide(chunk) && column.kind == kHighBits);
-}
-
 // verb(chunk, x, column) for all columns but padding.
 template <class Verb>
 void for_columns(const TieredBlock& device, const Verb& verb) {
@@ -45,6 +40,48 @@ void for_columns(const TieredBlock& device, const Verb& verb) {
       if (column.kind != kPadding) verb(chunk, x, column);
     }
   }
+}
+
+// What both layouts have of keys: number(canonical byte, device byte) for 16-bit numbers, code(canonical place, device
+// place) for two bits. Numbers that one of them has more often come more often.
+template <class Number, class Code>
+void for_keys(const tiered::Layout& layout, const TieredBlock& device, const Number& number, const Code& code) {
+  for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
+    const bool own = !(device.is_wide(chunk) && column.kind == kHighBits);  // parameters
+    const int parameter = parameter_of(layout, column.place);
+    for (int t = 0; own && t < kPageTokens; t += 32) {
+      const int group = t / layout.group, at = device.parameter_byte(chunk, x, t / device.format.key_group);
+      number(layout.range_offset(group) + 2 * parameter, at);
+      if (column.kind != kHighBits) number(layout.lo_offset(group) + 2 * parameter, at + 2);
+    }
+    for (int t = 0; t < kPageTokens; ++t) code(code_place(layout, column, t), device.code_place(chunk, x, t));
+  });
+  for (int i = 0; i < layout.n16; ++i) {
+    for (int t = 0; t < kPageTokens; ++t) {
+      number(layout.value_offset(i) + 2 * t, device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2);
+    }
+  }
+}
+
+// The same for values: code(token, channel, device place).
+template <class Number, class Code>
+void for_values(const uniform::Layout& layout, const TieredBlock& device, const Number& number, const Code& code) {
+  const PartLayout part = device.format.value_chunk();
+  for (int t = 0; t < kPageTokens; ++t) {
+    for (int g = 0; g < device.format.value_groups(); ++g) {
+      const int at = device.value_parameters_offset(g) + part.parameter_byte(t);
+      number(layout.range_offset(g) + 2 * t, at);
+      number(layout.lo_offset(g) + 2 * t, at + 2);
+    }
+    for (int c = 0; c < device.format.head_dim; ++c) {
+      const Place place = part.code_place(0, t, c % 32);
+      code(t, c, Place{device.value_codes_offset(c / 32) + place.byte, place.bit});
+    }
+  }
+}
+
+void put_bits(uint8_t* bytes, const Place& place, int bits) {
+  bytes[place.byte] = static_cast<uint8_t>(bytes[place.byte] | bits << place.bit);
 }
 
 }  // namespace
@@ -76,47 +113,21 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
     } else if (column.kind == kLowBits) {
       block[device.column_byte(chunk, x)] = channel;
     }
-    const int parameter = parameter_of(layout, column.place);
-    for (int t = 0; has_parameters(device, chunk, column) && t < kPageTokens; t += 32) {
-      const int group = t / layout.group;
-      const uint16_t range = load16(key_part + layout.range_offset(group) + 2 * parameter);
-      uint8_t* const to = block + device.parameter_byte(chunk, x, t / device.format.key_group);
-      store16(to, range);
-      if (column.kind != kHighBits) store16(to + 2, load16(key_part + layout.lo_offset(group) + 2 * parameter));
+    for (int g = 0; g < layout.groups; ++g) {
+      const uint16_t range = load16(key_part + layout.range_offset(g) + 2 * parameter_of(layout, column.place));
       block[channel] = std::max(block[channel], half_range_bound(range));
     }
-    for (int t = 0; t < kPageTokens; ++t) {
-      const Place from = code_place(layout, column, t), to = device.code_place(chunk, x, t);
-      block[to.byte] = static_cast<uint8_t>(block[to.byte] | (key_part[from.byte] >> from.bit & 3) << to.bit);
-    }
   });
+  for_keys(
+      layout, device, [&](size_t from, int to) { store16(block + to, load16(key_part + from)); },
+      [&](const Place& from, const Place& to) { put_bits(block, to, key_part[from.byte] >> from.bit & 3); });
+  std::copy_n(channels, layout.n16, block + device.channels_offset());
   const uniform::Layout uniform_layout = uniform::layout_of(values);
-  const CodePlane& plane = uniform_layout.planes[0];
-  const PartLayout part = device.format.value_chunk();
-  for (int g = 0; g < device.format.value_groups(); ++g) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      uint8_t* const to = block + device.value_parameters_offset(g) + part.parameter_byte(t);
-      store16(to, load16(value_part + uniform_layout.range_offset(g) + 2 * t));
-      store16(to + 2, load16(value_part + uniform_layout.lo_offset(g) + 2 * t));
-    }
-  }
-  for (int v = 0; v < device.format.value_chunks(); ++v) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      for (int c = 0; c < 32; ++c) {
-        const Place to = part.code_place(0, t, c);
-        uint8_t& byte = block[device.value_codes_offset(v) + to.byte];
-        byte = static_cast<uint8_t>(byte | plane.get(value_part + uniform_layout.plane_offset[0], t, 32 * v + c)
-                                               << to.bit);
-      }
-    }
-  }
-  for (int i = 0; i < layout.n16; ++i) {
-    block[device.channels_offset() + i] = channels[i];
-    for (int t = 0; t < kPageTokens; ++t) {
-      store16(block + device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2,
-              load16(key_part + layout.value_offset(i) + 2 * t));
-    }
-  }
+  for_values(
+      uniform_layout, device, [&](size_t from, int to) { store16(block + to, load16(value_part + from)); },
+      [&](int t, int c, const Place& to) {
+        put_bits(block, to, uniform_layout.planes[0].get(value_part + uniform_layout.plane_offset[0], t, c));
+      });
 }
 
 size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const TieredBlock& device, const uint8_t* block,
@@ -126,46 +137,21 @@ size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const Tie
   store16(key_part, static_cast<uint16_t>(device.n16));
   store16(key_part + 2, static_cast<uint16_t>(device.n4));
   uint8_t* const channels = key_part + tiered::kCountBytes;
+  std::copy_n(block + device.channels_offset(), device.n16, channels);
   for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
     if (column.kind != kHighBits) channels[column.place] = block[device.column_byte(chunk, x)];
-    const int parameter = parameter_of(layout, column.place);
-    for (int g = 0; column.kind != kHighBits && g < layout.groups; ++g) {
-      const uint8_t* const from = block + device.parameter_byte(chunk, x, g * layout.group / device.format.key_group);
-      store16(key_part + layout.range_offset(g) + 2 * parameter, load16(from));
-      store16(key_part + layout.lo_offset(g) + 2 * parameter, load16(from + 2));
-    }
-    for (int t = 0; t < kPageTokens; ++t) {
-      const Place to = code_place(layout, column, t), from = device.code_place(chunk, x, t);
-      key_part[to.byte] = static_cast<uint8_t>(key_part[to.byte] | (block[from.byte] >> from.bit & 3) << to.bit);
-    }
   });
-  for (int i = 0; i < device.n16; ++i) {
-    channels[i] = block[device.channels_offset() + i];
-    for (int t = 0; t < kPageTokens; ++t) {
-      store16(key_part + layout.value_offset(i) + 2 * t,
-              load16(block + device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2));
-    }
-  }
+  for_keys(
+      layout, device, [&](size_t to, int from) { store16(key_part + to, load16(block + from)); },
+      [&](const Place& to, const Place& from) { put_bits(key_part, to, block[from.byte] >> from.bit & 3); });
   const uniform::Layout uniform_layout = uniform::layout_of(values);
-  const CodePlane& plane = uniform_layout.planes[0];
-  const PartLayout part = device.format.value_chunk();
   std::memset(value_part, 0, values.page_bytes);
-  for (int g = 0; g < device.format.value_groups(); ++g) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      const uint8_t* const from = block + device.value_parameters_offset(g) + part.parameter_byte(t);
-      store16(value_part + uniform_layout.range_offset(g) + 2 * t, load16(from));
-      store16(value_part + uniform_layout.lo_offset(g) + 2 * t, load16(from + 2));
-    }
-  }
-  for (int v = 0; v < device.format.value_chunks(); ++v) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      for (int c = 0; c < 32; ++c) {
-        const Place from = part.code_place(0, t, c);
-        const int code = block[device.value_codes_offset(v) + from.byte] >> from.bit & ((1 << values.bits) - 1);
-        plane.put(value_part + uniform_layout.plane_offset[0], t, 32 * v + c, code);
-      }
-    }
-  }
+  for_values(
+      uniform_layout, device, [&](size_t to, int from) { store16(value_part + to, load16(block + from)); },
+      [&](int t, int c, const Place& from) {
+        const int code = block[from.byte] >> from.bit & ((1 << values.bits) - 1);
+        uniform_layout.planes[0].put(value_part + uniform_layout.plane_offset[0], t, c, code);
+      });
   return layout.bytes;
 }
 

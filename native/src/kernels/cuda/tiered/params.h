@@ -1,6 +1,7 @@
 // What the kernel of tiered attention takes, and sizes that it and its launcher agree on.
 #pragma once
 
+#include "kernels/cuda/primitives/overlapping_launch.h"
 #include "kernels/cuda/tiered/attend.h"
 
 namespace kvasir::cuda {
@@ -37,10 +38,8 @@ KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bit
   return kTieredWarps * kTieredSlots * tiered_slot_bytes(head_dim, value_bits) + 16 * head_dim + 8 * head_dim + 16;
 }
 
-// The instances for values of 2 and of 4 bits.
-cudaError_t prepare_tiered_2(const TieredShape& shape, int shared_bytes, bool* overlaps);
-cudaError_t prepare_tiered_4(const TieredShape& shape, int shared_bytes, bool* overlaps);
-cudaError_t launch_tiered_2(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
-cudaError_t launch_tiered_4(const TieredPlan& plan, const TieredParams& params, cudaStream_t stream);
+// The kernels for values of 2 and of 4 bits.
+Kernel<TieredParams> tiered_kernel_2(const TieredShape& shape);
+Kernel<TieredParams> tiered_kernel_4(const TieredShape& shape);
 
 }  // namespace kvasir::cuda

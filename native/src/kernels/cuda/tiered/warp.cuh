@@ -99,13 +99,7 @@ class TieredWarp {
   // Without the 16-bit tier, for queries of 1 at most.
   __device__ __forceinline__ void key_scores(Fetcher& fetcher, float (&scores)[16]) {
     const KeyChunks& chunks = fetcher.page().chunks;
-    KeySums sums;
-#pragma unroll
-    for (int t = 0; t < kTokenSpans; ++t) {
-      sums.zero[t] = 0.0f;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums.products[t][0][i] = sums.products[t][1][i] = 0;
-    }
+    KeySums sums = {};
     float scale = 1.0f;  // of products
 #pragma unroll 1
     for (int k = 0; k < chunks.wide + chunks.narrow; ++k) {

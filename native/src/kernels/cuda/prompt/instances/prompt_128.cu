@@ -1,3 +1,3 @@
 #include "kernels/cuda/prompt/kernel.cuh"
 
-const kvasir::cuda::PromptInstance kvasir::cuda::prompt_128 = PromptInstanceOf<128>::value;
+const kvasir::cuda::PromptInstance kvasir::cuda::prompt_128 = kPromptInstance<128>;

@@ -1,3 +1,3 @@
 #include "kernels/cuda/prompt/kernel.cuh"
 
-const kvasir::cuda::PromptInstance kvasir::cuda::prompt_256 = PromptInstanceOf<256>::value;
+const kvasir::cuda::PromptInstance kvasir::cuda::prompt_256 = kPromptInstance<256>;

@@ -1,3 +1,3 @@
 #include "kernels/cuda/prompt/kernel.cuh"
 
-const kvasir::cuda::PromptInstance kvasir::cuda::prompt_64 = PromptInstanceOf<64>::value;
+const kvasir::cuda::PromptInstance kvasir::cuda::prompt_64 = kPromptInstance<64>;
