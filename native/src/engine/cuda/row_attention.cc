@@ -134,7 +134,7 @@ class RowAttention {
           "rounding rows");
   }
 
-  // Of all rows that wait.
+  // Takes all rows that wait.
   void attend() {
     if (waiting_ == 0 && !first_) return;
     const PromptRows part = {halves_[0], low_keys_, halves_[1], capacity_, waiting_, position_};

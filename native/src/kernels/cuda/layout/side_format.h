@@ -22,7 +22,7 @@ struct SideFormat {
   int64_t stride = 0;      // from one kv head's part to the next one's
 
   bool present() const { return format.elements != Elements::kOwn; }
-  // Of one kv head: all parts of fragments.h together, or the canonical part.
+  // What one kv head takes: all parts of fragments.h together, or the canonical part.
   int64_t bytes() const;
   // For fragments.
   PartLayout part() const;
