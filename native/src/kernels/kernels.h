@@ -98,7 +98,7 @@ struct Backend {
   const char* summary;
   bool (*available)();
   const RowKernels* rows;
-  const CodecKernels* const* codecs;  // in the order of codecs.def; entries and their verbs may be null
+  const CodecKernels* const* codecs;  // in the order of codecs.def; verbs may be null
   const MatchKernels* match = nullptr;
   const MatrixKernels* matrix = nullptr;
   const CodebookKernels* codebooks = nullptr;

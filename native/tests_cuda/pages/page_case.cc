@@ -18,10 +18,12 @@ using namespace kvasir::cuda;
 Buffer::Buffer(size_t bytes, int fill) : bytes_(bytes) {
   CUDA(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(bytes, 16)));
   CUDA(cudaMemset(data_, fill, bytes));
+  CUDA(cudaDeviceSynchronize());  // no stream of an engine waits for the one that this was on
 }
 
 Buffer::Buffer(const std::vector<uint8_t>& bytes) : Buffer(bytes.size()) {
   CUDA(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  CUDA(cudaDeviceSynchronize());
 }
 
 Buffer::~Buffer() { cudaFree(data_); }

@@ -46,7 +46,8 @@ cudaError_t unpack_half_rows(const UnpackHalfRowsRequest& request, cudaStream_t 
 struct RowUnpacking {
   const uint8_t* const* pages;  // [page_count]
   int64_t page_count;
-  int64_t offset;  // of the side's first part in every page; 0 where the page begins with a table of offsets
+  int64_t offset;  // of the side's first part in every page; 0 where `pages` are addresses of that part already, or
+                   // where the codec finds its parts by the table that pages begin with
   float* rows;     // [kv_heads][128 * page_count][head_dim], the pages one after the other
 };
 
