@@ -50,7 +50,7 @@ public final class Calibration {
     return frequencies;
   }
 
-  /** A rotated copy; see rotate in calibrate.h. */
+  /** A rotated copy; see rotate in rope.h. */
   public static float[] rotated(
       String name,
       float[] rows,

@@ -3,7 +3,7 @@ package dev.kvasir.internal.codebook;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.KeyTrainer;
 
-/** See KeyTrainer in commvq.h. Sizes of arrays have been checked by callers. */
+/** See KeyTrainer in commvq_training.h. Sizes of arrays have been checked by callers. */
 public final class NativeKeyTrainer extends NativeObject<KeyTrainer> implements NativeTrainer {
 
   private final int kvHeads;

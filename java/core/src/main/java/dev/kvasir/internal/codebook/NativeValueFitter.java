@@ -3,7 +3,7 @@ package dev.kvasir.internal.codebook;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueFitter;
 
-/** See ValueFitter in commvq.h. Sizes of arrays have been checked by callers. */
+/** See ValueFitter in commvq_training.h. Sizes of arrays have been checked by callers. */
 public final class NativeValueFitter extends NativeObject<ValueFitter> implements NativeTrainer {
 
   public NativeValueFitter(int width, int codes) {

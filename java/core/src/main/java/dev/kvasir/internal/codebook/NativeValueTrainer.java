@@ -3,7 +3,7 @@ package dev.kvasir.internal.codebook;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueTrainer;
 
-/** See ValueTrainer in commvq.h. Sizes of arrays have been checked by callers. */
+/** See ValueTrainer in commvq_training.h. Sizes of arrays have been checked by callers. */
 public final class NativeValueTrainer extends NativeObject<ValueTrainer> implements NativeTrainer {
 
   public NativeValueTrainer(int width, int hidden, int codes, long seed) {
