@@ -19,6 +19,10 @@
 
 namespace kvasir {
 
+inline size_t element_bytes(ElementType type) {
+  return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+}
+
 // Token rows as they come in: [tokens][kv_heads][head_dim] by side.
 struct TokenRows {
   const void* sides[2];

@@ -37,8 +37,6 @@ void check_address(const char* what, const void* address) {
   }
 }
 
-size_t element_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
-
 class CudaEngine : public Engine {
  public:
   // The device is current.

@@ -55,7 +55,7 @@ DeviceScratch LayerAttention::scaled(const AttentionRequest& request, const Quer
   const AttentionLayer& layer = *request.layer;
   const int64_t tokens = int64_t{request.count} * request.tokens;
   const size_t elements = static_cast<size_t>(tokens) * layer.query_heads * static_cast<size_t>(layer.head_dim);
-  DeviceScratch queries = layer_.queue().take(elements * memory.element_bytes());
+  DeviceScratch queries = layer_.queue().take(elements * element_bytes(memory.type));
   check(launch_scale_queries(memory.queries, queries.as<void>(), memory.type, tokens, layer.kv_heads, layer.group(),
                              layer.head_dim, layer_.key_scaling(), stream),
         "scaling queries");
@@ -65,7 +65,7 @@ DeviceScratch LayerAttention::scaled(const AttentionRequest& request, const Quer
 void LayerAttention::attend_rows(const AttentionRequest& request, const QueryMemory& memory) {
   const AttentionLayer& layer = *request.layer;
   const size_t row = static_cast<size_t>(request.tokens) * layer.query_heads * static_cast<size_t>(layer.head_dim) *
-                     memory.element_bytes();
+                     element_bytes(memory.type);
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
     PromptRequest prompt = {};

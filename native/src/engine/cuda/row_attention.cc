@@ -192,8 +192,7 @@ class RowAttention {
 
 void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request) {
   const int heads = request.kv_heads * request.group, most = std::max(kStatesAtOnce / heads, 1);
-  const size_t number = request.type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
-  const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * number;
+  const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * element_bytes(request.type);
   for (int first = 0; first < request.tokens; first += most) {
     PromptRequest some = request;
     some.tokens = std::min(most, request.tokens - first);

@@ -13,8 +13,6 @@
 namespace kvasir {
 namespace {
 
-size_t element_bytes(ElementType type) { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
-
 uint16_t* half_row(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int64_t row) {
   return reinterpret_cast<uint16_t*>(storage) + half_row_offset(plan.attention, plan.half_rows(), side, kv_head, row);
 }

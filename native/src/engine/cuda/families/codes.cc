@@ -5,16 +5,24 @@
 
 namespace kvasir::cuda {
 
-void seal_codes(const DeviceLayer& layer, const Staging& staging, int64_t first, const std::vector<uint8_t*>& pages,
-                const Sides& sides) {
-  EncodeRequest request = {};
-  request.shape = layer.row_shape();
-  for (int side = 0; side < 2; ++side) request.sides[side] = sides[side];
-  request.staging = staging;
-  request.first_row = first * kPageTokens;
-  request.pages = pages.data();
-  request.page_count = static_cast<int64_t>(pages.size());
-  check(encode_pages(request, layer.queue().stream), "sealing pages");
+void seal_codes(const DeviceLayer& layer, const StagedPages& staged, const NewPages& pages, const SidesOf& sides_of,
+                const AddressOf& address_of) {
+  // Runs of pages of one shape: mixed widths come in order.
+  const std::vector<NewPage>& all = pages.pages;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    const PageShape* shape = all[begin].view->shape;
+    std::vector<uint8_t*> run;
+    for (; end < all.size() && all[end].view->shape == shape; ++end) run.push_back(address_of(all[end]));
+    const Sides sides = sides_of(*shape);
+    EncodeRequest request = {};
+    request.shape = layer.row_shape();
+    for (size_t side = 0; side < 2; ++side) request.sides[side] = sides[side];
+    request.staging = staged.staging;
+    request.first_row = static_cast<int64_t>(begin) * kPageTokens;
+    request.pages = run.data();
+    request.page_count = static_cast<int64_t>(run.size());
+    check(encode_pages(request, layer.queue().stream), "sealing pages");
+  }
 }
 
 void read_codes(const DeviceLayer& layer, const PageRun& run, const SideFormat& side, float* out) {
@@ -70,18 +78,14 @@ class CodesSide : public CanonicalSide {
   CodesSide(const DeviceLayer& layer, Side side) : layer_(layer), side_(side) {}
 
   void seal(const StagedPages& staged, const NewPages& pages) const override {
-    // Runs of pages of one shape: mixed widths come in order.
-    const std::vector<NewPage>& all = pages.pages;
-    for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-      const PageShape& shape = *all[begin].view->shape;
-      std::vector<uint8_t*> run;
-      for (; end < all.size() && all[end].view->shape == &shape; ++end) {
-        run.push_back(all[end].data + (shape.varies() ? all[end].view->part_offset(side_, 0) : 0));
-      }
+    const auto own_side = [&](const PageShape& shape) {
       Sides sides = {};
-      sides[static_cast<int>(side_)] = canonical_side(shape, side_);
-      seal_codes(layer_, staged.staging, static_cast<int64_t>(begin), run, sides);
-    }
+      sides[static_cast<size_t>(side_)] = canonical_side(shape, side_);
+      return sides;
+    };
+    seal_codes(layer_, staged, pages, own_side, [&](const NewPage& page) {
+      return page.data + (page.view->shape->varies() ? page.view->part_offset(side_, 0) : 0);
+    });
   }
   bool shrinks() const override { return true; }
   bool has_half_rows() const override { return true; }

@@ -13,9 +13,11 @@ namespace kvasir::cuda {
 // Both sides of a page; one that is not present is left alone.
 using Sides = std::array<SideFormat, 2>;
 
-// Pages p of `pages` take rows 128 (first + p), ... of the staging.
-void seal_codes(const DeviceLayer& layer, const Staging& staging, int64_t first, const std::vector<uint8_t*>& pages,
-                const Sides& sides);
+// Of a page of some shape: its sides, and the address that their offsets count from.
+using SidesOf = std::function<Sides(const PageShape& shape)>;
+using AddressOf = std::function<uint8_t*(const NewPage& page)>;
+void seal_codes(const DeviceLayer& layer, const StagedPages& staged, const NewPages& pages, const SidesOf& sides_of,
+                const AddressOf& address_of);
 void read_codes(const DeviceLayer& layer, const PageRun& run, const SideFormat& side, float* out);
 void read_code_halves(const DeviceLayer& layer, const PageRun& run, const SideFormat& side, const HalfRows& out);
 void shrink_codes(const DeviceLayer& layer, const std::vector<ShrinkingPage>& pages, const Sides& from,

@@ -28,8 +28,6 @@ struct QueryMemory {
   const void* queries;
   void* outputs;
   ElementType type;
-
-  size_t element_bytes() const { return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t); }
 };
 
 // Rows of an append on the device, the oldest of which are to be sealed: page p takes rows 128 p .. 128 p + 127.

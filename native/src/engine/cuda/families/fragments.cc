@@ -59,14 +59,9 @@ FragmentsFamily::FragmentsFamily(const DeviceLayer& layer, std::vector<HeadLayou
 }
 
 void FragmentsFamily::seal(const StagedPages& staged, const NewPages& pages) const {
-  // Runs of pages of one shape: mixed widths come in order.
-  const std::vector<NewPage>& all = pages.pages;
-  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-    const PageShape* shape = all[begin].view->shape;
-    std::vector<uint8_t*> run;
-    for (; end < all.size() && all[end].view->shape == shape; ++end) run.push_back(all[end].data);
-    seal_codes(layer_, staged.staging, static_cast<int64_t>(begin), run, sides(*shape));
-  }
+  seal_codes(
+      layer_, staged, pages, [&](const PageShape& shape) { return sides(shape); },
+      [](const NewPage& page) { return page.data; });
 }
 
 const uint8_t* FragmentsFamily::part(const PageView& page, Side side, int kv_head) const {
