@@ -224,7 +224,8 @@ TEST_CASE("commvq kernels: bits by thresholds") {
     for (const float b : rows) gram.push_back(a * b);
     diagonal.push_back(a * a);
   }
-  for (float x = -9.25f; x < 9.5f; x += 0.5f) {
+  // Bounds are whole numbers: the nearest points lie 1/128 beside them, so that a threshold which is off is seen.
+  for (float x = -9.25f + 1.0f / 128; x < 9.5f; x += 1.0f / 64) {
     for_each_level([&](const Kernels& kernels) {
       std::vector<float> slopes, signs(count, 1.0f);
       for (const float a : rows) slopes.push_back(-a * x);
