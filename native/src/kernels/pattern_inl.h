@@ -27,19 +27,17 @@ inline bool page_entries(const PageFormat& format, const uint8_t* page, const Si
 
 // Four rows of one token, or four tokens of one row.
 typedef float Four __attribute__((vector_size(16)));
-typedef int32_t FourIndices __attribute__((vector_size(16)));
 static_assert(kEntryRows == 4, "tables keep four rows side by side");
 
 #define KVASIR_INLINE inline __attribute__((always_inline))
 
 KVASIR_INLINE void transpose(Four (&m)[4]) {
-  const FourIndices low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, first = {0, 1, 4, 5}, second = {2, 3, 6, 7};
-  const Four a = __builtin_shuffle(m[0], m[1], low), b = __builtin_shuffle(m[2], m[3], low);
-  const Four c = __builtin_shuffle(m[0], m[1], high), d = __builtin_shuffle(m[2], m[3], high);
-  m[0] = __builtin_shuffle(a, b, first);
-  m[1] = __builtin_shuffle(a, b, second);
-  m[2] = __builtin_shuffle(c, d, first);
-  m[3] = __builtin_shuffle(c, d, second);
+  const Four a = __builtin_shufflevector(m[0], m[1], 0, 4, 1, 5), b = __builtin_shufflevector(m[2], m[3], 0, 4, 1, 5);
+  const Four c = __builtin_shufflevector(m[0], m[1], 2, 6, 3, 7), d = __builtin_shufflevector(m[2], m[3], 2, 6, 3, 7);
+  m[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+  m[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  m[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+  m[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
 }
 
 // scores[row][t] += terms[row][entry of t], for kRows rows from the start of a block. The number of rows is a constant,

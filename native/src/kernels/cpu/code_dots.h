@@ -58,7 +58,7 @@ inline void multiply_block(const CodeMatrix& matrix, int y, int first_unit, int 
   for (int v = 0; v < kVectors; ++v) {
     const int lane = y + v * kLanes;
     low[v] = matrix.low + lane / kPlaneLanes * matrix.low_stride + lane % kPlaneLanes * 4;
-    high[v] = matrix.high + lane / kPlaneLanes * matrix.high_stride + lane % kPlaneLanes * 4;
+    high[v] = kBits == 3 ? matrix.high + lane / kPlaneLanes * matrix.high_stride + lane % kPlaneLanes * 4 : nullptr;
   }
   // Unrolled by request: an array that any loop indexes would live in memory.
   I32 sums[kRows][kVectors];
