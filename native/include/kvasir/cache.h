@@ -1,7 +1,8 @@
 // Cache: compressed keys and values of many sequences, and attention computed on the compressed form.
 //
 // Memory layout. All arrays are dense and row-major, in the shapes given at each call; the last index is the channel.
-// Keys come in after RoPE. Pointers are borrowed for the call alone.
+// Keys come in after RoPE. Pointers are borrowed for the call alone, and each element is read once: what a caller
+// writes to it meanwhile may or may not count, and does no harm.
 //
 // Sequences are named by ids that are never reused: a stale id is an error, not a crash. Each layer of a sequence has
 // its own length, because engines append layer by layer.
@@ -10,8 +11,9 @@
 // readers; attends overlap. Releasing a sequence, or destroying nothing but ids, during an attend is safe: the attend
 // finishes on what it saw. Only destroying the Cache itself must wait until no call is under way.
 //
-// Cost. append and attend allocate nothing but what the cache stores. Work is split over the library's threads in a way
-// that depends on the thread count alone: same input, same build, same backend, same bits out.
+// Cost. append and attend allocate what the cache stores, and for the time of the call a copy of the rows in float16,
+// or of the queries. Work is split over the library's threads in a way that depends on the thread count alone: same
+// input, same build, same backend, same bits out.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +62,8 @@ class Cache {
 
   // Attend ---------------------------------------------------------------------------------------------------
   // queries, outputs: [count][tokens][query_heads][head_dim]. Each sequence's `tokens` queries belong to its newest
-  // tokens: query i sees the keys up to position length - tokens + i. A sequence may be listed more than once.
+  // tokens: query i sees the keys up to position length - tokens + i. A sequence may be listed more than once. Outputs
+  // may be written over the queries, in whole or in part.
   // Throws kInvalidArgument where a layer holds fewer tokens than `tokens`.
   void attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs);
 
@@ -72,7 +75,7 @@ class Cache {
   // On a device ----------------------------------------------------------------------------------------------
   // For caches of a backend with a device ("cuda"): append and attend on its memory, in the order of one of its streams
   // (a cudaStream_t; null is the default one). Shapes as above; queries and outputs have one type, keys and values too;
-  // all begin at multiples of 16 bytes, in memory that the device can reach.
+  // all begin at multiples of 16 bytes, in memory that the device can reach. Queries and outputs must not overlap.
   // The calls return before the work is done, and wait for nothing but what sealing a page must know of it: the
   // patterns that "pattern" adds, and the sizes that "tiered" finds. Throw kUnavailable where there is no device.
   //

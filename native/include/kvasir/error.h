@@ -1,9 +1,10 @@
 // Errors: one exception type with a pinned code, and a text that names the offending values.
 //
-// Every function of the library either succeeds or throws kvasir::Error and leaves the cache as it was.
-// Nothing aborts, nothing prints.
+// Every function of the library either succeeds or throws kvasir::Error and leaves the cache as it was; std::bad_alloc
+// passes through and means kOutOfMemory. Nothing aborts, nothing prints.
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 
@@ -23,17 +24,25 @@ enum class ErrorCode : int {
 // "budget_exceeded", "not_finite", ...
 const char* error_name(ErrorCode code) noexcept;
 
-// what() is "<error_name>: <text>", so that the code survives any channel that carries only text.
+// what() is "<error_name>: <text>", or "<error_name>[<numbers>]: <text>", so that all of it survives any channel that
+// carries only text. Numbers are for programs: "name=value" with a space between them.
+//
+//   kBudgetExceeded  layer, needed, left; own=1 where it is the layer's own budget, own=0 where it is the cache's
+//   kNotFinite       input (keys, values, queries), layer, token, head, channel, value; as many of them as are known
 class Error : public std::runtime_error {
  public:
-  Error(ErrorCode code, const std::string& text)
-      : std::runtime_error(std::string(error_name(code)) + ": " + text), code_(code) {}
+  Error(ErrorCode code, const std::string& text, const std::string& numbers = "")
+      : std::runtime_error(prefix(code, numbers) + text), code_(code), text_(prefix(code, numbers).size()) {}
   ErrorCode code() const noexcept { return code_; }
-  // what() without the name.
-  std::string text() const { return what() + std::string(error_name(code_)).size() + 2; }
+  // what() without name and numbers.
+  std::string text() const { return what() + text_; }
 
  private:
+  static std::string prefix(ErrorCode code, const std::string& numbers) {
+    return error_name(code) + (numbers.empty() ? "" : "[" + numbers + "]") + ": ";
+  }
   ErrorCode code_;
+  size_t text_;  // where it begins
 };
 
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "kvasir/error.h"
@@ -34,13 +35,40 @@ inline void require_head_dim(int head_dim) {
   }
 }
 
+// With as many digits as tell floats apart; "NaN", "Infinity" and "-Infinity" for the others.
+inline std::string float_text(float value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
+  return text;
+}
+
+// kNotFinite for one element of `input` ("keys"), which is [tokens][heads][head_dim], with its place in numbers.
+inline Error not_finite(const std::string& input, int layer, int heads, int head_dim, int64_t index, float value) {
+  const std::string token = std::to_string(index / head_dim / heads);
+  const std::string head = std::to_string(index / head_dim % heads);
+  const std::string channel = std::to_string(index % head_dim);
+  std::string text = input + " hold " + float_text(value) + " at token " + token + ", head " + head + ", channel " +
+                     channel + " in layer " + std::to_string(layer);
+  if (std::isfinite(value)) {
+    text += ": pages keep ranges in float16, so magnitudes are " + std::to_string(static_cast<int>(kMaxMagnitude)) +
+            " at most, after key scaling where there is one";
+  }
+  return Error(ErrorCode::kNotFinite, text,
+               "input=" + input + " layer=" + std::to_string(layer) + " token=" + token + " head=" + head +
+                   " channel=" + channel + " value=" + float_text(value));
+}
+
 // rows: [tokens][width].
 inline void require_rows(const float* rows, int64_t tokens, int64_t width, float most = kMaxMagnitude) {
   for (int64_t i = 0; i < tokens * width; ++i) {
+    const float value = rows[i];
     // Negated, so that NaN is refused too.
-    if (!(std::fabs(rows[i]) <= most)) {
-      throw Error(ErrorCode::kNotFinite, std::to_string(rows[i]) + " at token " + std::to_string(i / width) +
-                                             ", element " + std::to_string(i % width));
+    if (!(std::fabs(value) <= most)) {
+      const std::string token = std::to_string(i / width), element = std::to_string(i % width);
+      throw Error(ErrorCode::kNotFinite, float_text(value) + " at token " + token + ", element " + element,
+                  "token=" + token + " channel=" + element + " value=" + float_text(value));
     }
   }
 }

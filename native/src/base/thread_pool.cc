@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <string>
 #include <utility>
+
+#include "kvasir/error.h"
 
 namespace kvasir {
 
@@ -43,13 +46,18 @@ struct ThreadPool::Job {
 
 ThreadPool& ThreadPool::shared() {
   // Never destroyed: worker threads must not outlive it at process exit.
-  static ThreadPool* const pool = new ThreadPool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+  static ThreadPool* const pool = [] {
+    auto* all = new ThreadPool(1);
+    std::lock_guard<std::mutex> resizing(all->resizing_);
+    all->resize(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
+    return all;
+  }();
   return *pool;
 }
 
 ThreadPool::ThreadPool(int threads) { set_threads(threads); }
 
-ThreadPool::~ThreadPool() { set_threads(1); }
+ThreadPool::~ThreadPool() { resize(0); }
 
 int ThreadPool::threads() const {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -58,12 +66,29 @@ int ThreadPool::threads() const {
 
 void ThreadPool::set_threads(int threads) {
   std::lock_guard<std::mutex> resizing(resizing_);
+  const int before = this->threads();
+  if (resize(threads - 1)) return;
+  const int reached = this->threads();
+  resize(before - 1);
+  throw Error(ErrorCode::kUnavailable, "the system lets this process start " + std::to_string(reached) +
+                                           " threads for the pool, not " + std::to_string(threads) +
+                                           " (limits of processes, of a container or of memory); it stays at " +
+                                           std::to_string(before));
+}
+
+bool ThreadPool::resize(int wanted) {
   std::vector<std::thread> leaving;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    wanted_ = threads - 1;
-    for (int worker = static_cast<int>(workers_.size()); worker < wanted_; ++worker) {
-      workers_.emplace_back([this, worker] { work(worker); });
+    leaving.reserve(workers_.size());
+    workers_.reserve(static_cast<size_t>(wanted));
+    wanted_ = wanted;
+    try {
+      for (int worker = static_cast<int>(workers_.size()); worker < wanted; ++worker) {
+        workers_.emplace_back([this, worker] { work(worker); });
+      }
+    } catch (const std::exception&) {  // no thread, or no memory for one
+      wanted_ = static_cast<int>(workers_.size());
     }
     while (static_cast<int>(workers_.size()) > wanted_) {
       leaving.push_back(std::move(workers_.back()));
@@ -72,6 +97,7 @@ void ThreadPool::set_threads(int threads) {
   }
   wake_.notify_all();
   for (std::thread& thread : leaving) thread.join();
+  return wanted_ == wanted;
 }
 
 void ThreadPool::work(int worker) {

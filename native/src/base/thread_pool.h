@@ -16,7 +16,7 @@ namespace kvasir {
 
 class ThreadPool {
  public:
-  // The library's pool.
+  // The library's pool: as many threads as the machine has, or as many of them as the system lets it start.
   static ThreadPool& shared();
 
   explicit ThreadPool(int threads);
@@ -24,8 +24,9 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Threads that work for one caller, its own included.
+  // Threads that work for one caller, its own included: those that there are.
   int threads() const;
+  // Throws kUnavailable where the system refuses a thread; then there are as many as before.
   void set_threads(int threads);
 
   // Calls task(0) .. task(count - 1), each once, in any order and on any thread. The first exception of a task is
@@ -35,6 +36,9 @@ class ThreadPool {
  private:
   struct Job;
   void work(int worker);
+  // Starts or ends workers; true where there are `wanted` now. Where the system refuses one, those started before it
+  // stay. With resizing_ held.
+  bool resize(int wanted);
 
   std::mutex resizing_;  // one set_threads at a time
   mutable std::mutex mutex_;

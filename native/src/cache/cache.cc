@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "base/aligned.h"
 #include "base/checked.h"
 #include "base/checks.h"
 #include "base/fair_shared_mutex.h"
@@ -151,6 +153,11 @@ class Cache::Impl {
     require_pointer("sequences", ids);
     require_pointer("queries", device ? device->queries : queries);
     require_pointer("outputs", device ? device->outputs : outputs);
+    AlignedArray<float> own;
+    if (!device) {
+      own = copy_of(queries, query_elements(plan, count, tokens));
+      queries = own.get();
+    }
 
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
@@ -190,12 +197,11 @@ class Cache::Impl {
     require_pointer("queries", queries);
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
-    const size_t size = query_size(plan, tokens);
-    // By bits: compilers vectorise this, and not comparisons of floats.
-    int not_finite = 0;
-    for (size_t i = 0; i < size * count; ++i) not_finite |= (float_bits(queries[i]) & 0x7F800000u) == 0x7F800000u;
-    if (not_finite) throw Error(ErrorCode::kNotFinite, "queries hold NaN or infinity");
+    const size_t elements = query_elements(plan, count, tokens);
+    const AlignedArray<float> own = copy_of(queries, elements);
+    require_finite(plan, own.get(), elements);
     if (!plan.wants_queries) return;
+    const size_t size = elements / count;
     for (const auto& sequence : sequences) {
       std::unique_lock<FairSharedMutex> lock(sequence->mutex);
       sequence->layers[layer].prepare_queries(plan, memory_, engine());
@@ -204,7 +210,7 @@ class Cache::Impl {
       std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
       QueryMeans& seen = sequences[i]->layers[layer].queries();
       uint8_t* const sums = seen.sums();
-      engine().add_queries(plan, &sums, 1, tokens, queries + i * size);
+      engine().add_queries(plan, &sums, 1, tokens, own.get() + i * size);
       seen.count(plan, tokens);
     }
   }
@@ -376,10 +382,30 @@ class Cache::Impl {
     return budgets;
   }
 
-  // Elements of `tokens` queries of one sequence.
-  static size_t query_size(const LayerPlan& plan, int tokens) {
+  // Elements of `tokens` queries of each of `count` sequences.
+  static size_t query_elements(const LayerPlan& plan, int count, int tokens) {
     const int64_t row = int64_t{plan.attention.query_heads} * plan.attention.head_dim;
-    return static_cast<size_t>(checked_multiply(tokens, row, "tokens times query size"));
+    const int64_t elements = checked_multiply(int64_t{count} * tokens, row, "query tokens times query size");
+    checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of queries");
+    return static_cast<size_t>(elements);
+  }
+
+  // Queries are read once: after that the caller, or the outputs where they overlap, may write to them.
+  static AlignedArray<float> copy_of(const float* queries, size_t elements) {
+    AlignedArray<float> copy = make_aligned<float>(elements);
+    std::memcpy(copy.get(), queries, elements * sizeof(float));
+    return copy;
+  }
+
+  static void require_finite(const LayerPlan& plan, const float* queries, size_t elements) {
+    const auto finite = [](float value) { return (float_bits(value) & 0x7F800000u) != 0x7F800000u; };
+    // By bits and without a way out: compilers vectorise this, and not comparisons of floats.
+    bool good = true;
+    for (size_t i = 0; i < elements; ++i) good &= finite(queries[i]);
+    if (good) return;
+    const size_t index = std::find_if_not(queries, queries + elements, finite) - queries;
+    throw not_finite("queries", plan.index, plan.attention.query_heads, plan.attention.head_dim,
+                     static_cast<int64_t>(index), queries[index]);
   }
 
   // Room for one side of one decoded page of any layer, and for one of its heads.

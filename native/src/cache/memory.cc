@@ -11,11 +11,12 @@
 namespace kvasir {
 namespace {
 
-void require(const std::string& whose, int64_t room, int64_t freeable, int64_t needed) {
+void require(BudgetOwner owner, int layer, int64_t room, int64_t freeable, int64_t needed) {
   if (room >= needed || freeable >= needed - room) return;
-  throw Error(ErrorCode::kBudgetExceeded, whose + " budget has room for " + std::to_string(room) +
-                                              " bytes, and pages shrunk to their floor would free " +
-                                              std::to_string(freeable) + "; " + std::to_string(needed) + " are needed");
+  const std::string text = " budget has room for " + std::to_string(room) +
+                           " bytes, and pages shrunk to their floor would free " + std::to_string(freeable) + "; " +
+                           std::to_string(needed) + " are needed";
+  throw budget_error(owner, layer, text, needed, room + freeable);
 }
 
 // Shapes of pages to seal: the oldest `narrow` one level below the others.
@@ -116,7 +117,7 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
   NewPages floor = {plan.shapes, pages, plan.shapes.size() - 1};
   const int64_t least = checked_add(bytes, floor.bytes(), "bytes to append");
   require_layer_floor(layer, least);
-  require_cache_floor(least);
+  require_cache_floor(layer, least);
   if (policy_ == ShrinkPolicy::kLayer) {
     // Pages of a layer have one width.
     for (size_t level = 0; level < plan.shapes.size(); ++level) {
@@ -154,7 +155,7 @@ void Memory::check_room(const std::vector<int64_t>& bytes) {
     total = checked_add(total, bytes[layer], "bytes of the fork");
     require_layer_floor(static_cast<int>(layer), bytes[layer]);
   }
-  require_cache_floor(total);
+  require_cache_floor(kAllLayers, total);
 }
 
 // Bytes that the layer's pages would give up down to the floor.
@@ -169,13 +170,13 @@ int64_t Memory::freeable(int layer) const {
 }
 
 void Memory::require_layer_floor(int layer, int64_t bytes) const {
-  require("layer " + std::to_string(layer) + "'s", pool_->room(layer), freeable(layer), bytes);
+  require(BudgetOwner::kLayer, layer, pool_->room(layer), freeable(layer), bytes);
 }
 
-void Memory::require_cache_floor(int64_t bytes) const {
+void Memory::require_cache_floor(int layer, int64_t bytes) const {
   int64_t all = 0;
   for (size_t i = 0; i < layers_.size(); ++i) all += freeable(static_cast<int>(i));
-  require("the cache's", pool_->room(), all, bytes);
+  require(BudgetOwner::kCache, layer, pool_->room(), all, bytes);
 }
 
 Memory::Candidates Memory::most_bits(int layer, bool whole_cache) const {

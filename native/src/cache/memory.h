@@ -113,7 +113,7 @@ class Memory {
   void forget(Page& page);
   int64_t freeable(int layer) const;
   void require_layer_floor(int layer, int64_t bytes) const;
-  void require_cache_floor(int64_t bytes) const;
+  void require_cache_floor(int layer, int64_t bytes) const;
   Candidates most_bits(int layer, bool whole_cache) const;
   void shrink_some(const Candidates& at);
 

@@ -11,15 +11,21 @@ namespace {
 
 int64_t room_under(int64_t budget, int64_t held) { return budget == 0 ? INT64_MAX : budget - held; }
 
-void check_budget(const std::string& whose, int64_t budget, int64_t held, int64_t needed) {
-  if (budget != 0 && needed > budget - held) {
-    throw Error(ErrorCode::kBudgetExceeded, whose + " budget is " + std::to_string(budget) + " bytes, " +
-                                                std::to_string(held) + " are held, " + std::to_string(needed) +
-                                                " more are needed");
-  }
+void check_budget(BudgetOwner owner, int layer, int64_t budget, int64_t held, int64_t needed) {
+  if (budget == 0 || needed <= budget - held) return;
+  const std::string text = " budget is " + std::to_string(budget) + " bytes, " + std::to_string(held) + " are held, " +
+                           std::to_string(needed) + " more are needed";
+  throw budget_error(owner, layer, text, needed, budget - held);
 }
 
 }  // namespace
+
+Error budget_error(BudgetOwner owner, int layer, const std::string& text, int64_t needed, int64_t left) {
+  const bool own = owner == BudgetOwner::kLayer;
+  return Error(ErrorCode::kBudgetExceeded, (own ? "layer " + std::to_string(layer) + "'s" : "the cache's") + text,
+               "layer=" + std::to_string(layer) + " needed=" + std::to_string(needed) +
+                   " left=" + std::to_string(left) + " own=" + std::to_string(own));
+}
 
 Block& Block::operator=(Block&& other) noexcept {
   if (this != &other) {
@@ -67,8 +73,8 @@ Pool::Pool(std::shared_ptr<Arena> arena, int64_t budget, std::vector<int64_t> la
 Pool::Reservation Pool::reserve(int layer, int64_t bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   Layer& owner = layers_[layer];
-  check_budget("the cache's", budget_, bytes_, bytes);
-  check_budget("layer " + std::to_string(layer) + "'s", owner.budget, owner.bytes, bytes);
+  check_budget(BudgetOwner::kCache, layer, budget_, bytes_, bytes);
+  check_budget(BudgetOwner::kLayer, layer, owner.budget, owner.bytes, bytes);
   return grant(layer, bytes);
 }
 

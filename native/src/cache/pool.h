@@ -8,14 +8,21 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/arena.h"
+#include "kvasir/error.h"
 
 namespace kvasir {
 
 class Pool;
+
+// kBudgetExceeded, with its numbers. `layer`: the one that needs the bytes, kAllLayers where several do; `left`: what
+// could be had.
+enum class BudgetOwner { kCache, kLayer };
+Error budget_error(BudgetOwner owner, int layer, const std::string& text, int64_t needed, int64_t left);
 
 // kRows: the 16-bit rows of a sequence, and the sums of the queries that it saw.
 enum class BlockKind : int { kPage = 0, kRows = 1, kSideTable = 2 };

@@ -58,7 +58,10 @@ KVASIR_INLINE void distances_to_part(const float* rows, int dim, const float* bl
 template <class Distance, int kRows>
 KVASIR_INLINE void match_rows(const float* rows, int dim, const float* blocks, int vector_count, int* labels,
                               float* distances) {
-  for (int r = 0; r < kRows; ++r) distances[r] = __builtin_inff();
+  for (int r = 0; r < kRows; ++r) {
+    distances[r] = __builtin_inff();
+    labels[r] = 0;  // stays where no distance is below infinity
+  }
   for (int first = 0; first < vector_count; first += kMatchBlock, blocks += kMatchBlock * dim) {
     for (int part = 0; part < kParts; ++part) {
       MatchPart totals[kRows];

@@ -1,17 +1,67 @@
 // The thread pool: every task once, nesting, many callers at once, exceptions, and resizing under load.
 #include "base/thread_pool.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kvasir/error.h"
 #include "support/doctest.h"
 #include "support/effort.h"
 
 using kvasir::ThreadPool;
+
+namespace {
+
+// While it lives, no thread can be started: nothing has room for such a stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 46);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_;
+};
+
+// What a process of its own, whose addresses end `more` bytes after those that it has, makes of `work`.
+template <class Work>
+int in_narrow_process(size_t more, Work work) {
+  const pid_t child = fork();
+  if (child == 0) {
+    long pages = 0;
+    std::FILE* statm = std::fopen("/proc/self/statm", "r");
+    if (!statm || std::fscanf(statm, "%ld", &pages) != 1) _exit(99);
+    std::fclose(statm);
+    const rlim_t limit = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + more;
+    const rlimit addresses = {limit, limit};
+    if (setrlimit(RLIMIT_AS, &addresses) != 0) _exit(98);
+    _exit(work());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace
 
 TEST_CASE("thread pool: each task runs exactly once, whatever the numbers") {
   for (const int threads : {1, 2, 5}) {
@@ -183,3 +233,44 @@ TEST_CASE("thread pool: the size may change while others work") {
   for (std::thread& caller : callers) caller.join();
   CHECK(wrong.load() == 0);
 }
+
+TEST_CASE("thread pool: where no thread can be started, the size stays, and tasks run on the caller's thread") {
+  ThreadPool pool(3);
+  {
+    const NoThreads limit;
+    try {
+      pool.set_threads(9);
+      FAIL_CHECK("threads of such a size were started");
+    } catch (const kvasir::Error& error) {
+      CHECK(error.code() == kvasir::ErrorCode::kUnavailable);
+      CHECK(error.text().find("not 9") != std::string::npos);
+    }
+    CHECK(pool.threads() == 3);
+    pool.set_threads(1);  // fewer is always possible
+    CHECK_THROWS_AS(ThreadPool(2), kvasir::Error);
+    std::atomic<int> runs{0};
+    pool.run(100, [&](int) { ++runs; });
+    CHECK(runs.load() == 100);
+  }
+  pool.set_threads(4);
+  CHECK(pool.threads() == 4);
+}
+
+#if !defined(KVASIR_TESTS_SANITIZED)  // they take addresses without end
+TEST_CASE("thread pool: where only some threads can be started, those that were are ended, and it works on as before") {
+  const int outcome = in_narrow_process(size_t{60} << 20, [] {
+    ThreadPool pool(2);
+    try {
+      pool.set_threads(200);
+      return 1;
+    } catch (const kvasir::Error& error) {
+      if (error.code() != kvasir::ErrorCode::kUnavailable) return 2;
+    }
+    if (pool.threads() != 2) return 3;
+    std::atomic<int> runs{0};
+    pool.run(100, [&](int) { ++runs; });
+    return runs.load() == 100 ? 0 : 4;
+  });
+  CHECK(outcome == 0);
+}
+#endif

@@ -8,14 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "base/checks.h"
 #include "engine/cuda/cuda_append.h"
 #include "engine/cuda/families/family.h"
 #include "engine/cuda/layer_attention.h"
 #include "engine/cuda/layer_state.h"
 #include "engine/cuda/stream.h"
 #include "engine/engines.h"
-#include "engine/host/host_engine.h"
 #include "engine/query_sums.h"
+#include "engine/taken_rows.h"
 #include "kernels/cuda/rows/query_sums.h"
 
 namespace kvasir::cuda {
@@ -139,33 +140,29 @@ class CudaEngine : public Engine {
 
   std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
     report_refused();
-    if (!rows.on_device) check_rows(plan, rows);
-    TokenRows stored = rows;
-    std::vector<float> scaled;
-    if (!plan.key_scaling.empty() && !rows.on_device) {
-      scaled = scaled_keys(plan, rows);
-      stored.sides[0] = scaled.data();
-      stored.types[0] = ElementType::kFloat32;
-    }
     const CurrentDevice current(kDevice);
     InputRows input = {};
     input.tokens = rows.tokens;
     input.refused = refused_.there();
-    for (int side = 0; side < 2; ++side) input.types[side] = stored.types[side];
     if (rows.on_device) {
       check_address("keys", rows.sides[0]);
       check_address("values", rows.sides[1]);
-      for (int side = 0; side < 2; ++side) input.sides[side] = rows.sides[side];
+      for (int side = 0; side < 2; ++side) {
+        input.sides[side] = rows.sides[side];
+        input.types[side] = rows.types[side];
+      }
       input.key_scaling = layer_of(plan).key_scaling();
       return std::make_unique<DeviceAppend>(*this, layer_of(plan), input, static_cast<cudaStream_t>(rows.stream));
     }
-    const size_t elements = static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2);
-    const size_t bytes[2] = {elements * element_bytes(input.types[0]), elements * element_bytes(input.types[1])};
-    DeviceScratch memory = queue_.take(bytes[0] + bytes[1]);
-    for (int side = 0; side < 2; ++side) {
-      uint8_t* to = memory.as<uint8_t>() + (side == 1 ? bytes[0] : 0);
-      queue_.upload(to, stored.sides[side], bytes[side], "uploading rows");
-      input.sides[side] = to;
+    const TakenRows taken(plan, rows);
+    const size_t bytes = taken.elements() * sizeof(uint16_t);
+    DeviceScratch memory = queue_.take(2 * bytes);
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      const int index = static_cast<int>(side);
+      uint8_t* to = memory.as<uint8_t>() + index * bytes;
+      queue_.upload(to, taken.side(side), bytes, "uploading rows");
+      input.sides[index] = to;
+      input.types[index] = ElementType::kFloat16;
     }
     return std::make_unique<CudaAppend>(layer_of(plan), input, std::move(memory));
   }
@@ -227,6 +224,7 @@ class CudaEngine : public Engine {
     report_refused();
     check_address("queries", device.queries);
     check_address("outputs", device.outputs);
+    require_apart(device, query_elements(plan, request.count, request.tokens) * element_bytes(device.type));
     const CurrentDevice current(kDevice);
     const auto stream = static_cast<cudaStream_t>(device.stream);
     const QueryMemory memory = {device.queries, device.outputs, device.type};
@@ -295,6 +293,16 @@ class CudaEngine : public Engine {
   static size_t query_elements(const LayerPlan& plan, int count, int tokens) {
     return static_cast<size_t>(count) * tokens * plan.attention.query_heads *
            static_cast<size_t>(plan.attention.head_dim);
+  }
+
+  // Kernels read queries while others of the same launch write outputs.
+  static void require_apart(const DeviceQueries& device, size_t bytes) {
+    const auto queries = reinterpret_cast<uintptr_t>(device.queries);
+    const auto outputs = reinterpret_cast<uintptr_t>(device.outputs);
+    const size_t apart = queries < outputs ? outputs - queries : queries - outputs;
+    if (apart >= bytes) return;
+    refuse("queries and outputs in device memory overlap: they begin " + std::to_string(apart) +
+           " bytes apart and have " + std::to_string(bytes) + " each");
   }
 
   void observe(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const void* queries,

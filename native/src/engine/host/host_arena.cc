@@ -1,45 +1,40 @@
-// Shrinkable memory comes straight from the operating system, in whole pages of its own.
+// Memory of the C library, whose pages go back to the operating system as soon as nothing is in them.
+//
+// A heap keeps freed memory wherever something younger lies behind it, so a cache that has closed thousands of
+// sequences would hold on to what they had. Hence what is freed, or shrunk away, first gives up its whole pages by
+// madvise: addresses stay the heap's, to be used again, and the kernel has no more mappings to keep than before, whose
+// number it limits.
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <string>
-
 #include "base/aligned.h"
 #include "engine/arena.h"
-#include "kvasir/error.h"
 
 namespace kvasir {
 namespace {
 
-size_t whole_pages(size_t bytes) {
-  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
+// Below this the call costs more than the memory is worth.
+constexpr size_t kLeastReturned = 16 << 10;
+
+// What lies in begin .. end is lost.
+void return_pages(uint8_t* begin, uint8_t* end) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page * page;
+  if (first + kLeastReturned <= last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 class HostArena : public Arena {
  public:
-  uint8_t* take(size_t bytes, bool shrinkable) override {
-    if (!shrinkable) return make_aligned<uint8_t>(bytes).release();
-    void* memory = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw Error(ErrorCode::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes");
-    }
-    return static_cast<uint8_t*>(memory);
-  }
+  uint8_t* take(size_t bytes, bool) override { return make_aligned<uint8_t>(bytes).release(); }
 
-  // The memory goes back at once. Addresses stay reserved, so that neighbouring mappings remain one to the kernel,
-  // which limits their number.
   void shrink(uint8_t* memory, size_t taken, size_t kept) noexcept override {
-    const size_t begin = whole_pages(kept), end = whole_pages(taken);
-    if (begin < end) madvise(memory + begin, end - begin, MADV_DONTNEED);
+    return_pages(memory + kept, memory + taken);
   }
 
-  void give_back(uint8_t* memory, size_t taken, bool shrinkable) noexcept override {
-    if (shrinkable) {
-      munmap(memory, whole_pages(taken));
-    } else {
-      FreeDeleter()(memory);
-    }
+  void give_back(uint8_t* memory, size_t taken, bool) noexcept override {
+    return_pages(memory, memory + taken);
+    FreeDeleter()(memory);
   }
 };
 

@@ -1,13 +1,12 @@
 #include "engine/host/host_engine.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <string>
 
-#include "base/half.h"
 #include "base/thread_pool.h"
 #include "engine/host/query_means.h"
+#include "engine/taken_rows.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -22,13 +21,7 @@ const uint16_t* half_row(const LayerPlan& plan, const uint8_t* storage, Side sid
 
 class HostAppend : public Append {
  public:
-  // `scaled`: the keys, where they are not what the caller gave.
-  HostAppend(const LayerPlan& plan, const TokenRows& rows, std::vector<float> scaled)
-      : Append(plan, rows.tokens), input_(rows), scaled_(std::move(scaled)) {
-    if (scaled_.empty()) return;
-    input_.sides[0] = scaled_.data();
-    input_.types[0] = ElementType::kFloat32;
-  }
+  HostAppend(const LayerPlan& plan, const TokenRows& rows) : Append(plan, rows.tokens), input_(plan, rows) {}
 
   void open(const SequenceView& before, int64_t pages) override {
     before_ = before;
@@ -39,16 +32,11 @@ class HostAppend : public Append {
 
   void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override {
     const auto d = static_cast<size_t>(plan_.attention.head_dim);
-    uint16_t half[kMaxHeadDim];
     for (int64_t i = 0; i < count; ++i) {
       const int64_t token = first + i;
-      const uint16_t* source = half;
-      if (token < body_) {
-        source = half_row(plan_, before_.storage, side, kv_head, plan_.sinks + token - window_begin_);
-      } else {
-        const void* row = input_row(side, plan_.sinks + token - before_.length, kv_head);
-        plan_.attention.rows->to_half(row, input_.types[static_cast<int>(side)], d, half);
-      }
+      const uint16_t* source =
+          token < body_ ? half_row(plan_, before_.storage, side, kv_head, plan_.sinks + token - window_begin_)
+                        : input_row(side, plan_.sinks + token - before_.length, kv_head);
       plan_.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * stride);
     }
   }
@@ -73,11 +61,9 @@ class HostAppend : public Append {
   }
 
  private:
-  const void* input_row(Side side, int64_t token, int kv_head) const {
-    const int index = static_cast<int>(side);
+  const uint16_t* input_row(Side side, int64_t token, int kv_head) const {
     const size_t row = static_cast<size_t>(token) * plan_.attention.kv_heads + kv_head;
-    return static_cast<const char*>(input_.sides[index]) +
-           row * plan_.attention.head_dim * element_bytes(input_.types[index]);
+    return input_.side(side) + row * plan_.attention.head_dim;
   }
 
   static void write_table(const NewPage& page) {
@@ -105,41 +91,16 @@ class HostAppend : public Append {
         continue;
       }
       const int64_t row = sink ? position : position - new_begin;
-      plan_.attention.rows->to_half(input_row(side, token, kv_head), input_.types[static_cast<int>(side)], d,
-                                    half_row(plan_, storage, side, kv_head, row));
+      std::memcpy(half_row(plan_, storage, side, kv_head, row), input_row(side, token, kv_head), d * sizeof(uint16_t));
     }
   }
 
-  TokenRows input_;
-  const std::vector<float> scaled_;
+  const TakenRows input_;
   SequenceView before_ = {};
   int64_t pages_ = 0;
   int64_t window_begin_ = 0;  // body token where the window began
   int64_t body_ = 0;          // body tokens before
 };
-
-}  // namespace
-
-std::vector<float> scaled_keys(const LayerPlan& plan, const TokenRows& rows) {
-  std::vector<float> keys(static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2));
-  const size_t row = plan.key_scaling.size();
-  const auto* floats = static_cast<const float*>(rows.sides[0]);
-  const auto* halves = static_cast<const uint16_t*>(rows.sides[0]);
-  for (size_t i = 0; i < keys.size(); i += row) {
-    if (rows.types[0] == ElementType::kFloat32) {
-      std::copy(floats + i, floats + i + row, keys.begin() + static_cast<std::ptrdiff_t>(i));
-    } else if (rows.types[0] == ElementType::kFloat16) {
-      plan.attention.rows->from_half(halves + i, row, keys.data() + i);
-    } else {
-      for (size_t c = 0; c < row; ++c) keys[i + c] = bfloat_to_float(halves[i + c]);
-    }
-    for (size_t c = 0; c < row; ++c) keys[i + c] /= plan.key_scaling[c];
-  }
-  check_side(plan, Side::kKeys, keys.data(), ElementType::kFloat32, rows.tokens);
-  return keys;
-}
-
-namespace {
 
 class HostEngine : public Engine {
  public:
@@ -186,12 +147,7 @@ class HostEngine : public Engine {
     if (rows.on_device) {
       throw Error(ErrorCode::kUnavailable, std::string("backend ") + name_ + " has no device memory to append from");
     }
-    check_rows(plan, rows);
-    std::vector<float> scaled;
-    if (!plan.key_scaling.empty()) {
-      scaled = scaled_keys(plan, rows);
-    }
-    return std::make_unique<HostAppend>(plan, rows, std::move(scaled));
+    return std::make_unique<HostAppend>(plan, rows);
   }
   std::unique_ptr<LayerState> make_state(const LayerPlan&) override { return nullptr; }
   void reserve(LayerState*, int64_t) override {}
@@ -218,27 +174,6 @@ class HostEngine : public Engine {
 };
 
 }  // namespace
-
-void check_side(const LayerPlan& plan, Side side, const void* elements, ElementType type, int64_t tokens) {
-  constexpr int64_t kPerTask = 1 << 18;
-  const int64_t count = tokens * plan.elements_per_token() / 2;
-  const int tasks = static_cast<int>((count + kPerTask - 1) / kPerTask);
-  std::atomic<bool> good{true};
-  ThreadPool::shared().run(tasks, [&](int task) {
-    const int64_t first = task * kPerTask;
-    const char* begin = static_cast<const char*>(elements) + static_cast<size_t>(first) * element_bytes(type);
-    if (!plan.attention.rows->check(begin, type, static_cast<size_t>(std::min(kPerTask, count - first)))) good = false;
-  });
-  if (good) return;
-  throw Error(ErrorCode::kNotFinite, std::string(side == Side::kKeys ? "keys" : "values") +
-                                         " hold NaN, infinity or a magnitude above " +
-                                         std::to_string(static_cast<int>(kMaxMagnitude)));
-}
-
-void check_rows(const LayerPlan& plan, const TokenRows& rows) {
-  check_side(plan, Side::kKeys, rows.sides[0], rows.types[0], rows.tokens);
-  check_side(plan, Side::kValues, rows.sides[1], rows.types[1], rows.tokens);
-}
 
 std::unique_ptr<Engine> make_host_engine(int backend) { return std::make_unique<HostEngine>(backend); }
 

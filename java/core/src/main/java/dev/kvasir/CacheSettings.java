@@ -2,6 +2,7 @@ package dev.kvasir;
 
 import dev.kvasir.internal.ConfigPart;
 import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.NativeLibrary;
 import dev.kvasir.internal.jni.CacheConfig;
 import java.util.Map;
@@ -40,8 +41,7 @@ record CacheSettings(
       config.set_softmax_scale(layer, geometry.softmaxScale(layer));
       applySide(config, layer, Side.KEYS, method.keys(layer), trained);
       applySide(config, layer, Side.VALUES, method.values(layer), trained);
-      float[] scaling = method.keyScaling(layer);
-      config.set_key_scaling(layer, scaling, scaling.length);
+      applyScaling(config, layer, method.keyScaling(layer));
     }
     config.set_window(method.window());
     config.set_sinks(method.sinks());
@@ -50,6 +50,10 @@ record CacheSettings(
     layerBudgets.forEach(config::set_layer_budget);
     config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
     config.set_precision(precision.code());
+  }
+
+  private static void applyScaling(CacheConfig config, int layer, float[] scaling) {
+    NativeCall.runWith(memory -> config.set_key_scaling(layer, memory.in(scaling), scaling.length));
   }
 
   private void applySide(CacheConfig config, int layer, Side side, CodecChoice choice, Set<String> trained) {

@@ -234,24 +234,14 @@ public final class KvCache implements AutoCloseable {
     long needed = queryElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
     Floats.require("outputs", outputs, needed);
-    int count = (int) needed;
-    float[] target = Floats.target(outputs, count);
-    cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
-    Floats.deliver(target, outputs);
+    cache.attend(layer, ids, queries, outputs, (int) needed, tokens);
   }
 
   void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int tokens) {
     long needed = queryElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
     Floats.requireWritable("outputs", outputs, needed);
-    int count = (int) needed;
-    if (queries.isDirect() && outputs.isDirect()) {
-      cache.attend(layer, ids, Floats.direct(queries, count), Floats.direct(outputs, count), tokens);
-    } else {
-      float[] target = Floats.target(outputs, count);
-      cache.attend(layer, ids, Floats.exact(queries, count), target, tokens);
-      Floats.deliver(target, outputs);
-    }
+    cache.attend(layer, ids, queries, outputs, (int) needed, tokens);
   }
 
   void attend(
@@ -270,18 +260,13 @@ public final class KvCache implements AutoCloseable {
   void observe(int layer, long[] ids, float[] queries, int tokens) {
     long needed = queryElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
-    cache.observe(layer, ids, Floats.exact(queries, (int) needed), tokens);
+    cache.observe(layer, ids, queries, (int) needed, tokens);
   }
 
   void observe(int layer, long[] ids, FloatBuffer queries, int tokens) {
     long needed = queryElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
-    int count = (int) needed;
-    if (queries.isDirect()) {
-      cache.observe(layer, ids, Floats.direct(queries, count), tokens);
-    } else {
-      cache.observe(layer, ids, Floats.exact(queries, count), tokens);
-    }
+    cache.observe(layer, ids, queries, (int) needed, tokens);
   }
 
   NativeCache nativeCache() {

@@ -68,7 +68,7 @@ public final class KvSequence implements AutoCloseable {
     long needed = rowElements(layer, tokens);
     Floats.require("keys", keys, needed);
     Floats.require("values", values, needed);
-    appendArrays(layer, Floats.exact(keys, (int) needed), Floats.exact(values, (int) needed), tokens);
+    run(() -> target.append(id, layer, keys, values, (int) needed, tokens));
   }
 
   /**
@@ -87,14 +87,7 @@ public final class KvSequence implements AutoCloseable {
     long needed = rowElements(layer, tokens);
     Floats.require("keys", keys, needed);
     Floats.require("values", values, needed);
-    int count = (int) needed;
-    if (keys.isDirect() && values.isDirect()) {
-      FloatBuffer k = Floats.direct(keys, count);
-      FloatBuffer v = Floats.direct(values, count);
-      run(() -> target.append(id, layer, k, v, tokens));
-    } else {
-      appendArrays(layer, Floats.exact(keys, count), Floats.exact(values, count), tokens);
-    }
+    run(() -> target.append(id, layer, keys, values, (int) needed, tokens));
   }
 
   /**
@@ -114,19 +107,10 @@ public final class KvSequence implements AutoCloseable {
     long needed = rowElements(layer, tokens);
     Shorts.require("keys", keys, needed);
     Shorts.require("values", values, needed);
-    int count = (int) needed;
     if (type.bytes() != Short.BYTES) {
       throw new IllegalArgumentException("the elements of a ShortBuffer are no " + type);
     }
-    if (keys.isDirect() && values.isDirect()) {
-      ShortBuffer k = Shorts.direct(keys, count);
-      ShortBuffer v = Shorts.direct(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, type.code()));
-    } else {
-      short[] k = Shorts.exact(keys, count);
-      short[] v = Shorts.exact(values, count);
-      run(() -> target.append(id, layer, k, v, tokens, type.code()));
-    }
+    run(() -> target.append(id, layer, keys, values, (int) needed, tokens, type.code()));
   }
 
   /**
@@ -360,6 +344,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public float[] read(int layer, Side side, long first, int tokens) {
+    Objects.requireNonNull(side, "side");
     long needed = rowElements(layer, tokens);
     Checks.requireNotNegative("first", first);
     if (needed > MAX_ARRAY) {
@@ -400,6 +385,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public byte[] readPage(int layer, long page, Side side, int kvHead) {
+    Objects.requireNonNull(side, "side");
     Checks.layer(layer, cache.geometry().layers());
     Checks.requireNotNegative("page", page);
     Checks.requireNotNegative("kvHead", kvHead);
@@ -445,10 +431,6 @@ public final class KvSequence implements AutoCloseable {
     }
     lifetime.requireOpen();
     return id;
-  }
-
-  private void appendArrays(int layer, float[] keys, float[] values, int tokens) {
-    run(() -> target.append(id, layer, keys, values, tokens));
   }
 
   private void run(Runnable work) {

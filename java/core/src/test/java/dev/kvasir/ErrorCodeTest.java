@@ -1,7 +1,9 @@
 package dev.kvasir;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.error.KvException;
@@ -33,7 +35,22 @@ class ErrorCodeTest {
         KvSequence sequence = cache.newSequence()) {
       float[] bad = row.clone();
       bad[5] = Float.NaN;
-      Testing.assertNames(assertThrows(NotFiniteException.class, () -> sequence.append(0, row, bad, 1)), "values");
+      NotFiniteException e = assertThrows(NotFiniteException.class, () -> sequence.append(1, row, bad, 1));
+      Testing.assertNames(e, "values");
+      assertEquals("values", e.input());
+      assertEquals(1, e.layer());
+      assertEquals(0, e.token());
+      assertEquals(0, e.head());
+      assertEquals(5, e.channel());
+      assertEquals(Float.NaN, e.value());
+      bad[5] = 0;
+      bad[40] = 40000;
+      NotFiniteException large = assertThrows(NotFiniteException.class, () -> sequence.append(0, bad, row, 1));
+      assertEquals("keys", large.input());
+      assertEquals(1, large.head());
+      assertEquals(8, large.channel());
+      assertEquals(40000, large.value());
+      Testing.assertNames(large, "40000", "float16", 32752);
     }
   }
 
@@ -44,7 +61,23 @@ class ErrorCodeTest {
       BudgetExceededException e =
           assertThrows(BudgetExceededException.class, () -> sequence.append(0, row, row, 1));
       assertEquals(KvException.Code.BUDGET_EXCEEDED, e.code());
-      Testing.assertNames(e, 1000);
+      Testing.assertNames(e, 1000, "truncate(length())");
+      assertEquals(0, e.layer());
+      assertEquals(1000, e.bytesLeft());
+      assertTrue(e.bytesNeeded() > 1000);
+      assertFalse(e.isLayerBudget());
+    }
+    try (KvCache cache = Testing.cache(Testing.small()).layerBudgetBytes(1, 1000).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, row, row, 1);
+      BudgetExceededException e =
+          assertThrows(BudgetExceededException.class, () -> sequence.append(1, row, row, 1));
+      assertEquals(1, e.layer());
+      assertTrue(e.isLayerBudget());
+      // What the message advises.
+      assertEquals(1, sequence.length(0));
+      sequence.truncate(sequence.length());
+      assertEquals(0, sequence.length(0));
     }
   }
 

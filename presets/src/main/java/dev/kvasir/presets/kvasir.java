@@ -36,6 +36,14 @@ public class kvasir implements InfoMapper {
   @Override
   public void map(InfoMap infoMap) {
     infoMap
+        // Addresses only. For arrays and buffers, too, JavaCPP would make functions that pin or copy arrays by JNI, and
+        // those take a copy that the JVM has no memory for as given, and give back what they never had.
+        .put(new Info("float").valueTypes("float").pointerTypes("FloatPointer"))
+        .put(new Info("double").valueTypes("double").pointerTypes("DoublePointer"))
+        .put(new Info("int").valueTypes("int").pointerTypes("IntPointer"))
+        .put(new Info("int64_t").cast().valueTypes("long").pointerTypes("LongPointer"))
+        .put(new Info("uint16_t").cast().valueTypes("short").pointerTypes("ShortPointer"))
+        .put(new Info("uint8_t").cast().valueTypes("byte").pointerTypes("BytePointer"))
         // Names and summaries are short and ASCII: a String is all that Java wants of them.
         .put(new Info("const char").pointerTypes("@Cast(\"const char*\") String"))
         // Arrives as a RuntimeException whose message is what(): "<error name>: <text>".

@@ -26,20 +26,20 @@ public final class Calibration {
     int needed = elements("rows", rows, tokens, kvHeads, headDim);
     elements("gradients", gradients, tokens, kvHeads, headDim);
     double[] sums = new double[widths.length];
-    NativeCall.run(
-        () ->
+    NativeCall.runWith(
+        memory ->
             Native.sensitivities(
-                Floats.exact(rows, needed),
-                Floats.exact(gradients, needed),
+                memory.in(rows, needed),
+                memory.in(gradients, needed),
                 tokens,
                 kvHeads,
                 headDim,
                 axis,
                 group,
-                scaling,
-                widths,
+                memory.inOrNull(scaling),
+                memory.in(widths),
                 widths.length,
-                sums));
+                memory.out(sums)));
     return sums;
   }
 
@@ -62,20 +62,24 @@ public final class Calibration {
       long first,
       double scale) {
     float[] copy = Arrays.copyOf(rows, elements(name, rows, tokens, heads, headDim));
-    NativeRope.rotate(copy, tokens, heads, headDim, frequencies, pairs, first, scale);
+    NativeRope.rotate(copy, copy.length, tokens, heads, headDim, frequencies, pairs, first, scale);
     return copy;
   }
 
   /** See raise_key_maxima in calibrate.h. */
   public static void raiseKeyMaxima(float[] keys, int tokens, int kvHeads, int headDim, int pairs, float[] maxima) {
     int needed = elements("keys", keys, tokens, kvHeads, headDim);
-    NativeCall.run(() -> Native.raise_key_maxima(Floats.exact(keys, needed), tokens, kvHeads, headDim, pairs, maxima));
+    NativeCall.runWith(
+        memory ->
+            Native.raise_key_maxima(
+                memory.in(keys, needed), tokens, kvHeads, headDim, pairs, memory.inOut(maxima, maxima.length)));
   }
 
   /** See scaling_factors in calibrate.h. */
   public static float[] scalingFactors(float[] maxima, double alpha) {
     float[] lambda = new float[maxima.length];
-    NativeCall.run(() -> Native.scaling_factors(maxima, maxima.length, alpha, lambda));
+    NativeCall.runWith(
+        memory -> Native.scaling_factors(memory.in(maxima), maxima.length, alpha, memory.out(lambda)));
     return lambda;
   }
 
@@ -99,13 +103,13 @@ public final class Calibration {
     int queryRows = elements("queries", queries, queryTokens, queryHeads, headDim);
     double[] errors = new double[candidateCount];
     double[] energy = new double[1];
-    NativeCall.run(
-        () ->
+    NativeCall.runWith(
+        memory ->
             Native.key_scaling_errors(
-                Floats.exact(keys, rows),
-                Floats.exact(values, rows),
+                memory.in(keys, rows),
+                memory.in(values, rows),
                 tokens,
-                Floats.exact(queries, queryRows),
+                memory.in(queries, queryRows),
                 queryTokens,
                 queryHeads,
                 kvHeads,
@@ -113,10 +117,10 @@ public final class Calibration {
                 softmaxScale,
                 bits,
                 group,
-                candidates,
+                memory.in(candidates),
                 candidateCount,
-                errors,
-                energy));
+                memory.out(errors),
+                memory.out(energy)));
     return new Errors(errors, energy[0]);
   }
 

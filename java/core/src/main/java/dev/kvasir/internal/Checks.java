@@ -32,6 +32,12 @@ public final class Checks {
     return layer;
   }
 
+  /** The head dim, which must be one that RoPE and caches accept: before anything is allocated by it. */
+  public static int headDim(int headDim) {
+    require(headDim >= 32 && headDim <= 256 && headDim % 16 == 0, "headDim", headDim, "a multiple of 16 in 32..256");
+    return headDim;
+  }
+
   /** The elements of so many rows, which the array must have. */
   public static int rows(String name, float[] rows, int tokens, long width) {
     requirePositive("tokens", tokens);

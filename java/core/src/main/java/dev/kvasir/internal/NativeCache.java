@@ -6,11 +6,13 @@ import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
-import java.nio.LongBuffer;
 import java.nio.ShortBuffer;
 import java.util.Arrays;
+import java.util.function.BiConsumer;
+import java.util.function.BiFunction;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import org.bytedeco.javacpp.ShortPointer;
 
 /**
  * The native cache behind a KvCache: keeps it open during calls and turns its errors into exceptions. Arguments have
@@ -77,42 +79,63 @@ public final class NativeCache implements AutoCloseable {
     };
   }
 
-  public void append(long id, int layer, float[] keys, float[] values, int tokens) {
-    append(layer, tokens, target -> target.append(id, layer, keys, values, tokens));
-  }
-
-  /** Direct buffers only. */
-  public void append(long id, int layer, FloatBuffer keys, FloatBuffer values, int tokens) {
-    append(layer, tokens, target -> target.append(id, layer, keys, values, tokens));
-  }
-
-  public void append(long id, int layer, short[] keys, short[] values, int tokens, int type) {
+  public void append(long id, int layer, float[] keys, float[] values, int count, int tokens) {
     append(
         layer,
         tokens,
-        type == Native.kBFloat16
-            ? target -> target.append_bf16(id, layer, keys, values, tokens)
-            : target -> target.append_f16(id, layer, keys, values, tokens));
+        (target, memory) -> target.append(id, layer, memory.in(keys, count), memory.in(values, count), tokens));
   }
 
-  /** Direct buffers only. */
-  public void append(long id, int layer, ShortBuffer keys, ShortBuffer values, int tokens, int type) {
+  public void append(long id, int layer, FloatBuffer keys, FloatBuffer values, int count, int tokens) {
     append(
         layer,
         tokens,
-        type == Native.kBFloat16
-            ? target -> target.append_bf16(id, layer, keys, values, tokens)
-            : target -> target.append_f16(id, layer, keys, values, tokens));
+        (target, memory) -> target.append(id, layer, memory.in(keys, count), memory.in(values, count), tokens));
   }
 
-  public void attend(int layer, long[] ids, float[] queries, float[] outputs, int tokens) {
-    attend(layer, ids.length, tokens, target -> target.attend(layer, ids, ids.length, tokens, queries, outputs));
+  public void append(long id, int layer, ShortBuffer keys, ShortBuffer values, int count, int tokens, int type) {
+    append(
+        layer,
+        tokens,
+        (target, memory) -> {
+          ShortPointer k = memory.in(keys, count);
+          ShortPointer v = memory.in(values, count);
+          if (type == Native.kBFloat16) {
+            target.append_bf16(id, layer, k, v, tokens);
+          } else {
+            target.append_f16(id, layer, k, v, tokens);
+          }
+        });
   }
 
-  /** Direct buffers only. */
-  public void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int tokens) {
-    LongBuffer idBuffer = SequenceIds.direct(ids);
-    attend(layer, ids.length, tokens, target -> target.attend(layer, idBuffer, ids.length, tokens, queries, outputs));
+  public void attend(int layer, long[] ids, float[] queries, float[] outputs, int count, int tokens) {
+    attend(
+        layer,
+        ids,
+        tokens,
+        (target, memory) ->
+            target.attend(
+                layer,
+                memory.in(ids),
+                ids.length,
+                tokens,
+                memory.in(queries, count),
+                memory.out(outputs, count)));
+  }
+
+  public void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int count, int tokens) {
+    attend(
+        layer,
+        ids,
+        tokens,
+        (target, memory) ->
+            target.attend(
+                layer,
+                memory.in(ids),
+                ids.length,
+                tokens,
+                memory.in(queries, count),
+                memory.out(outputs, count)));
   }
 
   /** Addresses on the device, and a stream. */
@@ -120,7 +143,7 @@ public final class NativeCache implements AutoCloseable {
     DeviceAddress k = new DeviceAddress(keys);
     DeviceAddress v = new DeviceAddress(values);
     DeviceAddress s = new DeviceAddress(stream);
-    append(layer, tokens, target -> target.append_device(id, layer, k, v, type, tokens, s));
+    append(layer, tokens, (target, memory) -> target.append_device(id, layer, k, v, type, tokens, s));
   }
 
   /** The same. */
@@ -128,21 +151,28 @@ public final class NativeCache implements AutoCloseable {
     DeviceAddress q = new DeviceAddress(queries);
     DeviceAddress o = new DeviceAddress(outputs);
     DeviceAddress s = new DeviceAddress(stream);
-    attend(layer, ids.length, tokens, target -> target.attend_device(layer, ids, ids.length, tokens, q, o, type, s));
+    attend(
+        layer,
+        ids,
+        tokens,
+        (target, memory) ->
+            target.attend_device(layer, memory.in(ids), ids.length, tokens, q, o, type, s));
   }
 
-  public void observe(int layer, long[] ids, float[] queries, int tokens) {
-    run(target -> target.observe(layer, ids, ids.length, tokens, queries));
+  public void observe(int layer, long[] ids, float[] queries, int count, int tokens) {
+    runWith(
+        (target, memory) ->
+            target.observe(layer, memory.in(ids), ids.length, tokens, memory.in(queries, count)));
   }
 
-  /** Direct buffers only. */
-  public void observe(int layer, long[] ids, FloatBuffer queries, int tokens) {
-    LongBuffer idBuffer = SequenceIds.direct(ids);
-    run(target -> target.observe(layer, idBuffer, ids.length, tokens, queries));
+  public void observe(int layer, long[] ids, FloatBuffer queries, int count, int tokens) {
+    runWith(
+        (target, memory) ->
+            target.observe(layer, memory.in(ids), ids.length, tokens, memory.in(queries, count)));
   }
 
   public void read(long id, int layer, int side, long first, int tokens, float[] out) {
-    run(target -> target.read(id, layer, side, first, tokens, out));
+    runWith((target, memory) -> target.read(id, layer, side, first, tokens, memory.out(out)));
   }
 
   public long pageCount(long id, int layer) {
@@ -150,32 +180,34 @@ public final class NativeCache implements AutoCloseable {
   }
 
   public byte[] readPage(long id, int layer, long page, int side, int kvHead) {
-    return call(
-        target -> {
-          byte[] bytes = new byte[0];
-          while (true) {
-            int size = (int) target.read_page(id, layer, page, side, kvHead, bytes, bytes.length);
-            if (size <= bytes.length) {
-              return bytes;
-            }
-            bytes = new byte[size];
-          }
-        });
+    byte[] bytes = new byte[0];
+    while (true) {
+      byte[] target = bytes;
+      int size =
+          callWith(
+              (cache, memory) ->
+                  (int) cache.read_page(id, layer, page, side, kvHead, memory.out(target), target.length));
+      if (size <= bytes.length) {
+        return size == bytes.length ? bytes : Arrays.copyOf(bytes, size);
+      }
+      bytes = new byte[size];
+    }
   }
 
   public float[] readTable(long id, int layer, int side, int kvHead, int headDim) {
-    return call(
-        target -> {
-          int capacity = 0;
-          while (true) {
-            float[] vectors = new float[Math.multiplyExact(capacity, headDim)];
-            int count = (int) target.read_table(id, layer, side, kvHead, vectors, capacity);
-            if (count <= capacity) {
-              return count == capacity ? vectors : Arrays.copyOf(vectors, count * headDim);
-            }
-            capacity = count;
-          }
-        });
+    int capacity = 0;
+    while (true) {
+      int most = capacity;
+      float[] vectors = new float[Math.multiplyExact(most, headDim)];
+      int count =
+          callWith(
+              (target, memory) ->
+                  (int) target.read_table(id, layer, side, kvHead, memory.out(vectors), most));
+      if (count <= capacity) {
+        return count == capacity ? vectors : Arrays.copyOf(vectors, count * headDim);
+      }
+      capacity = count;
+    }
   }
 
   /** What a reader makes of a snapshot, which it must not keep. */
@@ -200,16 +232,36 @@ public final class NativeCache implements AutoCloseable {
     lifetime.close();
   }
 
-  private void append(int layer, int tokens, Consumer<Cache> work) {
+  private void append(int layer, int tokens, BiConsumer<Cache, NativeMemory> work) {
     Events.Append event = Events.beginAppend(layer, tokens);
-    run(work);
+    runWith(work);
     Events.end(event);
   }
 
-  private void attend(int layer, int sequences, int tokens, Consumer<Cache> work) {
-    Events.Attend event = Events.beginAttend(layer, sequences, tokens);
-    run(work);
+  private void attend(int layer, long[] ids, int tokens, BiConsumer<Cache, NativeMemory> work) {
+    Events.Attend event = Events.beginAttend(layer, ids.length, tokens);
+    runWith(work);
     Events.end(event);
+  }
+
+  private void runWith(BiConsumer<Cache, NativeMemory> work) {
+    callWith(
+        (target, memory) -> {
+          work.accept(target, memory);
+          return true;
+        });
+  }
+
+  /** A call with memory for arrays and buffers, whose results are delivered where it succeeds. */
+  private <T> T callWith(BiFunction<Cache, NativeMemory, T> work) {
+    return call(
+        target -> {
+          try (NativeMemory memory = NativeMemory.open()) {
+            T result = work.apply(target, memory);
+            memory.deliver();
+            return result;
+          }
+        });
   }
 
   private void run(Consumer<Cache> work) {

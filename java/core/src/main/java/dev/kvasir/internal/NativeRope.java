@@ -8,16 +8,19 @@ public final class NativeRope {
   private NativeRope() {}
 
   public static void plain(double base, int headDim, double[] frequencies) {
-    NativeCall.run(() -> Native.rope_frequencies(base, headDim, frequencies));
+    NativeCall.runWith(memory -> Native.rope_frequencies(base, headDim, memory.out(frequencies)));
   }
 
   public static void linear(double factor, int headDim, double[] frequencies) {
-    NativeCall.run(() -> Native.scale_rope_linear(factor, headDim, frequencies));
+    NativeCall.runWith(memory -> Native.scale_rope_linear(factor, headDim, memory.inOut(frequencies)));
   }
 
   public static void llama3(
       double factor, double lowFactor, double highFactor, double originalContext, int headDim, double[] frequencies) {
-    NativeCall.run(() -> Native.scale_rope_llama3(factor, lowFactor, highFactor, originalContext, headDim, frequencies));
+    NativeCall.runWith(
+        memory ->
+            Native.scale_rope_llama3(
+                factor, lowFactor, highFactor, originalContext, headDim, memory.inOut(frequencies)));
   }
 
   /** Returns the model's attention factor. */
@@ -29,12 +32,15 @@ public final class NativeRope {
       double originalContext,
       int headDim,
       double[] frequencies) {
-    return NativeCall.get(
-        () -> Native.scale_rope_yarn(base, factor, betaFast, betaSlow, originalContext, headDim, frequencies));
+    return NativeCall.getWith(
+        memory ->
+            Native.scale_rope_yarn(
+                base, factor, betaFast, betaSlow, originalContext, headDim, memory.inOut(frequencies)));
   }
 
   public static void rotate(
       float[] rows,
+      int elements,
       int tokens,
       int heads,
       int headDim,
@@ -42,6 +48,9 @@ public final class NativeRope {
       int pairs,
       long first,
       double scale) {
-    NativeCall.run(() -> Native.rotate(rows, tokens, heads, headDim, frequencies, pairs, first, scale));
+    NativeCall.runWith(
+        memory ->
+            Native.rotate(
+                memory.inOut(rows, elements), tokens, heads, headDim, memory.in(frequencies), pairs, first, scale));
   }
 }

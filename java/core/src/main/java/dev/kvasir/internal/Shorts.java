@@ -12,19 +12,4 @@ public final class Shorts {
     Checks.requireElements(name, buffer.remaining(), needed);
     Checks.requireNativeOrder(name, buffer.order());
   }
-
-  /** The first {@code count} elements from the position on, in place. */
-  public static ShortBuffer direct(ShortBuffer buffer, int count) {
-    return buffer.slice(buffer.position(), count);
-  }
-
-  /** An array whose content is the buffer's first {@code count} elements from its position on. */
-  public static short[] exact(ShortBuffer buffer, int count) {
-    if (buffer.hasArray() && buffer.arrayOffset() + buffer.position() == 0 && buffer.array().length == count) {
-      return buffer.array();
-    }
-    short[] copy = new short[count];
-    buffer.get(buffer.position(), copy);
-    return copy;
-  }
 }

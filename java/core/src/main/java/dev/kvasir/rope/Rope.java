@@ -1,7 +1,6 @@
 package dev.kvasir.rope;
 
 import dev.kvasir.internal.Checks;
-import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeRope;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -41,7 +40,7 @@ public final class Rope {
    * @throws IllegalArgumentException if a number is out of range
    */
   public static Rope plain(RopePairs pairs, double base, int headDim) {
-    double[] frequencies = new double[Math.max(0, headDim / 2)];
+    double[] frequencies = new double[Checks.headDim(headDim) / 2];
     NativeRope.plain(base, headDim, frequencies);
     return new Rope(pairs, base, frequencies, 1);
   }
@@ -171,9 +170,8 @@ public final class Rope {
 
   private void rotate(float[] rows, int tokens, int heads, long first, double scale) {
     Checks.requirePositive("heads", heads);
-    float[] target = Floats.exact(rows, Checks.rows("rows", rows, tokens, (long) heads * headDim()));
-    NativeRope.rotate(target, tokens, heads, headDim(), frequencies, pairs.code(), first, scale);
-    Floats.deliver(target, rows);
+    int elements = Checks.rows("rows", rows, tokens, (long) heads * headDim());
+    NativeRope.rotate(rows, elements, tokens, heads, headDim(), frequencies, pairs.code(), first, scale);
   }
 
   @Override

@@ -2,6 +2,7 @@ package dev.kvasir.internal.codebook;
 
 import dev.kvasir.KvMethod;
 import dev.kvasir.internal.ConfigPart;
+import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.jni.CacheConfig;
 import org.jspecify.annotations.Nullable;
 
@@ -12,7 +13,8 @@ public record KeyPart(
 
   @Override
   public void applyTo(CacheConfig config, int layer) {
-    config.set_rope(layer, pairs, frequencies, frequencies.length, magnitude);
+    NativeCall.runWith(
+        memory -> config.set_rope(layer, pairs, memory.in(frequencies), frequencies.length, magnitude));
     if (codebook != null) {
       codebook.run(target -> config.set_key_codebook(layer, target, refinements));
     }

@@ -8,11 +8,11 @@ public final class NativeKeyCodebook extends NativeObject<KeyCodebook> {
   public NativeKeyCodebook(int kvHeads, int headDim, int pairs, int stages, int entries, float[] tables) {
     super(
         "the key codebook",
-        () -> KeyCodebook.create(kvHeads, headDim, pairs, stages, entries, tables),
+        memory -> KeyCodebook.create(kvHeads, headDim, pairs, stages, entries, memory.in(tables)),
         KeyCodebook::destroy);
   }
 
   public void readTables(float[] out) {
-    run(target -> target.read_tables(out));
+    runWith((target, memory) -> target.read_tables(memory.out(out)));
   }
 }

@@ -1,6 +1,5 @@
 package dev.kvasir.internal.codebook;
 
-import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.KeyTrainer;
 
 /** See KeyTrainer in commvq_training.h. Sizes of arrays have been checked by callers. */
@@ -11,7 +10,7 @@ public final class NativeKeyTrainer extends NativeObject<KeyTrainer> implements 
   public NativeKeyTrainer(int kvHeads, int headDim, int pairs, int stages, int entries, long seed) {
     super(
         "the key trainer",
-        () -> KeyTrainer.create(kvHeads, headDim, pairs, stages, entries, seed),
+        memory -> KeyTrainer.create(kvHeads, headDim, pairs, stages, entries, seed),
         KeyTrainer::destroy);
     this.kvHeads = kvHeads;
   }
@@ -26,7 +25,7 @@ public final class NativeKeyTrainer extends NativeObject<KeyTrainer> implements 
 
   @Override
   public void add(float[] rows, int tokens, int elements) {
-    run(target -> target.add(Floats.exact(rows, elements), tokens));
+    runWith((target, memory) -> target.add(memory.in(rows, elements), tokens));
   }
 
   @Override
@@ -58,6 +57,6 @@ public final class NativeKeyTrainer extends NativeObject<KeyTrainer> implements 
   }
 
   public void readTables(float[] out) {
-    run(target -> target.read_tables(out));
+    runWith((target, memory) -> target.read_tables(memory.out(out)));
   }
 }

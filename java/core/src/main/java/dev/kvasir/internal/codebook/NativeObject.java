@@ -2,10 +2,11 @@ package dev.kvasir.internal.codebook;
 
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCall;
+import dev.kvasir.internal.NativeMemory;
 import java.lang.ref.Reference;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Function;
-import java.util.function.Supplier;
 
 /** One native object: kept open during calls, freed when closed or forgotten; its errors become exceptions. */
 public abstract class NativeObject<T> implements AutoCloseable {
@@ -14,8 +15,8 @@ public abstract class NativeObject<T> implements AutoCloseable {
   private final Lifetime lifetime;
 
   /** Neither function may refer to this object, or it would never be forgotten. */
-  protected NativeObject(String name, Supplier<T> create, Consumer<T> destroy) {
-    T made = NativeCall.get(create);
+  protected NativeObject(String name, Function<NativeMemory, T> create, Consumer<T> destroy) {
+    T made = NativeCall.getWith(create);
     this.object = made;
     this.lifetime = new Lifetime(this, name, () -> destroy.accept(made));
   }
@@ -24,6 +25,15 @@ public abstract class NativeObject<T> implements AutoCloseable {
     call(
         target -> {
           work.accept(target);
+          return true;
+        });
+  }
+
+  /** The same with memory for arrays, whose results are delivered. */
+  public final void runWith(BiConsumer<T, NativeMemory> work) {
+    call(
+        target -> {
+          NativeCall.runWith(memory -> work.accept(target, memory));
           return true;
         });
   }

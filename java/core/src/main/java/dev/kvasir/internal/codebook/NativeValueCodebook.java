@@ -7,14 +7,17 @@ import org.jspecify.annotations.Nullable;
 public final class NativeValueCodebook extends NativeObject<ValueCodebook> {
 
   public NativeValueCodebook(int width, int codes, float[] table, float @Nullable [] thresholds) {
-    super("the value codebook", () -> ValueCodebook.create(width, codes, table, thresholds), ValueCodebook::destroy);
+    super(
+        "the value codebook",
+        memory -> ValueCodebook.create(width, codes, memory.in(table), memory.inOrNull(thresholds)),
+        ValueCodebook::destroy);
   }
 
   public void readTable(float[] out) {
-    run(target -> target.read_table(out));
+    runWith((target, memory) -> target.read_table(memory.out(out)));
   }
 
   public void readThresholds(float[] out) {
-    run(target -> target.read_thresholds(out));
+    runWith((target, memory) -> target.read_thresholds(memory.out(out)));
   }
 }

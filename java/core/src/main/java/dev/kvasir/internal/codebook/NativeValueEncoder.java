@@ -18,9 +18,18 @@ public final class NativeValueEncoder extends NativeObject<ValueEncoder> {
       float[] secondBias) {
     super(
         "the value encoder",
-        () ->
+        memory ->
             ValueEncoder.create(
-                width, hidden, codes, scale, normWeight, normBias, firstWeight, firstBias, secondWeight, secondBias),
+                width,
+                hidden,
+                codes,
+                memory.in(scale),
+                memory.in(normWeight),
+                memory.in(normBias),
+                memory.in(firstWeight),
+                memory.in(firstBias),
+                memory.in(secondWeight),
+                memory.in(secondBias)),
         ValueEncoder::destroy);
   }
 }

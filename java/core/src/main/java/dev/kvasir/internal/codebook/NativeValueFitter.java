@@ -1,13 +1,12 @@
 package dev.kvasir.internal.codebook;
 
-import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueFitter;
 
 /** See ValueFitter in commvq_training.h. Sizes of arrays have been checked by callers. */
 public final class NativeValueFitter extends NativeObject<ValueFitter> implements NativeTrainer {
 
   public NativeValueFitter(int width, int codes) {
-    super("the value fitter", () -> ValueFitter.create(width, codes), ValueFitter::destroy);
+    super("the value fitter", memory -> ValueFitter.create(width, codes), ValueFitter::destroy);
   }
 
   public void setSteps(int steps) {
@@ -16,7 +15,7 @@ public final class NativeValueFitter extends NativeObject<ValueFitter> implement
 
   @Override
   public void add(float[] rows, int tokens, int elements) {
-    run(target -> target.add(Floats.exact(rows, elements), tokens));
+    runWith((target, memory) -> target.add(memory.in(rows, elements), tokens));
   }
 
   @Override
@@ -35,10 +34,10 @@ public final class NativeValueFitter extends NativeObject<ValueFitter> implement
   }
 
   public void readTable(float[] out) {
-    run(target -> target.read_table(out));
+    runWith((target, memory) -> target.read_table(memory.out(out)));
   }
 
   public void readThresholds(float[] out) {
-    run(target -> target.read_thresholds(out));
+    runWith((target, memory) -> target.read_thresholds(memory.out(out)));
   }
 }

@@ -1,13 +1,12 @@
 package dev.kvasir.internal.codebook;
 
-import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.jni.ValueTrainer;
 
 /** See ValueTrainer in commvq_training.h. Sizes of arrays have been checked by callers. */
 public final class NativeValueTrainer extends NativeObject<ValueTrainer> implements NativeTrainer {
 
   public NativeValueTrainer(int width, int hidden, int codes, long seed) {
-    super("the value trainer", () -> ValueTrainer.create(width, hidden, codes, seed), ValueTrainer::destroy);
+    super("the value trainer", memory -> ValueTrainer.create(width, hidden, codes, seed), ValueTrainer::destroy);
   }
 
   public void setSteps(int steps) {
@@ -31,12 +30,12 @@ public final class NativeValueTrainer extends NativeObject<ValueTrainer> impleme
   }
 
   public void setTable(float[] table) {
-    run(target -> target.set_table(table));
+    runWith((target, memory) -> target.set_table(memory.in(table)));
   }
 
   @Override
   public void add(float[] rows, int tokens, int elements) {
-    run(target -> target.add(Floats.exact(rows, elements), tokens));
+    runWith((target, memory) -> target.add(memory.in(rows, elements), tokens));
   }
 
   @Override
@@ -63,8 +62,16 @@ public final class NativeValueTrainer extends NativeObject<ValueTrainer> impleme
       float[] secondWeight,
       float[] secondBias,
       float[] table) {
-    run(
-        target ->
-            target.read(scale, normWeight, normBias, firstWeight, firstBias, secondWeight, secondBias, table));
+    runWith(
+        (target, memory) ->
+            target.read(
+                memory.out(scale),
+                memory.out(normWeight),
+                memory.out(normBias),
+                memory.out(firstWeight),
+                memory.out(firstBias),
+                memory.out(secondWeight),
+                memory.out(secondBias),
+                memory.out(table)));
   }
 }

@@ -37,11 +37,19 @@ public final class Matrix {
    */
   public static void product(
       FloatBuffer a, FloatBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-    Operands operands = new Operands(a, bias, rows, columns, depth, out);
+    requireOperands(a, bias, rows, columns, depth, out);
     Floats.require("b", b, Checks.product(columns, depth));
-    FloatBuffer weights = direct("b", b, columns * depth);
-    NativeCall.run(
-        () -> Native.matrix_product(operands.a, weights, operands.bias, rows, columns, depth, operands.out));
+    requireDirect("b", b);
+    NativeCall.runWith(
+        memory ->
+            Native.matrix_product(
+                memory.in(a, rows * depth),
+                memory.in(b, columns * depth),
+                bias == null ? null : memory.in(bias, columns),
+                rows,
+                columns,
+                depth,
+                memory.out(out, rows * columns)));
   }
 
   /**
@@ -60,12 +68,19 @@ public final class Matrix {
    */
   public static void product(
       FloatBuffer a, ShortBuffer b, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-    Operands operands = new Operands(a, bias, rows, columns, depth, out);
+    requireOperands(a, bias, rows, columns, depth, out);
     Shorts.require("b", b, Checks.product(columns, depth));
     requireDirect("b", b);
-    ShortBuffer weights = Shorts.direct(b, columns * depth);
-    NativeCall.run(
-        () -> Native.matrix_product_bf16(operands.a, weights, operands.bias, rows, columns, depth, operands.out));
+    NativeCall.runWith(
+        memory ->
+            Native.matrix_product_bf16(
+                memory.in(a, rows * depth),
+                memory.in(b, columns * depth),
+                bias == null ? null : memory.in(bias, columns),
+                rows,
+                columns,
+                depth,
+                memory.out(out, rows * columns)));
   }
 
   /**
@@ -84,35 +99,27 @@ public final class Matrix {
     Checks.requirePositive("columns", columns);
     Floats.require("gates", gates, Checks.product(2L * columns, rows));
     Floats.requireWritable("out", out, Checks.product(rows, columns));
-    FloatBuffer from = direct("gates", gates, 2 * rows * columns);
-    FloatBuffer to = direct("out", out, rows * columns);
-    NativeCall.run(() -> Native.silu_product(from, rows, columns, to));
+    requireDirect("gates", gates);
+    requireDirect("out", out);
+    NativeCall.runWith(
+        memory ->
+            Native.silu_product(
+                memory.in(gates, 2 * rows * columns), rows, columns, memory.out(out, rows * columns)));
   }
 
-  /** What both products take, checked. */
-  private static final class Operands {
-    final FloatBuffer a;
-    final @Nullable FloatBuffer bias;
-    final FloatBuffer out;
-
-    Operands(FloatBuffer a, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
-      Checks.requirePositive("rows", rows);
-      Checks.requirePositive("columns", columns);
-      Checks.requirePositive("depth", depth);
-      Floats.require("a", a, Checks.product(rows, depth));
-      Floats.requireWritable("out", out, Checks.product(rows, columns));
-      if (bias != null) {
-        Floats.require("bias", bias, columns);
-      }
-      this.a = direct("a", a, rows * depth);
-      this.bias = bias == null ? null : direct("bias", bias, columns);
-      this.out = direct("out", out, rows * columns);
+  private static void requireOperands(
+      FloatBuffer a, @Nullable FloatBuffer bias, int rows, int columns, int depth, FloatBuffer out) {
+    Checks.requirePositive("rows", rows);
+    Checks.requirePositive("columns", columns);
+    Checks.requirePositive("depth", depth);
+    Floats.require("a", a, Checks.product(rows, depth));
+    Floats.requireWritable("out", out, Checks.product(rows, columns));
+    requireDirect("a", a);
+    requireDirect("out", out);
+    if (bias != null) {
+      Floats.require("bias", bias, columns);
+      requireDirect("bias", bias);
     }
-  }
-
-  private static FloatBuffer direct(String name, FloatBuffer buffer, int count) {
-    requireDirect(name, buffer);
-    return Floats.direct(buffer, count);
   }
 
   private static void requireDirect(String name, Buffer buffer) {

@@ -1,0 +1,89 @@
+#include "engine/taken_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "base/checks.h"
+#include "base/half.h"
+#include "base/thread_pool.h"
+
+namespace kvasir {
+namespace {
+
+constexpr size_t kPerTask = size_t{1} << 18;
+constexpr size_t kBlock = 1024;  // elements that are read at once: their copy stays in the nearest cache
+
+float element_at(const void* elements, ElementType type, size_t index) {
+  if (type == ElementType::kFloat32) return static_cast<const float*>(elements)[index];
+  const uint16_t bits = static_cast<const uint16_t*>(elements)[index];
+  return type == ElementType::kFloat16 ? half_to_float(bits) : bfloat_to_float(bits);
+}
+
+// The first element that a layer cannot store.
+class FirstRefused {
+ public:
+  void report(size_t index, float value) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (index >= index_) return;
+    index_ = index;
+    value_ = value;
+  }
+  explicit operator bool() const { return index_ != std::numeric_limits<size_t>::max(); }
+  size_t index() const { return index_; }
+  float value() const { return value_; }
+
+ private:
+  std::mutex mutex_;
+  size_t index_ = std::numeric_limits<size_t>::max();
+  float value_ = 0;
+};
+
+}  // namespace
+
+TakenRows::TakenRows(const LayerPlan& plan, const TokenRows& rows)
+    : elements_(static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2)),
+      halves_(make_aligned<uint16_t>(2 * elements_)) {
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    take(plan, side, rows.sides[static_cast<int>(side)], rows.types[static_cast<int>(side)]);
+  }
+}
+
+void TakenRows::take(const LayerPlan& plan, Side side, const void* elements, ElementType type) {
+  const RowKernels& kernels = *plan.attention.rows;
+  const size_t size = element_bytes(type);
+  const size_t row = side == Side::kKeys ? plan.key_scaling.size() : 0;
+  uint16_t* out = halves_.get() + (side == Side::kValues ? elements_ : 0);
+  FirstRefused refused;
+  const auto take_block = [&](size_t first, size_t count) {
+    alignas(64) float copy[kBlock];
+    std::memcpy(copy, static_cast<const char*>(elements) + first * size, count * size);
+    if (row == 0 && kernels.check(copy, type, count)) return kernels.to_half(copy, type, count, out + first);
+    alignas(64) float scaled[kBlock];
+    for (size_t i = 0; i < count; ++i) {
+      const float value = element_at(copy, type, i);
+      scaled[i] = row == 0 ? value : value / plan.key_scaling[(first + i) % row];
+    }
+    if (kernels.check(copy, type, count) && kernels.check(scaled, ElementType::kFloat32, count)) {
+      return kernels.to_half(scaled, ElementType::kFloat32, count, out + first);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const float value = element_at(copy, type, i);
+      const bool good = std::fabs(value) <= kMaxMagnitude && std::fabs(scaled[i]) <= kMaxMagnitude;
+      if (!good) return refused.report(first + i, value);
+    }
+  };
+  const auto tasks = static_cast<int>((elements_ + kPerTask - 1) / kPerTask);
+  ThreadPool::shared().run(tasks, [&](int task) {
+    const size_t end = std::min(elements_, (static_cast<size_t>(task) + 1) * kPerTask);
+    for (size_t first = static_cast<size_t>(task) * kPerTask; first < end; first += kBlock) {
+      take_block(first, std::min(kBlock, end - first));
+    }
+  });
+  if (!refused) return;
+  throw not_finite(side == Side::kKeys ? "keys" : "values", plan.index, plan.attention.kv_heads,
+                   plan.attention.head_dim, static_cast<int64_t>(refused.index()), refused.value());
+}
+
+}  // namespace kvasir
