@@ -1,0 +1,140 @@
+// What racecheck cannot see, in two kernels of a page each, over the primitives that the attention kernels use.
+//
+// compute-sanitizer's racecheck reports hazards in the fused decode kernel (attend/) and in CommVQ's value kernel
+// (commvq/values.cu). Both are ordered, by means that the tool does not follow:
+//
+//   bulk_ring        A producer starts a bulk copy into a slot of shared memory, which completes on the mbarrier
+//   `full`;
+//                    consumers wait for its phase, read, and arrive on `empty`; the producer waits for that phase
+//                    before it starts the next copy into the slot. The copy's writes are made visible to whoever
+//                    observes the phase of `full` complete, because complete_tx is a release and try_wait an acquire
+//                    (PTX ISA, "mbarrier"); reads precede the next copy by the arrive (release) and wait (acquire) on
+//                    `empty`. That is the ring of attend/ring.cuh, slot for slot.
+//   meeting_places   Warps of two roles meet at one named barrier, bar.sync ID, COUNT, each in a loop of its own.
+//   bar.sync
+//                    orders the memory accesses of all participating threads and counts warps, not places of the code.
+//                    That is PagePart::meet of commvq/values.cu.
+//
+// Both check what they read, a million times over, and fail where a read is out of order. Controls: with --broken the
+// ring's producer does not wait for `empty`, and the meeting is skipped every other time; then sums must come out
+// wrong.
+//
+//   limits            runs both, says "ok" for each
+//   limits --broken   both must be seen to fail
+//
+// ci/test-gpu compiles it, runs it both ways, and runs it under racecheck, which reports it: the day it does not, the
+// kernels that are left out of racecheck there can be taken in.
+#include <cstdio>
+#include <cstring>
+
+#include "kernels/cuda/primitives/barrier.cuh"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kSlots = 2;
+constexpr int kSlotWords = 256;
+constexpr int kConsumers = 3;  // warps
+constexpr int kRounds = 20000;
+
+// data: [kSlotWords * rounds], word i holds i. Each consumer warp adds up all words of its slots; wrong counts words
+// that were not those of the round.
+__global__ void bulk_ring(const uint32_t* data, int rounds, bool broken, unsigned long long* wrong) {
+  __shared__ __align__(128) uint32_t slots[kSlots][kSlotWords];
+  __shared__ uint64_t full[kSlots], empty[kSlots];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kSlots; ++s) {
+      barrier_init(shared_address(&full[s]), 1);
+      barrier_init(shared_address(&empty[s]), kConsumers);
+    }
+    fence_barrier_inits();
+  }
+  __syncthreads();
+  if (warp == kConsumers) {
+    if (lane != 0) return;
+    for (int round = 0; round < rounds; ++round) {
+      const int s = round % kSlots, turn = round / kSlots;
+      if (turn > 0 && !broken) barrier_wait(shared_address(&empty[s]), (turn - 1) & 1);
+      barrier_expect(shared_address(&full[s]), sizeof slots[s]);
+      bulk_copy(shared_address(slots[s]), reinterpret_cast<const uint8_t*>(data + round * kSlotWords), sizeof slots[s],
+                shared_address(&full[s]), evict_first());
+      if (broken) __nanosleep(200);  // far enough ahead to be seen, not so far that phases are lost
+    }
+    return;
+  }
+  unsigned long long bad = 0;
+  for (int round = 0; round < rounds; ++round) {
+    const int s = round % kSlots, turn = round / kSlots;
+    if (!broken) {
+      barrier_wait(shared_address(&full[s]), turn & 1);
+    } else {
+      for (int i = 0; i < 64 && !barrier_test(shared_address(&full[s]), turn & 1); ++i) __nanosleep(20);
+    }
+    for (int i = lane; i < kSlotWords; i += 32) bad += slots[s][i] != static_cast<uint32_t>(round * kSlotWords + i);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(shared_address(&empty[s]));
+  }
+  if (bad != 0) atomicAdd(wrong, bad);
+}
+
+// Two warps write a page of numbers in turn, two others read it; they meet twice a round.
+__global__ void meeting_places(int rounds, bool broken, unsigned long long* wrong) {
+  __shared__ volatile uint32_t page[64];
+  const int warp = threadIdx.x / 32;
+  if (warp < 2) {
+    for (int round = 0; round < rounds; ++round) {
+      page[threadIdx.x] = static_cast<uint32_t>(round);
+      if (!broken || round % 2 == 0) sync_threads(1, 128);
+      if (!broken || round % 2 == 0) sync_threads(1, 128);
+    }
+    return;
+  }
+  unsigned long long bad = 0;
+  for (int round = 0; round < rounds; ++round) {
+    if (!broken || round % 2 == 0) sync_threads(1, 128);
+    bad += page[(threadIdx.x + 17) % 64] != static_cast<uint32_t>(round);
+    if (!broken || round % 2 == 0) sync_threads(1, 128);
+  }
+  if (bad != 0) atomicAdd(wrong, bad);
+}
+
+__global__ void count_up(uint32_t* data, int words) {
+  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < words; i += gridDim.x * blockDim.x) data[i] = i;
+}
+
+int failures = 0;
+
+// Waits for the kernel before and says whether it read what it should.
+void judge(const char* name, unsigned long long* wrong, bool broken) {
+  const cudaError_t error = cudaDeviceSynchronize();
+  unsigned long long count = 0;
+  cudaMemcpy(&count, wrong, sizeof count, cudaMemcpyDeviceToHost);
+  cudaMemset(wrong, 0, sizeof count);
+  const bool right = error == cudaSuccess && (count != 0) == broken;
+  std::printf("%-7s %s: %llu words out of order, %s\n", right ? "ok" : "FAILED", name, count, cudaGetErrorName(error));
+  failures += right ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvasir::cuda
+
+int main(int argc, char** argv) {
+  using namespace kvasir::cuda;
+  const bool broken = argc > 1 && std::strcmp(argv[1], "--broken") == 0;
+  const int rounds = argc > 1 && !broken ? std::atoi(argv[1]) : kRounds;
+  uint32_t* data = nullptr;
+  unsigned long long* wrong = nullptr;
+  const size_t words = static_cast<size_t>(rounds) * kSlotWords;
+  if (cudaMalloc(&data, words * sizeof *data) != cudaSuccess || cudaMalloc(&wrong, sizeof *wrong) != cudaSuccess) {
+    std::printf("FAILED  no memory on a device\n");
+    return 1;
+  }
+  cudaMemset(wrong, 0, sizeof *wrong);
+  count_up<<<64, 256>>>(data, static_cast<int>(words));
+  bulk_ring<<<16, 32 * (kConsumers + 1)>>>(data, rounds, broken, wrong);
+  judge("bulk_ring", wrong, broken);
+  meeting_places<<<16, 128>>>(rounds, broken, wrong);
+  judge("meeting_places", wrong, broken);
+  return failures == 0 ? 0 : 1;
+}
