@@ -39,8 +39,9 @@ class Cache {
   // Shares sealed pages, copies the 16-bit window. Throws kBudgetExceeded where the window does not fit.
   int64_t fork(int64_t sequence);
   // Cuts every layer to at most `length` tokens. A sealed page that the cut goes through is reopened: its remaining
-  // tokens return to the window as decoded. Never needs memory. Throws kInvalidArgument where a sliding-window layer
-  // no longer has the tokens that the shorter sequence would see (a step back of kPageTokens is always possible).
+  // tokens return to the window as decoded. Never needs room in the budget. Throws kInvalidArgument where a
+  // sliding-window layer no longer has the tokens that the shorter sequence would see (a step back of kPageTokens is
+  // always possible).
   void truncate(int64_t sequence, int64_t length);
   void release(int64_t sequence);
   // Where keys are stored before RoPE in all layers (CacheConfig::set_rope): moves the positions of the tokens from

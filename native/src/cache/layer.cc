@@ -232,36 +232,44 @@ void SequenceLayer::check_truncate(const LayerPlan& plan, int64_t length) const 
   }
 }
 
-// The first `count` tokens of a page become the window's.
-void SequenceLayer::reopen(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t page, Side side, int count,
-                           float* scratch) {
+SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length,
+                                              float* scratch) const {
+  check_truncate(plan, length);
+  Cut cut;
+  if (length >= length_ || pages_at(plan, length) == sealed_pages()) return cut;
+  cut.tokens = static_cast<int>(body_at(plan, length) - pages_at(plan, length) * kPageTokens);
+  if (cut.tokens == 0) return cut;
   const int heads = plan.attention.kv_heads;
   const auto d = static_cast<size_t>(plan.attention.head_dim);
-  {
-    const auto pages = memory.read(plan.index);
-    decode_page(plan, engine, page, side, scratch);
-  }
-  float* of_head = scratch + kPageTokens * heads * d;
-  for (int head = 0; head < heads; ++head) {
-    // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
-    for (int t = 0; t < count; ++t) {
-      for (size_t c = 0; c < d; ++c) {
-        of_head[t * d + c] = std::clamp(scratch[(t * heads + head) * d + c], -kMaxMagnitude, kMaxMagnitude);
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    {
+      const auto pages = memory.read(plan.index);
+      decode_page(plan, engine, pages_at(plan, length), side, scratch);
+    }
+    std::vector<float>& rows = cut.rows[static_cast<int>(side)];
+    for (int head = 0; head < heads; ++head) {
+      // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
+      for (int t = 0; t < cut.tokens; ++t) {
+        for (size_t c = 0; c < d; ++c) {
+          rows.push_back(std::clamp(scratch[(t * heads + head) * d + c], -kMaxMagnitude, kMaxMagnitude));
+        }
       }
     }
-    engine.write_rows(plan, halves_.data(), side, head, plan.sinks, count, of_head);
   }
+  return cut;
 }
 
-void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch) {
+void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t length, const Cut& cut) {
   if (length >= length_) return;
-  const int64_t new_body = std::max<int64_t>(0, length - plan.sinks);
-  const int64_t kept_pages = std::min(new_body / kPageTokens, sealed_pages());
+  const int64_t kept_pages = pages_at(plan, length);
   if (kept_pages < sealed_pages()) {
     // The cut goes through a page: what remains of it returns to the window.
-    const int64_t reopened = new_body - kept_pages * kPageTokens;
+    const size_t of_head = static_cast<size_t>(cut.tokens) * plan.attention.head_dim;
     for (Side side : {Side::kKeys, Side::kValues}) {
-      if (reopened > 0) reopen(plan, memory, engine, kept_pages, side, static_cast<int>(reopened), scratch);
+      for (int head = 0; cut.tokens > 0 && head < plan.attention.kv_heads; ++head) {
+        engine.write_rows(plan, halves_.data(), side, head, plan.sinks, cut.tokens,
+                          cut.rows[static_cast<int>(side)].data() + head * of_head);
+      }
     }
     const int64_t held = std::max<int64_t>(0, kept_pages - dropped_pages_);
     pages_.resize(static_cast<size_t>(held));

@@ -5,6 +5,7 @@
 // found.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -29,10 +30,16 @@ class SequenceLayer {
   // All or nothing: throws before anything changes.
   void append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append);
 
-  // Whether truncate(length) is possible; throws where it is not.
-  void check_truncate(const LayerPlan& plan, int64_t length) const;
-  // Cannot fail once checked. `scratch`: kPageTokens * (kv_heads + 1) * head_dim floats.
-  void truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch);
+  // What remains of the page that a cut goes through, by side: [kv_heads][tokens][head_dim].
+  struct Cut {
+    int tokens = 0;
+    std::vector<float> rows[2];
+  };
+  // Whether truncate(length) is possible, and what it needs; throws where it is not. `scratch`: kPageTokens *
+  // (kv_heads + 1) * head_dim floats.
+  Cut prepare_cut(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch) const;
+  // Cannot fail once prepared.
+  void truncate(const LayerPlan& plan, Engine& engine, int64_t length, const Cut& cut);
 
   // A copy that shares the pages.
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
@@ -49,7 +56,7 @@ class SequenceLayer {
             float* scratch) const;
 
  private:
-  int64_t body(const LayerPlan& plan) const { return length_ > plan.sinks ? length_ - plan.sinks : 0; }
+  int64_t body(const LayerPlan& plan) const { return body_at(plan, length_); }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
   class Seal;
@@ -59,8 +66,12 @@ class SequenceLayer {
   void decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const;
   // 16-bit rows: out[count][kv_heads][head_dim].
   void read_halves(const LayerPlan& plan, Engine& engine, Side side, int first, int count, float* out) const;
-  void reopen(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t page, Side side, int count,
-              float* scratch);
+  void check_truncate(const LayerPlan& plan, int64_t length) const;
+  // Body tokens and pages that are left at a length.
+  int64_t body_at(const LayerPlan& plan, int64_t length) const { return length > plan.sinks ? length - plan.sinks : 0; }
+  int64_t pages_at(const LayerPlan& plan, int64_t length) const {
+    return std::min(body_at(plan, length) / kPageTokens, sealed_pages());
+  }
   void drop_old_pages(const LayerPlan& plan, int64_t length);
 
   int64_t length_ = 0;
