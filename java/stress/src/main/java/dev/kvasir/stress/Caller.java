@@ -89,8 +89,7 @@ final class Caller {
         append(mirror.sequence, layer, keys, values, tokens);
       } catch (BudgetExceededException e) {
         mirror.checkLengths();
-        mirror.sequence.truncate(mirror.sequence.length()); // as its documentation says
-        mirror.truncated(shortest(mirror));
+        truncate(mirror, shortest(mirror)); // as its documentation says
         return;
       }
       mirror.appended(layer, keys, values, tokens);
@@ -124,7 +123,10 @@ final class Caller {
   }
 
   private void truncate(Mirror mirror) {
-    int length = random.nextInt(shortest(mirror) + 2);
+    truncate(mirror, random.nextInt(shortest(mirror) + 2));
+  }
+
+  private void truncate(Mirror mirror, int length) {
     try {
       mirror.sequence.truncate(length);
     } catch (IllegalArgumentException e) {
@@ -133,6 +135,9 @@ final class Caller {
         slides |= geometry.slidingWindow(layer) > 0;
       }
       Violation.unless(slides, "a sequence without a sliding window can be cut anywhere, but: " + e.getMessage());
+      return;
+    } catch (BudgetExceededException e) {
+      mirror.checkLengths(); // a page that the cut goes through needs more room reopened than it had sealed
       return;
     }
     mirror.truncated(length);
