@@ -39,7 +39,8 @@ struct Kind {
   HeadLayout layout(int head_dim) const {
     const bool tokens = codec == "progressive";
     const int width = tokens && bits == 16 ? kWideBits : bits;
-    return {head_dim, width, width, tokens, labels()};
+    const bool cells = codec != "f16" && codec != "uniform-ends" && (tokens || bits <= 2);  // as the codecs have it
+    return {head_dim, width, width, tokens, labels(), cells, cells};
   }
 };
 
@@ -65,7 +66,7 @@ struct Options {
 Options parse(int argc, char** argv) {
   Options options;
   const char* wanted =
-      "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform:1,progressive:16,progressive:8,progressive:4,"
+      "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform-ends:2,uniform:1,progressive:16,progressive:8,progressive:4,"
       "progressive:2,pattern:4,pattern:2";
   bench::parse(argc, argv,
                {{"--kv-heads", &options.kv_heads},
@@ -85,7 +86,7 @@ Options parse(int argc, char** argv) {
 }
 
 // One element of a part, decoded by the layout's definition.
-double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
+double element(const PartLayout& part, bool cells, const uint8_t* bytes, int x, int y) {
   uint16_t halves[2];
   if (part.bits == kFloat16Bits) {
     std::memcpy(halves, bytes + part.float16_byte(x, y), 2);
@@ -98,8 +99,8 @@ double element(const PartLayout& part, const uint8_t* bytes, int x, int y) {
     code |= (bytes[part.parameter_bytes() + place.byte] >> place.bit & mask) << part.plane_shift(plane);
   }
   std::memcpy(halves, bytes + part.parameter_byte(part.y_parameters ? y : x), 4);
-  const double levels = (1 << part.element_bits()) - 1;
-  return kvasir::half_to_float(halves[1]) + code * (kvasir::half_to_float(halves[0]) / levels);
+  const double steps = (1 << part.element_bits()) - (cells ? 0 : 1);
+  return kvasir::half_to_float(halves[1]) + (code + (cells ? 0.5 : 0.0)) * kvasir::half_to_float(halves[0]) / steps;
 }
 
 // All copies of one batch, and what launches need.
@@ -213,8 +214,9 @@ class Batch {
         for (int c = 0; c < d; ++c) {
           const size_t i = (static_cast<size_t>(p) * kvasir::kPageTokens + t) * d + c;
           const int span = layout_.key().x_size;
-          keys[i] = element(layout_.key(), block + layout_.key_offset(c / span), c % span, t);
-          values[i] = element(layout_.value(), block + layout_.value_offset(c / kValueSpan), t, c % kValueSpan);
+          keys[i] = element(layout_.key(), layout_.key_cells, block + layout_.key_offset(c / span), c % span, t);
+          values[i] = element(layout_.value(), layout_.value_cells, block + layout_.value_offset(c / kValueSpan), t,
+                              c % kValueSpan);
           uint16_t half;
           if (key_label > 0) {
             std::memcpy(&half, tables.data() + head_table + vectors.key_byte(vector(key_label), c), 2);

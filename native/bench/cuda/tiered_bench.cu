@@ -68,12 +68,15 @@ class Batch {
     keys_.head_dim = values_.head_dim = kDim;
     keys_.group = options.key_group;
     values_.group = options.value_group;
+    keys_.grid = kvasir::Grid::kCells;
+    values_.grid = value_bits == 2 ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     values_.side = kvasir::Side::kValues;
     values_.bits = value_bits;
     values_.axis = kvasir::Axis::kToken;
     values_.page_bytes = kvasir::uniform::layout_of(values_).bytes;
     const TieredFormat format = tiered_format(keys_, values_);
-    CUDA(plan_tiered({kDim, options.kv_heads, options.group, value_bits, count, format.key_group, format.value_group},
+    CUDA(plan_tiered({kDim, options.kv_heads, options.group, value_bits, count, format.key_group, format.value_group,
+                      format.key_grid, format.value_grid},
                      &plan_));
     std::vector<std::vector<uint8_t>> pages;
     for (int i = 0; i < kDistinct; ++i) pages.push_back(make_page(i));
@@ -216,14 +219,17 @@ class Batch {
           const int parameter = narrow < 0 ? column : layout.wide.columns + narrow, levels = (1 << plane.bits) - 1;
           const int code = keys[offset + plane.byte_of(in_plane, t)] >> plane.bit_of(t) & levels;
           const int group = t / keys_.group;
+          const float middle = narrow < 0 ? 0.0f : 0.5f;  // 2-bit codes are those of cells
           key = half_at(keys, layout.lo_offset(group) + 2 * parameter) +
-                half_at(keys, layout.range_offset(group) + 2 * parameter) * code / levels;
+                half_at(keys, layout.range_offset(group) + 2 * parameter) * (code + middle) / (levels + 2 * middle);
         }
       }
       for (int c = 0; c < kDim; ++c) {
+        const float middle = values_.grid == kvasir::Grid::kCells ? 0.5f : 0.0f;
         const float range = half_at(values, plain.range_offset(c / values_.group) + 2 * t);
-        value_rows[t * kDim + c] = half_at(values, plain.lo_offset(c / values_.group) + 2 * t) +
-                                   range * plain.get(values.data(), t, c) / ((1 << values_.bits) - 1);
+        value_rows[t * kDim + c] =
+            half_at(values, plain.lo_offset(c / values_.group) + 2 * t) +
+            range * (plain.get(values.data(), t, c) + middle) / ((1 << values_.bits) - 1 + 2 * middle);
       }
     }
     key_rows_.push_back(key_rows);

@@ -18,8 +18,9 @@ namespace kvasir {
 // Sensitivities ----------------------------------------------------------------------------------------------
 
 // sums[i] = sum over all elements of |gradient * (x - x_i)|, where x_i is what remains of x at widths[i] bits: rounded
-// to float16, then quantised as by the codec "uniform" with this axis (0: per channel over tokens, 1: per token over
-// channels) and group (32, 64, 128 or the whole dimension; 0 for the longest up to 128). Pages begin at token 0.
+// to float16, then quantised as by the codec "uniform" with grid 0 and this axis (0: per channel over tokens, 1: per
+// token over channels) and group (32, 64, 128 or the whole dimension; 0 for the longest up to 128). Pages begin at
+// token 0.
 //
 // rows, gradients: [tokens][kv_heads][head_dim], one side of one layer and the derivatives of the loss by its elements.
 // scaling: null, or [kv_heads][head_dim] factors of key scaling: what is stored then is x / factor.
@@ -40,8 +41,8 @@ void raise_key_maxima(const float* keys, int64_t tokens, int kv_heads, int head_
 void scaling_factors(const float* maxima, int64_t count, double alpha, float* lambda);
 
 // errors[c] = sum over queries, heads and channels of (o_c - o)^2, where o is causal attention over the keys as given
-// and o_c over keys that were stored per token (axis 1) at `bits` bits in groups of `group` channels after scaling by
-// candidate c. *energy = sum of o^2, so that errors[c] / *energy is the normalised mean squared error.
+// and o_c over keys that were stored per token (axis 1, grid 0) at `bits` bits in groups of `group` channels after
+// scaling by candidate c. *energy = sum of o^2, so that errors[c] / *energy is the normalised mean squared error.
 //
 // keys, values: [tokens][kv_heads][head_dim]. queries: [query_tokens][query_heads][head_dim], those of the newest
 // query_tokens tokens: query i sees the keys up to tokens - query_tokens + i. candidates: [candidate_count][kv_heads]

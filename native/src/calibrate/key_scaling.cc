@@ -77,7 +77,7 @@ void store_and_read(const Sample& s, int head, const float* lambda, int bits, in
     }
     for (int first = 0; first < s.head_dim; first += group) {
       const int count = std::min(group, s.head_dim - first);
-      const Quantiser quantise(Group(stored + first, count), bits);
+      const Quantiser quantise(Group(stored + first, count), bits, Grid::kEnds);
       for (int j = first; j < first + count; ++j) out[j] = quantise(stored[j]) * lambda[j];
     }
   }

@@ -57,17 +57,18 @@ struct Group {
 
 // A group at one width.
 struct Quantiser {
-  int levels;
-  float lo, inverse_step, step;
+  uniform::Codes codes;
+  float lo, inverse_step, step, base;
 
-  Quantiser(const Group& group, int bits)
-      : levels(uniform::levels_of(bits)),
+  Quantiser(const Group& group, int bits, Grid grid)
+      : codes(uniform::codes_of(bits, grid)),
         lo(group.lo),
-        inverse_step(uniform::inverse_step(group.range, levels)),
-        step(uniform::step_of(group.range, levels)) {}
+        inverse_step(uniform::inverse_step(group.range, codes)),
+        step(uniform::step_of(group.range, codes)),
+        base(uniform::base_of(lo, step, codes)) {}
 
   float operator()(float x) const {
-    return uniform::decode_element(uniform::encode_element(x, lo, inverse_step, levels), lo, step);
+    return uniform::decode_element(uniform::encode_element(x, lo, inverse_step, codes), base, step);
   }
 };
 

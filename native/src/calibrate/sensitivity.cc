@@ -62,7 +62,7 @@ void add_group(const Job& job, int head, int64_t token, int channel, int count, 
   }
   const Group group(stored, count);
   for (int w = 0; w < job.width_count; ++w) {
-    const Quantiser quantise(group, job.widths[w]);
+    const Quantiser quantise(group, job.widths[w], Grid::kEnds);
     double sum = 0.0;
     for (int i = 0; i < count; ++i) {
       sum += weight[i] * std::fabs(value[i] - factor[i] * static_cast<double>(quantise(stored[i])));

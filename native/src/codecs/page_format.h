@@ -14,6 +14,10 @@ constexpr int kMaxHeadDim = 256;
 // Which elements of a page share parameters: a channel over consecutive tokens, or a token over consecutive channels.
 enum class Axis : int { kChannel = 0, kToken = 1 };
 
+// Where the codes of a group stand in its range: from end to end, or each in the middle of a cell of its own.
+// codecs/uniform/formula.h has both.
+enum class Grid : int { kEnds = 0, kCells = 1 };
+
 // How a page holds elements, as far as codecs have it in common.
 enum class Elements : int {
   kOwn = 0,       // in the codec's own way
@@ -46,12 +50,13 @@ struct PageFormat {
   int bits = 16;
   Elements elements = Elements::kOwn;
   Axis axis = Axis::kChannel;
-  int group = 0;          // elements along the axis that share parameters
-  size_t page_bytes = 0;  // one kv head of one page, a multiple of 64; 0 where that varies
-  size_t head_bytes = 0;  // where it varies: the most bytes that CodecKernels::lay_out writes
-  float numbers[6] = {};  // the codec's own options; its format.h says which, and reads those that are no floats
-  int heads = 1;          // kv heads that a part holds: one, or all of the layer's where the codec takes them together
-  int sums = 0;           // values: sums that a row collects over all pages, for CodecKernels::end_values
+  Grid grid = Grid::kEnds;  // of min-max codes
+  int group = 0;            // elements along the axis that share parameters
+  size_t page_bytes = 0;    // one kv head of one page, a multiple of 64; 0 where that varies
+  size_t head_bytes = 0;    // where it varies: the most bytes that CodecKernels::lay_out writes
+  float numbers[6] = {};    // the codec's own options; its format.h says which, and reads those that are no floats
+  int heads = 1;  // kv heads that a part holds: one, or all of the layer's where the codec takes them together
+  int sums = 0;   // values: sums that a row collects over all pages, for CodecKernels::end_values
   const PageModel* model = nullptr;  // what the codec was trained to know, for those that are
 
   bool varies() const { return head_bytes != 0; }

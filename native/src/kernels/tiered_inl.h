@@ -53,9 +53,8 @@ inline size_t write_head(const PageFormat& format, const ChannelExtremes& extrem
   return layout.bytes;
 }
 
-// Levels of a column's codes.
-inline int levels_of_column(const tiered::Layout& layout, int column) {
-  return uniform::levels_of(layout.bits_of(column));
+inline uniform::Codes codes_of_column(const tiered::Layout& layout, int column) {
+  return uniform::codes_of(layout.bits_of(column), layout.grid_of(column));
 }
 
 // What is stored beside codes: zeros between the head and the first multiple of 64, and the 16-bit tier.

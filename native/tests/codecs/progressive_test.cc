@@ -46,16 +46,25 @@ TEST_CASE("progressive: the shift of every code is what quantising at the narrow
   for (int64_t code = 0; code < 65536; ++code) {
     for (const int bits : {8, 4, 2}) {
       const int64_t direct = reference::progressive::rounded_quotient(code * ((1 << bits) - 1), 65535);
-      if (progressive::narrow_to(static_cast<uint32_t>(code), bits) != direct) FAIL(bits, " bits, code ", code);
+      if (progressive::narrow_to(static_cast<uint32_t>(code), bits, kvasir::Grid::kEnds) != direct)
+        FAIL(bits, " bits, code ", code);
     }
   }
 }
 
-TEST_CASE("progressive: every code of every width, through every backend's kernel") {
+namespace {
+
+// The code of half as many bits that an element with this code has.
+int64_t narrowed(int code, int bits, bool cells) {
+  if (cells) return code / (1 << bits / 2);
+  return reference::progressive::rounded_quotient(int64_t{code} * ((1 << bits / 2) - 1), (1 << bits) - 1);
+}
+
+void check_every_code(const reference::Options& options) {
   for (const Side side : {Side::kKeys, Side::kValues}) {
     for (const int bits : {16, 8, 4}) {
-      const support::Format wide = support::make_format(progressive_codec(), side, bits, 256, {});
-      const support::Format small = support::make_format(progressive_codec(), side, bits / 2, 256, {});
+      const support::Format wide = support::make_format(progressive_codec(), side, bits, 256, options);
+      const support::Format small = support::make_format(progressive_codec(), side, bits / 2, 256, options);
       for (int first = 0; first < (1 << bits); first += reference::kTokens * 256) {
         const auto code_at = [&](int t, int c) { return (first + t * 256 + c) & ((1 << bits) - 1); };
         std::vector<uint8_t> page(wide.page.page_bytes, 0);
@@ -67,8 +76,7 @@ TEST_CASE("progressive: every code of every width, through every backend's kerne
           const auto out = shrunk(*backend, wide.page, page, 0);
           for (int t = 0; t < reference::kTokens; ++t) {
             for (int c = 0; c < 256; ++c) {
-              const int64_t expected = reference::progressive::rounded_quotient(
-                  int64_t{code_at(t, c)} * ((1 << bits / 2) - 1), (1 << bits) - 1);
+              const int64_t expected = narrowed(code_at(t, c), bits, wide.shape.cells);
               const int got = reference::uniform::load_code(small.shape, out.data(), t, c);
               if (got != expected) FAIL(backend->name, ", ", wide.text, ", code ", code_at(t, c), ": ", got);
             }
@@ -77,6 +85,14 @@ TEST_CASE("progressive: every code of every width, through every backend's kerne
       }
     }
   }
+}
+
+}  // namespace
+
+TEST_CASE("progressive: every code of every width, through every backend's kernel") {
+  check_every_code({});
+  check_every_code({{"grid", 0.0}});
+  check_every_code({{"grid", 0.0}, {"axis", 1.0}});
 }
 
 TEST_CASE("progressive: a shrunk page has the bytes of one that was sealed at the narrower width, down the chain") {
@@ -114,7 +130,7 @@ TEST_CASE("progressive: the shifts that are there to be compared with") {
   const auto& rows = support::half_rows(support::Profile::kNormal, 5, reference::kTokens, 64);
   for (const double shift : {1.0, 2.0}) {
     for (const int bits : {16, 8, 4}) {
-      const reference::Options options = {{"shift", shift}};
+      const reference::Options options = {{"grid", 0.0}, {"shift", shift}};
       const auto wide = support::make_format(progressive_codec(), Side::kValues, bits, 64, options);
       const auto small = support::make_format(progressive_codec(), Side::kValues, bits / 2, 64, options);
       const auto page = wide.reference->encode(wide.shape, rows.data());
@@ -160,5 +176,8 @@ TEST_CASE("progressive: formats go down to their floor, and floors that make no 
     CHECK_THROWS_AS(kvasir::configure_codec(progressive_codec(), Side::kKeys, 4, 128, {{"floor", floor}}),
                     kvasir::Error);
   }
-  CHECK_THROWS_AS(kvasir::configure_codec(progressive_codec(), Side::kKeys, 16, 128, {{"shift", 3.0}}), kvasir::Error);
+  for (const kvasir::CodecOptions& options :
+       {kvasir::CodecOptions{{"grid", 0.0}, {"shift", 3.0}}, {{"shift", 1.0}}, {{"grid", 2.0}}, {{"grid", 0.5}}}) {
+    CHECK_THROWS_AS(kvasir::configure_codec(progressive_codec(), Side::kKeys, 16, 128, options), kvasir::Error);
+  }
 }

@@ -69,7 +69,9 @@ TEST_CASE("decode: arbitrary bytes of every format") {
 TEST_CASE("decode: |x - x'| <= step/2 plus float32 rounding, constants exact") {
   // With u = 2^-24: x - lo, levels / range and their product are rounded once each, so the scaled value is off by a
   // factor within (1 + u)^3, at most 3.01u * levels codes, 3.01u * range. Rounding to a code adds step / 2. Decoding
-  // rounds range / levels and the product (2.01u * range) and the sum (u * |x'| <= u * (|lo| + 1.01 * range)).
+  // rounds range / levels and the product (2.01u * range) and the sum (u * |x'| <= u * (|lo| + 1.01 * range)). With
+  // cells the product that is rounded is with levels + 1, an element is at most step / 2 from the middle of its cell,
+  // and what code 0 stands for is rounded too (u * (|lo| + range / 2)).
   const double u = 0x1p-24;
   support::Sampler sampler;
   for (const int head_dim : {48, 128}) {
@@ -85,9 +87,9 @@ TEST_CASE("decode: |x - x'| <= step/2 plus float32 rounding, constants exact") {
         const reference::PageContent content = format.reference->decode(format.shape, page.data());
         int wrong = 0;
         for (size_t i = 0; i < rows.size(); ++i) {
-          const double range = static_cast<double>(content.step[i]) * content.levels * (1 + u);
-          const double step = content.levels == 0 ? 0.0 : range / content.levels;
-          const double bound = step / 2 + (range > 0 ? u * (6.1 * range + std::fabs(content.lo[i])) : 0.0);
+          const double range = static_cast<double>(content.step[i]) * (content.levels + 1) * (1 + u);
+          const double step = static_cast<double>(content.step[i]) * (1 + u);
+          const double bound = step / 2 + (range > 0 ? u * (6.6 * range + 2 * std::fabs(content.lo[i])) : 0.0);
           wrong += std::fabs(static_cast<double>(rows[i]) - content.rows[i]) > bound;
         }
         CHECK_MESSAGE(wrong == 0, format.text, ", ", support::name_of(profile), ": ", wrong, " elements off");

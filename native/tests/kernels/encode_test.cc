@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "reference/uniform_page.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
@@ -90,6 +91,30 @@ TEST_CASE("encode: codes at exact halves round to even") {
       }
     }
     check_encode(format, rows, "halves");
+  }
+}
+
+TEST_CASE("encode: an element on the border of two cells belongs to the upper one, and the greatest to the last") {
+  // Whole numbers from 0 to 2^n, whose range is 2^n: quotients are exact, and every one is the border of a cell.
+  for (const support::Format& format : support::all_formats(32)) {
+    if (!format.shape.cells || format.shape.bits > 8 || format.page.varies()) continue;
+    const int cells = 1 << format.shape.bits;
+    std::vector<float> rows(reference::kTokens * 32);
+    const auto element = [&](int t, int c) {
+      const int i = format.shape.axis == 0 ? t : c;
+      return i % 32 == 0 ? 0 : i % 32 == 1 ? cells : (7 * t + 3 * c) % (cells + 1);
+    };
+    for (int t = 0; t < reference::kTokens; ++t) {
+      for (int c = 0; c < 32; ++c) rows[t * 32 + c] = static_cast<float>(element(t, c));
+    }
+    check_encode(format, rows, "borders");
+    const std::vector<uint8_t> page = format.reference->encode(format.shape, rows.data());
+    for (int t = 0; t < reference::kTokens; ++t) {
+      for (int c = 0; c < 32; ++c) {
+        const int code = reference::uniform::load_code(format.shape, page.data(), t, c);
+        if (code != std::min(element(t, c), cells - 1)) FAIL(format.text, ": ", element(t, c), " has code ", code);
+      }
+    }
   }
 }
 

@@ -22,6 +22,7 @@ struct PageShape {
   int bits;
   int axis;
   int group;
+  bool cells = false;  // grid CELLS: codes are those of equal cells, and stand for their middles
   std::map<std::string, double> options = {};  // for codecs that choose by them
 };
 
@@ -29,7 +30,7 @@ struct PageShape {
 // = lo + code * step where the codec has codes.
 struct PageContent {
   std::vector<float> rows;
-  std::vector<float> lo;
+  std::vector<float> lo;    // what code 0 stands for
   std::vector<float> step;  // 0 for codecs without codes
   int levels = 0;           // highest code; 0 for codecs without codes
 };

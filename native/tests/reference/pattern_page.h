@@ -43,6 +43,7 @@ inline PageShape shape(Side side, int bits, int head_dim, const Options& options
   const int longest = s.axis == 0 ? kTokens : head_dim;
   const auto group = options.find("group");
   s.group = std::min(longest, group == options.end() ? 128 : static_cast<int>(group->second));
+  s.cells = uniform::wants_cells(bits, options);
   return s;
 }
 
@@ -118,6 +119,8 @@ inline int nearest_label(const float* x, const PatternTable& table, int64_t page
 // Groups, and each other option at least once; what the options other than the group do is no matter of the layout.
 inline std::vector<Options> variants(Side, int head_dim) {
   std::vector<Options> list = {{},
+                               {{"grid", 0.0}},
+                               {{"grid", 1.0}, {"group", 32.0}},
                                {{"group", 32.0}},
                                {{"patterns", 2.0}, {"metric", 1.0}},
                                {{"new_patterns", 0.0}, {"accept", 0.0}, {"alpha", 0.0}}};
@@ -128,7 +131,7 @@ inline std::vector<Options> variants(Side, int head_dim) {
 }  // namespace pattern
 
 inline ReferenceCodec pattern_reference() {
-  return {{"group", "patterns", "metric", "new_patterns", "accept", "alpha"},
+  return {{"group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha"},
           pattern::variants,
           pattern::shape,
           uniform::decode,

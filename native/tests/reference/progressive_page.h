@@ -1,5 +1,5 @@
-// Codec progressive of docs/format.md: pages of codec uniform, whose codes are exact quotients rounded to nearest, ties
-// to even. Computed here in whole numbers, and at each width on its own: nothing is ever shrunk.
+// Codec progressive of docs/format.md: pages of codec uniform, whose codes are exact quotients, rounded down (cells) or
+// to nearest, ties to even. Computed here in whole numbers, and at each width on its own: nothing is ever shrunk.
 #pragma once
 
 #include "reference/uniform_page.h"
@@ -29,8 +29,10 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
       const int64_t range = in_units(half_value(uniform::load16(parameters + 2 * uniform::entries(s))));
       if (range == 0) continue;
       const int64_t distance = in_units(rows[t * s.head_dim + c]) - lo;
-      const __int128 levels = (1 << s.bits) - 1;
-      uniform::store_code(s, page.data(), t, c, static_cast<int>(rounded_quotient(distance * levels, range)));
+      const int64_t levels = (1 << s.bits) - 1;
+      const __int128 scaled = static_cast<__int128>(distance) * (s.cells ? levels + 1 : levels);
+      const int64_t code = s.cells ? static_cast<int64_t>(scaled / range) : rounded_quotient(scaled, range);
+      uniform::store_code(s, page.data(), t, c, static_cast<int>(std::min(code, levels)));
     }
   }
   return page;
@@ -38,20 +40,20 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
 
 inline std::vector<Options> variants(Side side, int head_dim) {
   std::vector<Options> list = uniform::variants(side, head_dim);
-  list.push_back({{"shift", 1.0}});  // says how pages shrink, and nothing of how they are written
+  list.push_back({{"grid", 0.0}, {"shift", 1.0}});  // says how pages shrink, and nothing of how they are written
   return list;
 }
 
 inline PageShape shape(Side side, int bits, int head_dim, const Options& options) {
   Options layout = options;
-  layout.emplace("axis", 1.0);
+  layout.emplace("grid", 1.0);
   return uniform::shape(side, bits, head_dim, layout);
 }
 
 }  // namespace progressive
 
 inline ReferenceCodec progressive_reference() {
-  return {{"axis", "group", "floor", "shift"},
+  return {{"axis", "group", "grid", "floor", "shift"},
           progressive::variants,
           progressive::shape,
           uniform::decode,

@@ -17,9 +17,12 @@ namespace tiered {
 using uniform::load16;
 using uniform::store16;
 
+inline double option(const Options& options, const char* name, double otherwise) {
+  const auto found = options.find(name);
+  return found == options.end() ? otherwise : found->second;
+}
 inline double option(const PageShape& s, const char* name, double otherwise) {
-  const auto found = s.options.find(name);
-  return found == s.options.end() ? otherwise : found->second;
+  return option(s.options, name, otherwise);
 }
 
 // The channels of each tier, ascending: 16, 4, 2 bits.
@@ -161,9 +164,12 @@ inline PageContent decode(const PageShape& s, const uint8_t* page) {
       const size_t i = b == 4 ? p - at.n16 : p - at.n16 - at.n4;
       const Places::Code where = at.code(b, i, t);
       const int code = page[where.byte] >> where.shift & ((1 << b) - 1);
-      content.lo[to] = static_cast<float>(half_value(load16(page + at.lo(at.column(b, i), t))));
+      const float lo = static_cast<float>(half_value(load16(page + at.lo(at.column(b, i), t))));
       const float range = static_cast<float>(half_value(load16(page + at.range(at.column(b, i), t))));
-      content.step[to] = range / static_cast<float>((1 << b) - 1);
+      const bool cells = b == 2 && s.cells;
+      content.step[to] = range / static_cast<float>((1 << b) - (cells ? 0 : 1));
+      const float half_cell = cells ? content.step[to] / 2.0f : 0.0f;
+      content.lo[to] = lo + half_cell;
       const float scaled = static_cast<float>(code) * content.step[to];
       content.rows[to] = content.lo[to] + scaled;
     }
@@ -189,7 +195,7 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows, const 
   for (const int b : {4, 2}) {
     const std::vector<int>& tier = tiers.of[b == 4 ? 1 : 2];
     // Parameters and codes are those of a uniform page that has the tier's channels only.
-    PageShape one{Side::kKeys, 1, b, 0, s.group};
+    PageShape one{Side::kKeys, 1, b, 0, s.group, b == 2 && s.cells};
     for (size_t i = 0; i < tier.size(); ++i) {
       std::vector<float> channel;
       for (int t = 0; t < kTokens; ++t) channel.push_back(rows[t * s.head_dim + tier[i]]);
@@ -213,7 +219,7 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
 }
 
 inline PageShape shape(Side side, int bits, int head_dim, const Options& options) {
-  PageShape s{side, head_dim, bits, 0, 32};
+  PageShape s{side, head_dim, bits, 0, 32, option(options, "grid", 1) == 1};
   s.options = options;
   const auto group = options.find("group");
   if (group != options.end()) s.group = static_cast<int>(group->second);
@@ -228,6 +234,8 @@ inline std::vector<Options> variants(Side side, int) {
           {{"mode", 1.0}, {"tau16", 5.0}, {"tau4", 1.5}, {"queries", 0.0}, {"group", 128.0}},
           {{"mode", 1.0}, {"tau16", 0.0}, {"tau4", 0.0}},
           {{"mode", 1.0}, {"tau16", 1e30}, {"tau4", 1e30}},
+          {{"mode", 1.0}, {"tau16", 1e30}, {"tau4", 1e30}, {"grid", 0.0}},
+          {{"grid", 0.0}, {"group", 64.0}},
           {{"tau16", 1.1}, {"tau4", 1.6}},
           {{"mode", 2.0}, {"key_bits", 2.7}},
           {{"mode", 2.0}, {"key_bits", 6.5}, {"group", 64.0}}};
@@ -236,7 +244,7 @@ inline std::vector<Options> variants(Side side, int) {
 }  // namespace tiered
 
 inline ReferenceCodec tiered_reference() {
-  return {{"mode", "tau16", "tau4", "key_bits", "queries", "group"},
+  return {{"mode", "tau16", "tau4", "key_bits", "queries", "grid", "group"},
           tiered::variants,
           tiered::shape,
           tiered::decode,

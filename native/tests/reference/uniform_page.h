@@ -105,16 +105,19 @@ inline void store_code(const PageShape& s, uint8_t* page, int token, int channel
 inline PageContent decode(const PageShape& s, const uint8_t* page) {
   PageContent content;
   content.levels = (1 << s.bits) - 1;
+  const float steps = static_cast<float>(s.cells ? content.levels + 1 : content.levels);
   for (int t = 0; t < kTokens; ++t) {
     for (int c = 0; c < s.head_dim; ++c) {
       const uint8_t* parameters = page + lo_offset(s, t, c);
       const float lo = static_cast<float>(half_value(load16(parameters)));
       const float range = static_cast<float>(half_value(load16(parameters + 2 * entries(s))));
-      const float step = range / static_cast<float>(content.levels);
+      const float step = range / steps;
+      const float half_cell = s.cells ? step / 2.0f : 0.0f;
+      const float first = lo + half_cell;
       const float scaled = static_cast<float>(load_code(s, page, t, c)) * step;
-      content.lo.push_back(lo);
+      content.lo.push_back(first);
       content.step.push_back(step);
-      content.rows.push_back(lo + scaled);
+      content.rows.push_back(first + scaled);
     }
   }
   return content;
@@ -144,12 +147,13 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
       uint8_t* parameters = page.data() + lo_offset(s, t0, c0);
       store16(parameters, lo_bits);
       store16(parameters + 2 * entries(s), range_bits);
-      const float scale = range > 0.0f ? levels / range : 0.0f;
+      const float scale = range > 0.0f ? (s.cells ? levels + 1.0f : levels) / range : 0.0f;
       for (int t = t0; t < t1; ++t) {
         for (int c = c0; c < c1; ++c) {
           const float distance = rows[t * s.head_dim + c] - lo;
           const float scaled = distance * scale;
-          store_code(s, page.data(), t, c, static_cast<int>(std::min(levels, std::nearbyintf(scaled))));
+          const float whole = s.cells ? std::floor(scaled) : std::nearbyintf(scaled);
+          store_code(s, page.data(), t, c, static_cast<int>(std::min(levels, whole)));
         }
       }
     }
@@ -157,12 +161,20 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows) {
   return page;
 }
 
-// Both axes; groups of 32, 64, 128 tokens, or of 32, 64, 128 or all channels; and the defaults.
+// Whether an option setting asks for cells; they are the default at 1 and 2 bits.
+inline bool wants_cells(int bits, const Options& options) {
+  const auto grid = options.find("grid");
+  return grid == options.end() ? bits <= 2 : grid->second == 1.0;
+}
+
+// Both axes; groups of 32, 64, 128 tokens, or of 32, 64, 128 or all channels; both grids; and the defaults.
 inline std::vector<Options> variants(Side, int head_dim) {
-  std::vector<Options> list = {{}};
-  for (const double group : {32.0, 64.0, 128.0}) list.push_back({{"axis", 0.0}, {"group", group}});
+  std::vector<Options> list = {{}, {{"grid", 0.0}}, {{"grid", 1.0}}};
   for (const double group : {32.0, 64.0, 128.0}) {
-    if (group < head_dim) list.push_back({{"axis", 1.0}, {"group", group}});
+    for (const double grid : {0.0, 1.0}) list.push_back({{"axis", 0.0}, {"group", group}, {"grid", grid}});
+  }
+  for (const double group : {32.0, 64.0, 128.0}) {
+    if (group < head_dim) list.push_back({{"axis", 1.0}, {"group", group}, {"grid", group == 64.0 ? 0.0 : 1.0}});
   }
   list.push_back({{"axis", 1.0}, {"group", static_cast<double>(head_dim)}});
   return list;
@@ -175,13 +187,14 @@ inline PageShape shape(Side side, int bits, int head_dim, const Options& options
   s.group = s.axis == 0 ? kTokens : std::min(head_dim, 128);
   const auto group = options.find("group");
   if (group != options.end()) s.group = static_cast<int>(group->second);
+  s.cells = wants_cells(bits, options);
   return s;
 }
 
 }  // namespace uniform
 
 inline ReferenceCodec uniform_reference() {
-  return {{"axis", "group"}, uniform::variants, uniform::shape, uniform::decode, uniform::encode};
+  return {{"axis", "group", "grid"}, uniform::variants, uniform::shape, uniform::decode, uniform::encode};
 }
 
 }  // namespace reference

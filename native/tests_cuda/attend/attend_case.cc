@@ -51,29 +51,50 @@ struct Encoded {
   std::vector<float> rows;
 };
 
-Encoded encode(reference::Side side, int bits, bool by_token, int d, const std::vector<float>& rows) {
-  if (by_token || bits == kWideBits) {
-    reference::Options options;
-    options["axis"] = by_token ? 1.0 : 0.0;
-    const auto shape = reference::progressive::shape(side, bits == kWideBits ? 16 : bits, d, options);
+// Keys per token and codes of 16 bits are the codec progressive's.
+bool is_narrowed(const PageKind& kind, reference::Side side) {
+  const bool keys = side == reference::Side::kKeys;
+  return (keys && kind.token_keys) || (keys ? kind.key_bits : kind.value_bits) == kWideBits;
+}
+
+Encoded encode(const PageKind& kind, reference::Side side, int d, const std::vector<float>& rows) {
+  const reference::PageShape shape = kind.shape(side, d);
+  if (is_narrowed(kind, side)) {
     Encoded encoded{reference::progressive::encode(shape, rows.data()), {}};
     encoded.rows = reference::uniform::decode(shape, encoded.bytes.data()).rows;
     return encoded;
   }
-  if (bits == kFloat16Bits) {
+  if (shape.bits == kFloat16Bits) {
     const reference::ReferenceCodec codec = reference::f16_reference();
-    const auto shape = codec.shape(side, bits, d, {});
     Encoded encoded{codec.encode(shape, rows.data()), {}};
     encoded.rows = codec.decode(shape, encoded.bytes.data()).rows;
     return encoded;
   }
-  const auto shape = reference::uniform::shape(side, bits, d, {});
   Encoded encoded{reference::uniform::encode(shape, rows.data()), {}};
   encoded.rows = reference::uniform::decode(shape, encoded.bytes.data()).rows;
   return encoded;
 }
 
 }  // namespace
+
+reference::PageShape PageKind::shape(reference::Side side, int head_dim) const {
+  const bool keys = side == reference::Side::kKeys;
+  const int bits = keys ? key_bits : value_bits;
+  if (!is_narrowed(*this, side)) {
+    if (bits == kFloat16Bits) return reference::f16_reference().shape(side, bits, head_dim, {});
+    return reference::uniform::shape(side, bits, head_dim, options());
+  }
+  reference::Options with_axis = options();
+  with_axis["axis"] = keys && !token_keys ? 0.0 : 1.0;
+  return reference::progressive::shape(side, bits == kWideBits ? 16 : bits, head_dim, with_axis);
+}
+
+HeadLayout PageKind::layout(int head_dim) const {
+  HeadLayout layout = {head_dim, key_bits, value_bits, token_keys, labels};
+  layout.key_cells = shape(reference::Side::kKeys, head_dim).cells;
+  layout.value_cells = shape(reference::Side::kValues, head_dim).cells;
+  return layout;
+}
 
 Batch::Batch(const Setting& setting) : setting_(setting), random_(setting.seed) {
   for (const PageKind& kind : setting.formats) layouts_.push_back(kind.layout(setting.shape.head_dim));
@@ -155,8 +176,8 @@ const Batch::Page& Batch::page(int format, int index) {
   std::vector<uint8_t> bytes(static_cast<size_t>(layout.bytes()) * heads);
   for (int h = 0; h < heads; ++h) {
     const std::vector<float> keys = head_rows(made.keys, heads, d, h), values = head_rows(made.values, heads, d, h);
-    const Encoded k = encode(reference::Side::kKeys, kind.key_bits, kind.token_keys, d, keys);
-    const Encoded v = encode(reference::Side::kValues, kind.value_bits, kind.value_bits == kWideBits, d, values);
+    const Encoded k = encode(kind, reference::Side::kKeys, d, keys);
+    const Encoded v = encode(kind, reference::Side::kValues, d, values);
     uint8_t* block = bytes.data() + static_cast<size_t>(h) * layout.bytes();
     pack_keys(layout, k.bytes.data(), block);
     pack_values(layout, v.bytes.data(), block);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/attend/attend.h"
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/pack.h"
+#include "reference/page.h"
 
 namespace attend_case {
 
@@ -46,8 +47,11 @@ struct PageKind {
   int value_bits;
   bool token_keys = false;
   bool labels = false;
+  int grid = -1;  // of both sides, as the codecs' option; -1: what they take by default
 
-  kvasir::cuda::HeadLayout layout(int head_dim) const { return {head_dim, key_bits, value_bits, token_keys, labels}; }
+  reference::Options options() const { return grid < 0 ? reference::Options{} : reference::Options{{"grid", grid}}; }
+  reference::PageShape shape(reference::Side side, int head_dim) const;
+  kvasir::cuda::HeadLayout layout(int head_dim) const;
 };
 
 struct Setting {

@@ -23,6 +23,7 @@ std::string describe(const Setting& s) {
   text << "d=" << s.shape.head_dim << " kv=" << s.shape.kv_heads << " group=" << s.shape.group << " formats";
   for (const PageKind& f : s.formats) {
     text << " " << f.key_bits << (f.token_keys ? "t" : "") << "/" << f.value_bits << (f.labels ? "+labels" : "");
+    if (f.grid >= 0) text << (f.grid == 0 ? " ends" : " cells");
   }
   if (s.shape.labels) {
     text << " patterns " << s.patterns.fixed << " from page " << s.patterns.first_page << " room " << s.patterns.room;
@@ -52,6 +53,20 @@ DEVICE_CASE("attend: every width and head dim") {
       const double error = compare({{d, 2, 4, 8}, {{bits, bits}}, ragged()});
       std::printf("  d=%d bits=%d nmse %.2e\n", d, bits, error);
     }
+  }
+}
+
+DEVICE_CASE("attend: both grids, every width, keys per channel and per token") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int grid : {0, 1}) {
+      for (const int bits : {1, 2, 3, 4, 8, kWideBits}) {
+        compare({{d, 2, 4, 8}, {{bits, bits, false, false, grid}}, ragged()});
+      }
+      for (const int bits : {2, 4, 8, kWideBits}) {
+        compare({{d, 2, 4, 8}, {{bits, bits, true, false, grid}}, ragged()});
+      }
+    }
+    compare({{d, 2, 8, 8}, {{2, 2, false, false, 0}, {2, 2, false, false, 1}, {4, 1, true, false, 1}}, ragged()});
   }
 }
 

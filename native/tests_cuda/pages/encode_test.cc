@@ -48,13 +48,15 @@ void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vecto
       uint16_t stored[2];
       std::memcpy(stored, expected.data() + (part - out) + at, 4);
       std::memcpy(part + at, stored, 4);
-      const Quantiser q = quantiser_of({stored[1], stored[0]}, slab.part.element_bits());
+      const Quantiser q =
+          quantiser_of({stored[1], stored[0]}, kvasir::uniform::codes_of(slab.part.element_bits(), side.format.grid));
       scales[i / 2].lo[i % 2] = q.lo;
       scales[i / 2].inverse[i % 2] = q.inverse;
       ranges[i] = q.range;
-      inverse16[i] = inverse16_of(q.range);
+      inverse16[i] = inverse16_of(q.range, side.format.grid);
     }
-    const SlabQuantisers quantisers = {scales.data(), ranges.data(), inverse16.data()};
+    const SlabQuantisers quantisers = {scales.data(), ranges.data(), inverse16.data(),
+                                       side.format.grid == kvasir::Grid::kCells};
     const auto element = [&](int x, int y) -> uint32_t {
       const int token = keys ? y : x, channel = s * kSpan + (keys ? x : y);
       return rows[token * d + channel];
@@ -90,8 +92,8 @@ void pack_on_host(const SideFormat& format, const uint16_t* rows, uint8_t* out) 
     const int entry = i % side.layout.entries, group = i / side.layout.entries;
     std::memcpy(out + side.layout.lo_offset(group) + 2 * entry, &stored.lo, 2);
     std::memcpy(out + side.layout.range_offset(group) + 2 * entry, &stored.range, 2);
-    quantisers.push_back(quantiser_of(stored, side.bits));
-    inverse16.push_back(inverse16_of(quantisers.back().range));
+    quantisers.push_back(quantiser_of(stored, side.codes));
+    inverse16.push_back(inverse16_of(quantisers.back().range, format.format.grid));
   }
   for (int p = 0; p < side.layout.plane_count; ++p) {
     for (int i = 0; i < plane_words(side, p); ++i) {
@@ -167,8 +169,16 @@ void check_encode(bool device, const Setting& setting) {
 void check_fragments(bool device) {
   for (const int d : {64, 96, 128, 256}) {
     check_encode(device, {d, 3, 2, kHalves, kHalves, true});
-    for (const int bits : {1, 2, 3, 4, 8, 16}) check_encode(device, {d, 3, 2, uniform(bits), uniform(bits), true});
-    for (const int bits : {2, 4, 8, 16}) check_encode(device, {d, 3, 2, progressive(bits), progressive(bits), true});
+    for (const double grid : {0.0, 1.0}) {
+      const reference::Options options = {{"grid", grid}}, by_token = {{"grid", grid}, {"axis", 1.0}};
+      for (const int bits : {1, 2, 3, 4, 8, 16}) {
+        check_encode(device, {d, 3, 2, uniform(bits, options), uniform(bits, options), true});
+      }
+      for (const int bits : {2, 4, 8, 16}) {
+        check_encode(device, {d, 3, 2, progressive(bits, options), progressive(bits, options), true});
+        check_encode(device, {d, 3, 2, progressive(bits, by_token), progressive(bits, by_token), true});
+      }
+    }
     check_encode(device, {d, 2, 1, uniform(3), progressive(4), true});
     check_encode(device, {d, 1, 1, kHalves, uniform(2), true});
     check_encode(device, {d, 1, 1, progressive(8, {{"axis", 0.0}}), kHalves, true});

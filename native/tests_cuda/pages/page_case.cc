@@ -70,6 +70,11 @@ kvasir::PageFormat format_of(reference::Side side, const Kind& kind, int head_di
   format.elements = kind.elements;
   format.axis = static_cast<kvasir::Axis>(shape.axis);
   format.group = shape.group;
+  if (kind.elements == kvasir::Elements::kHalves) return format;
+  format.grid = shape.cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
+  if (kind.elements == kvasir::Elements::kNarrowed && shape.cells) {
+    format.numbers[kvasir::progressive::kShift] = static_cast<float>(kvasir::progressive::Shift::kDirect);
+  }
   const auto shift = kind.options.find("shift");
   if (shift != kind.options.end()) format.numbers[kvasir::progressive::kShift] = static_cast<float>(shift->second);
   return format;

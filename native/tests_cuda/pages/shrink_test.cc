@@ -10,6 +10,7 @@
 #include "kernels/cuda/pages/shrink_step.cuh"
 #include "pages/page_case.h"
 #include "reference/half.h"
+#include "reference/progressive_page.h"
 #include "reference/uniform_page.h"
 
 namespace {
@@ -78,9 +79,7 @@ std::vector<uint8_t> shifted(const reference::PageShape& wide, const std::vector
 }
 
 reference::PageShape shape_of(reference::Side side, const Kind& kind, int d) {
-  reference::Options options = kind.options;
-  options.emplace("axis", 1.0);
-  return reference::uniform::shape(side, kind.bits, d, options);
+  return reference::progressive_reference().shape(side, kind.bits, d, kind.options);
 }
 
 // A page as its canonical parts, shifted part by part, and laid out again.
@@ -181,7 +180,7 @@ Setting setting_of(int d, int heads, int pages, const Kind& keys, const Kind& va
   return {d, heads, pages, keys, values, fragments};
 }
 
-// All steps of the equivalent shift against pages encoded at the narrower width.
+// All steps of the right shift against pages encoded at the narrower width.
 void check_chain(bool device, int d, const reference::Options& keys, const reference::Options& values, bool fragments) {
   for (const int bits : {16, 8, 4}) {
     const Setting wide = setting_of(d, 3, 2, progressive(bits, keys), progressive(bits, values), fragments);
@@ -193,14 +192,18 @@ void check_chain(bool device, int d, const reference::Options& keys, const refer
 }
 
 void check_fragments(bool device) {
-  for (const int d : {64, 96, 128, 256}) check_chain(device, d, {}, {}, true);
-  check_chain(device, 128, {{"axis", 0.0}}, {}, true);
+  for (const int d : {64, 96, 128, 256}) {
+    check_chain(device, d, {}, {}, true);
+    check_chain(device, d, {{"grid", 0.0}, {"axis", 1.0}}, {{"grid", 0.0}}, true);
+    check_chain(device, d, {{"axis", 1.0}}, {{"grid", 0.0}}, true);
+  }
+  check_chain(device, 128, {{"grid", 0.0}, {"axis", 0.0}}, {}, true);
 }
 
 void check_canonical(bool device) {
   for (const int d : {32, 48, 80, 128, 240, 256}) {
     check_chain(device, d, {}, {}, false);
-    check_chain(device, d, {{"axis", 0.0}, {"group", 32.0}}, {{"axis", 1.0}, {"group", 32.0}}, false);
+    check_chain(device, d, {{"grid", 0.0}, {"axis", 0.0}, {"group", 32.0}}, {{"axis", 1.0}, {"group", 32.0}}, false);
     check_chain(device, d, {{"axis", 1.0}, {"group", static_cast<double>(d)}}, {{"axis", 0.0}, {"group", 64.0}}, false);
   }
 }
@@ -210,7 +213,7 @@ void check_shifts(bool device) {
     for (const int d : {64, 96, 128, 256}) {
       for (const double shift : {1.0, 2.0}) {
         for (const int bits : {16, 8, 4}) {
-          const reference::Options options = {{"shift", shift}};
+          const reference::Options options = {{"grid", 0.0}, {"axis", 1.0}, {"shift", shift}};
           const Setting wide = setting_of(d, 2, 2, progressive(bits, options), progressive(bits, options), fragments);
           const Setting small =
               setting_of(d, 2, 2, progressive(bits / 2, options), progressive(bits / 2, options), fragments);

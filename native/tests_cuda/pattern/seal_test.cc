@@ -26,6 +26,12 @@ struct Setting {
   int pages = 2;
   MatchOptions options[2] = {{true, false, true, 0.9f}, {true, false, true, 0.9f}};
   int kv_heads = 2;
+  int grid = -1;  // of both sides, as the codec's option; -1: what it takes by default
+
+  reference::PageShape shape(int side) const {
+    const reference::Options given = grid < 0 ? reference::Options{} : reference::Options{{"grid", grid}};
+    return reference::pattern::shape(static_cast<reference::Side>(side), bits[side], head_dim, given);
+  }
 };
 
 class DeviceBytes {
@@ -159,6 +165,7 @@ void check_seal(const Setting& s) {
   request.shape = {s.kv_heads, d};
   for (int side = 0; side < 2; ++side) {
     request.bits[side] = s.bits[side];
+    request.grids[side] = s.shape(side).cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     request.options[side] = s.options[side];
     request.tables[side] = {
         (side == 0 ? key_table : value_table).data(), table_stride, s.fixed, count - s.fixed, s.first_adding_page, 0};
@@ -179,8 +186,7 @@ void check_seal(const Setting& s) {
     for (int h = 0; h < s.kv_heads; ++h) {
       uint8_t* block = expected.data() + h * head_bytes;
       for (int side = 0; side < 2; ++side) {
-        const auto which = side == 0 ? reference::Side::kKeys : reference::Side::kValues;
-        const reference::PageShape shape = reference::pattern::shape(which, s.bits[side], d, {});
+        const reference::PageShape shape = s.shape(side);
         const float* page_rows = sides[side].rows[h].data() + static_cast<size_t>(p) * 128 * d;
         const reference::PatternTable& table = sides[side].tables[h];
         std::vector<uint8_t> labels(128, 0);
@@ -209,7 +215,13 @@ void check_seal(const Setting& s) {
 
 DEVICE_CASE("seal patterns: every width and head dim") {
   for (const int d : {64, 96, 128, 256}) {
-    for (const int bits : {1, 2, 3, 4, 8}) check_seal({d, {bits, bits}, 32, 1 << 30});
+    for (const int bits : {1, 2, 3, 4, 8}) {
+      for (const int grid : {0, 1}) {
+        Setting setting = {d, {bits, bits}, 32, 1 << 30};
+        setting.grid = grid;
+        check_seal(setting);
+      }
+    }
     check_seal({d, {2, 4}, 5, 1 << 30});
   }
 }

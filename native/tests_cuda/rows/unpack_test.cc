@@ -81,7 +81,13 @@ void check_all(bool device) {
   for (const int d : {64, 96, 128, 256}) {
     check_attend(device, {d, 2, 2, kHalves, kHalves, true});
     for (const int bits : {1, 2, 3, 4, 8, 16}) check_attend(device, {d, 2, 2, uniform(bits), uniform(bits), true});
-    for (const int bits : {2, 4, 8, 16}) check_attend(device, {d, 2, 2, progressive(bits), progressive(bits), true});
+    for (const double grid : {0.0, 1.0}) {
+      const reference::Options by_channel = {{"grid", grid}}, by_token = {{"grid", grid}, {"axis", 1.0}};
+      for (const int bits : {2, 4, 8, 16}) {
+        check_attend(device, {d, 2, 2, progressive(bits, by_channel), progressive(bits, by_token), true});
+        check_attend(device, {d, 2, 2, progressive(bits, by_token), uniform(bits, by_channel), true});
+      }
+    }
   }
   for (const int d : {32, 48, 256}) {
     check_attend(device, {d, 2, 2, kHalves, kHalves, false});

@@ -28,6 +28,7 @@ struct Setting {
   int value_group = 32;
   std::vector<Length> lengths = {};
   kvasir::ElementType type = kvasir::ElementType::kFloat32;
+  bool value_cells = shape.value_bits == 2;
 
   std::string describe() const {
     std::ostringstream text;
@@ -40,12 +41,13 @@ struct Setting {
     return reference::tiered::shape(reference::Side::kKeys, 2, shape.head_dim, options);
   }
   reference::PageShape values() const {
-    return {reference::Side::kValues, shape.head_dim, shape.value_bits, 1, value_group};
+    return {reference::Side::kValues, shape.head_dim, shape.value_bits, 1, value_group, value_cells};
   }
   kvasir::PageFormat key_format() const {
     kvasir::PageFormat format;
     format.head_dim = shape.head_dim;
     format.group = keys().group;
+    format.grid = keys().cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     return format;
   }
   kvasir::PageFormat value_format() const {
@@ -55,6 +57,7 @@ struct Setting {
     format.bits = shape.value_bits;
     format.axis = kvasir::Axis::kToken;
     format.group = value_group;
+    format.grid = value_cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     format.page_bytes = kvasir::uniform::layout_of(format).bytes;
     return format;
   }
@@ -152,6 +155,8 @@ class Batch {
     const TieredFormat format = tiered_format(setting_.key_format(), setting_.value_format());
     shape.key_group = format.key_group;
     shape.value_group = format.value_group;
+    shape.key_grid = format.key_grid;
+    shape.value_grid = format.value_grid;
     CUDA(plan_tiered(shape, &plan_));
     std::vector<DeviceSequence> sequences;
     for (const Length& length : setting_.lengths) sequences.push_back(build(length));

@@ -33,6 +33,7 @@ struct Setting {
   Rows rows;
   bool equal_importance;  // few different values, so that saliencies are equal
   bool arranged = true;   // whether tiered/layout.h has these formats
+  bool value_cells = value_bits == 2;
 
   std::string describe() const {
     std::ostringstream text;
@@ -46,11 +47,14 @@ struct Setting {
     return found == options.end() ? otherwise : found->second;
   }
   reference::PageShape keys() const { return reference::tiered::shape(reference::Side::kKeys, 2, head_dim, options); }
-  reference::PageShape values() const { return {reference::Side::kValues, head_dim, value_bits, 1, value_group}; }
+  reference::PageShape values() const {
+    return {reference::Side::kValues, head_dim, value_bits, 1, value_group, value_cells};
+  }
   kvasir::PageFormat key_format() const {
     kvasir::PageFormat format;
     format.head_dim = head_dim;
     format.group = keys().group;
+    format.grid = keys().cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     format.numbers[kvasir::tiered::kMode] = static_cast<float>(option("mode", 0));
     format.numbers[kvasir::tiered::kTau16] = static_cast<float>(option("tau16", 1.44));
     format.numbers[kvasir::tiered::kTau4] = static_cast<float>(option("tau4", 0.79));
@@ -65,6 +69,7 @@ struct Setting {
     format.bits = value_bits;
     format.axis = kvasir::Axis::kToken;
     format.group = value_group;
+    format.grid = value_cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
     format.page_bytes = kvasir::uniform::layout_of(format).bytes;
     return format;
   }
@@ -247,7 +252,9 @@ DEVICE_CASE("tiered: pages sealed on the device, byte for byte") {
     for (const reference::Options& options : policies(d)) {
       for (const Rows rows : {Rows::kOutliers, Rows::kHard}) {
         ++seed;
-        check_setting({d, seed % 2 == 0 ? 2 : 4, value_groups[seed % 3], options, rows, false}, seed);
+        Setting s = {d, seed % 2 == 0 ? 2 : 4, value_groups[seed % 3], options, rows, false};
+        s.value_cells = seed / 2 % 2 == 0;
+        check_setting(s, seed);
       }
     }
   }

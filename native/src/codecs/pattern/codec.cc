@@ -20,6 +20,7 @@ constexpr float kMaxRange = 65504.0f - 64.0f;
 
 constexpr CodecOption kOptions[] = {
     {"group", "elements that share parameters: 32, 64, 128 or all channels; default the longest"},
+    {"grid", "of the residuals, 0: levels from end to end; 1: cells; default 1 at 1 and 2 bits, else 0"},
     {"patterns", "patterns mined from the prompt, 2..64; default 32"},
     {"metric", "0: match by min-max distance (default); 1: by Euclidean distance"},
     {"new_patterns", "1: pages sealed after the prompt add their centre (default); 0: they do not"},
@@ -40,7 +41,9 @@ float flag(const CodecOptions& options, const char* name, double otherwise) {
 
 PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
   CodecOptions residual_options;
-  if (options.count("group")) residual_options["group"] = options.at("group");
+  for (const char* name : {"group", "grid"}) {
+    if (options.count(name)) residual_options[name] = options.at(name);
+  }
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, residual_options);
 
   const double patterns = option_of(options, "patterns", 32);

@@ -10,10 +10,11 @@ namespace kvasir {
 namespace {
 
 constexpr CodecOption kOptions[] = {
-    {"axis", "0: parameters per channel over tokens; 1: per token over channels (default)"},
+    {"axis", "0: parameters per channel over tokens (default for keys); 1: per token over channels (values)"},
     {"group", "elements that share parameters: 32, 64, 128 or all channels; default the longest"},
+    {"grid", "0: levels from the least to the greatest element, as in PM-KVQ; 1: cells (default)"},
     {"floor", "least bits that a page may shrink to: 2 (default), 4, 8 or 16"},
-    {"shift", "how codes shrink: 0 equivalent (default), 1 direct, 2 modified; 1 and 2 are for comparison"},
+    {"shift", "how codes of grid 0 shrink: 0 equivalent (default), 1 direct, 2 modified; 1 and 2 are for comparison"},
     {nullptr, nullptr},
 };
 
@@ -26,16 +27,18 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   CodecOptions layout = options;
   layout.erase("floor");
   layout.erase("shift");
-  layout.emplace("axis", 1.0);
+  layout.emplace("grid", 1.0);
   if ((floor != 2 && floor != 4 && floor != 8 && floor != 16) || floor > bits) {
     refuse("floor must be 2, 4, 8 or 16 and at most the " + std::to_string(bits) + " bits of new pages, not " +
            std::to_string(floor));
   }
   if (shift != 0 && shift != 1 && shift != 2) refuse("shift must be 0, 1 or 2, not " + std::to_string(shift));
+  if (shift != 0 && option_of(layout, "grid", 0) != 0) refuse("shift is for grid 0: cells have one way to shrink");
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, layout);
   format.elements = Elements::kNarrowed;
   format.numbers[progressive::kFloor] = static_cast<float>(floor);
-  format.numbers[progressive::kShift] = static_cast<float>(shift);
+  format.numbers[progressive::kShift] =
+      static_cast<float>(format.grid == Grid::kCells ? static_cast<double>(progressive::Shift::kDirect) : shift);
   return format;
 }
 

@@ -19,6 +19,7 @@ constexpr CodecOption kOptions[] = {
     {"tau4", "channels above it, if not above tau16, have 4 bits; 0 or more, default 0.79"},
     {"key_bits", "mode 2: bits of a channel, on average over a page's, to aim at; 2..16, default 2.7"},
     {"queries", "1: saliency weighs a channel's error by its queries (default); 0: the error alone"},
+    {"grid", "of 2-bit codes, 0: levels from the least to the greatest element; 1: cells (default)"},
     {"group", "tokens that share parameters: 32 (default), 64 or 128"},
     {nullptr, nullptr},
 };
@@ -42,6 +43,8 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   if (group != 32 && group != 64 && group != 128) {
     refuse("group must be 32, 64 or 128, not " + std::to_string(group));
   }
+  const double grid = option_of(options, "grid", 1);
+  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + std::to_string(grid));
   const double mode = option_of(options, "mode", tiered::kNormalised);
   if (mode != tiered::kNormalised && mode != tiered::kAbsolute && mode != tiered::kBudget) {
     refuse("mode must be 0, 1 or 2, not " + std::to_string(mode));
@@ -52,6 +55,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + std::to_string(queries));
 
   format.group = static_cast<int>(group);
+  format.grid = static_cast<Grid>(grid);
   format.numbers[tiered::kMode] = static_cast<float>(mode);
   format.numbers[tiered::kTau16] = threshold(options, "tau16", kDefaultTau16);
   format.numbers[tiered::kTau4] = threshold(options, "tau4", kDefaultTau4);

@@ -77,8 +77,9 @@ struct Layout {
   int group;   // tokens of one
   int n16, n4, n2;
   int columns;
-  Plane wide;    // the 4-bit tier, columns 0 ..
-  Plane narrow;  // the 2-bit tier, columns wide.columns ..
+  Grid narrow_grid;  // of the 2-bit tier; 4-bit codes go from end to end
+  Plane wide;        // the 4-bit tier, columns 0 ..
+  Plane narrow;      // the 2-bit tier, columns wide.columns ..
   size_t values_offset;
   size_t wide_offset;
   size_t narrow_offset;
@@ -101,6 +102,7 @@ struct Layout {
     return i >= 0 && i < n2 ? n16 + n4 + i : -1;
   }
   KVASIR_HOST_DEVICE int bits_of(int column) const { return column < wide.columns ? wide.bits : narrow.bits; }
+  KVASIR_HOST_DEVICE Grid grid_of(int column) const { return column < wide.columns ? Grid::kEnds : narrow_grid; }
 };
 
 KVASIR_HOST_DEVICE static inline Layout layout_of(const PageFormat& format, int n16, int n4) {
@@ -111,6 +113,7 @@ KVASIR_HOST_DEVICE static inline Layout layout_of(const PageFormat& format, int 
   layout.n16 = n16;
   layout.n4 = n4;
   layout.n2 = format.head_dim - n16 - n4;
+  layout.narrow_grid = format.grid;
   layout.wide = {4, padded(n4)};
   layout.narrow = {2, padded(layout.n2)};
   layout.columns = layout.wide.columns + layout.narrow.columns;

@@ -12,6 +12,7 @@ namespace {
 constexpr CodecOption kOptions[] = {
     {"axis", "0: parameters per channel over tokens (default for keys); 1: per token over channels (values)"},
     {"group", "elements that share parameters: 32, 64, 128 or all channels; default the longest"},
+    {"grid", "0: levels from the least to the greatest element; 1: cells; default 1 at 1 and 2 bits, else 0"},
     {nullptr, nullptr},
 };
 
@@ -29,6 +30,10 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   const double axis = option_of(options, "axis", side == Side::kKeys ? 0 : 1);
   if (axis != 0 && axis != 1) refuse("axis must be 0 or 1, not " + std::to_string(axis));
   format.axis = static_cast<Axis>(axis);
+
+  const double grid = option_of(options, "grid", bits <= 2 ? 1 : 0);
+  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + std::to_string(grid));
+  format.grid = static_cast<Grid>(grid);
 
   const int longest = format.axis == Axis::kChannel ? kPageTokens : head_dim;
   const double group = option_of(options, "group", std::min(longest, 128));

@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/host_device.h"
+#include "codecs/page_format.h"
 
 namespace kvasir::uniform {
 
@@ -26,22 +27,47 @@ KVASIR_HOST_DEVICE static inline Parameters parameters_of(float lowest, float hi
   return {lo, half_at_least(range)};
 }
 
-KVASIR_HOST_DEVICE static inline int levels_of(int bits) { return (1 << bits) - 1; }
+// The one place where bits and grid become numbers. ENDS puts the first code at lo and the last at lo + range; CELLS
+// cuts the range into 2^n equal cells and puts each code into the middle of its own. An element is
+//
+//   base + code * step,   step = range / steps,   base = lo + centre * step
+//
+// on both grids, so what reads codes needs no more than these. Dropping the lowest bits of a code of CELLS gives the
+// code of fewer and larger cells in the same range.
+struct Codes {
+  int last;      // the highest code, 2^n - 1
+  float steps;   // that the range has
+  float centre;  // of a cell, in steps
+  bool cells;    // an element belongs to the cell that it lies in, else to the nearest code
+};
+
+KVASIR_HOST_DEVICE constexpr Codes codes_of(int bits, Grid grid) {
+  const int last = (1 << bits) - 1;
+  return grid == Grid::kCells ? Codes{last, static_cast<float>(last + 1), 0.5f, true}
+                              : Codes{last, static_cast<float>(last), 0.0f, false};
+}
 
 // Multiplies (x - lo) to give a code; 0 makes every code of a constant group 0.
-KVASIR_HOST_DEVICE static inline float inverse_step(float range, int levels) {
-  return range > 0.0f ? static_cast<float>(levels) / range : 0.0f;
+KVASIR_HOST_DEVICE static inline float inverse_step(float range, const Codes& codes) {
+  return range > 0.0f ? codes.steps / range : 0.0f;
 }
 
-KVASIR_HOST_DEVICE static inline float step_of(float range, int levels) { return range / static_cast<float>(levels); }
+KVASIR_HOST_DEVICE static inline float step_of(float range, const Codes& codes) { return range / codes.steps; }
 
-KVASIR_HOST_DEVICE static inline int encode_element(float x, float lo, float inverse_step, int levels) {
-  const int code = static_cast<int>(rintf((x - lo) * inverse_step));
-  return code < levels ? code : levels;
+// The element of code 0. The product is exact, so that a contraction would change nothing.
+KVASIR_HOST_DEVICE static inline float base_of(float lo, float step, const Codes& codes) {
+  return lo + codes.centre * step;
 }
 
-KVASIR_HOST_DEVICE static inline float decode_element(int code, float lo, float step) {
-  return lo + static_cast<float>(code) * step;
+// x is at least lo: to drop the fraction is to round down.
+KVASIR_HOST_DEVICE static inline int encode_element(float x, float lo, float inverse_step, const Codes& codes) {
+  const float quotient = (x - lo) * inverse_step;
+  const int code = static_cast<int>(codes.cells ? quotient : rintf(quotient));
+  return code < codes.last ? code : codes.last;
+}
+
+KVASIR_HOST_DEVICE static inline float decode_element(int code, float base, float step) {
+  return base + static_cast<float>(code) * step;
 }
 
 }  // namespace kvasir::uniform

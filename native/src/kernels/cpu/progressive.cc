@@ -25,8 +25,16 @@ struct PageCodes {
 // Plain loops over one row: the compiler makes vectors of doubles of them.
 void encode_row(const PageFormat& format, const float* x, const float* lo, const float* range, int32_t* codes) {
   const int d = format.head_dim;
+  if (format.grid == Grid::kCells) {
+    for (int c = 0; c < d; ++c) {
+      const double quotient = (static_cast<double>(x[c]) - lo[c]) * progressive::steps_of(Grid::kCells) / range[c];
+      const int32_t code = static_cast<int32_t>(quotient);
+      codes[c] = (code < 65535 ? code : 65535) >> (16 - format.bits);
+    }
+    return;
+  }
   for (int c = 0; c < d; ++c) {
-    const double quotient = (static_cast<double>(x[c]) - lo[c]) * progressive::kLevels / range[c];
+    const double quotient = (static_cast<double>(x[c]) - lo[c]) * progressive::steps_of(Grid::kEnds) / range[c];
     codes[c] = static_cast<int32_t>(__builtin_rint(quotient));
   }
   for (int bits = 8; bits >= format.bits; bits /= 2) {

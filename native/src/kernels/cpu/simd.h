@@ -14,6 +14,7 @@
 //   min, max, abs                  of floats; of integers min
 //   reciprocal_estimate(a)         1 / a to 8 bits or better
 //   round(a), to_float(i)          to the nearest integer, ties to even, and back
+//   truncate(a)                    to an integer, without the fraction
 //   load_half, store_half          kLanes float16, rounded to nearest even
 //   sum, lowest, highest           over the lanes of a vector
 //   add_first, add_second, subtract_second(sums, pairs)

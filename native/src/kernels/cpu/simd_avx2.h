@@ -29,6 +29,7 @@ inline I32 min(I32 a, I32 b) { return (I32)_mm256_min_epi32((__m256i)a, (__m256i
 inline F32 reciprocal_estimate(F32 a) { return _mm256_rcp_ps(a); }
 
 inline I32 round(F32 a) { return (I32)_mm256_cvtps_epi32(a); }
+inline I32 truncate(F32 a) { return (I32)_mm256_cvttps_epi32(a); }
 inline F32 to_float(I32 a) { return _mm256_cvtepi32_ps((__m256i)a); }
 
 inline F32 load_half(const uint16_t* from) {

@@ -34,6 +34,7 @@ inline I32 min(I32 a, I32 b) { return (I32)_mm512_min_epi32((__m512i)a, (__m512i
 inline F32 reciprocal_estimate(F32 a) { return _mm512_rcp14_ps(a); }
 
 inline I32 round(F32 a) { return (I32)_mm512_cvtps_epi32(a); }
+inline I32 truncate(F32 a) { return (I32)_mm512_cvttps_epi32(a); }
 inline F32 to_float(I32 a) { return _mm512_cvtepi32_ps((__m512i)a); }
 
 inline F32 load_half(const uint16_t* from) {

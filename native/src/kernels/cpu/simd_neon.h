@@ -29,6 +29,7 @@ inline I32 min(I32 a, I32 b) { return vminq_s32(a, b); }
 inline F32 reciprocal_estimate(F32 a) { return vrecpeq_f32(a); }
 
 inline I32 round(F32 a) { return vcvtnq_s32_f32(a); }
+inline I32 truncate(F32 a) { return vcvtq_s32_f32(a); }
 inline F32 to_float(I32 a) { return vcvtq_f32_s32(a); }
 
 inline F32 load_half(const uint16_t* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }

@@ -1,7 +1,7 @@
 // The tiered codec: keys whose channels differ in width. Queries are brought into the order of the part once. Then
 //
 //   score[t] = sum over the 16-bit tier of q * value
-//            + sum over columns of q * (lo + middle * step) + (q * step) * (code - middle)
+//            + sum over columns of q * (lo + range / 2) + (q * step) * (code - middle)
 //
 // where it is q * step that becomes bytes, so that the codes of both narrow tiers share one scale; and because groups
 // of tokens are short, all groups share it too, and a group costs one pass over its parameters. The rounding errors of
@@ -46,18 +46,21 @@ struct CodeBytes {
   alignas(64) uint8_t of[kPageTokens][kMaxColumns];
 };
 
-// Computed channel by channel as they come: which has a column, and how many levels, is looked up by channel.
+// Computed channel by channel as they come: which has a column, and what its codes are, is looked up by channel.
 void make_codes(const Layout& layout, const float* rows, const uint8_t* page, CodeBytes& codes) {
   const int d = layout.head_dim;
   alignas(64) float lo[kMaxSize] = {}, inverse[kMaxSize] = {};
-  alignas(64) int32_t levels[kMaxSize] = {};
+  alignas(64) int32_t last[kMaxSize] = {}, cells[kMaxSize] = {};  // cells: all bits set where codes are those of cells
   uint8_t channel_of[kMaxColumns];
   uint8_t real[kMaxColumns];  // 0 for padding
   for (int column = 0; column < layout.columns; ++column) {
     const int at = layout.place_of(column);
     real[column] = at >= 0;
     channel_of[column] = at >= 0 ? tiered::channels_of(page)[at] : 0;
-    if (at >= 0) levels[channel_of[column]] = levels_of_column(layout, column);
+    if (at < 0) continue;
+    const uniform::Codes kind = codes_of_column(layout, column);
+    last[channel_of[column]] = kind.last;
+    cells[channel_of[column]] = -static_cast<int32_t>(kind.cells);
   }
   for (int t = 0; t < kPageTokens; ++t) {
     for (int column = 0; t % layout.group == 0 && column < layout.columns; ++column) {
@@ -67,12 +70,15 @@ void make_codes(const Layout& layout, const float* rows, const uint8_t* page, Co
       memcpy(&stored_range, page + layout.range_offset(t / layout.group) + 2 * column, 2);
       const int c = channel_of[column];
       lo[c] = half_to_float(stored_lo);
-      inverse[c] = uniform::inverse_step(half_to_float(stored_range), levels[c]);
+      inverse[c] = uniform::inverse_step(half_to_float(stored_range), codes_of_column(layout, column));
     }
     alignas(64) int32_t by_channel[kMaxSize];
     for (int c = 0; c < d; c += kLanes) {
       const F32 x = load(rows + static_cast<size_t>(t) * d + c);
-      store(by_channel + c, min(round((x - load(lo + c)) * load(inverse + c)), load(levels + c)));
+      const F32 quotient = (x - load(lo + c)) * load(inverse + c);
+      const I32 in_cell = load(cells + c);
+      const I32 code = (truncate(quotient) & in_cell) | (round(quotient) & ~in_cell);
+      store(by_channel + c, min(code, load(last + c)));
     }
     for (int column = 0; column < layout.columns; ++column) {
       codes.of[t][column] = static_cast<uint8_t>(by_channel[channel_of[column]] * real[column]);
@@ -110,8 +116,8 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
 struct PartQueries {
   Layout layout;
   int columns;                                         // rounded up to kGroupLanes
-  alignas(64) float inverse_levels[kMaxColumns];       // of each column's codes
-  alignas(64) float middle[kMaxColumns];               // of the codes: levels / 2
+  alignas(64) float inverse_steps[kMaxColumns];        // of each column's codes: step over range
+  alignas(64) float middle[kMaxColumns];               // of the codes: half of the last
   alignas(64) float values[kRowsAtOnce][kMaxColumns];  // of the 16-bit tier
   alignas(64) float by_column[kRowsAtOnce][kMaxColumns];
   alignas(64) float scaled[kRowsAtOnce][kMaxColumns];  // times a column's range, what becomes bytes
@@ -122,8 +128,9 @@ void begin_part(const PageFormat& format, const uint8_t* page, PartQueries& part
   part.layout = tiered::layout_of(format, page);
   part.columns = (part.layout.columns + kGroupLanes - 1) / kGroupLanes * kGroupLanes;
   for (int column = 0; column < part.columns; ++column) {
-    part.inverse_levels[column] = column < part.layout.wide.columns ? 1.0f / 15.0f : 1.0f / 3.0f;
-    part.middle[column] = column < part.layout.wide.columns ? 7.5f : 1.5f;
+    const uniform::Codes codes = codes_of_column(part.layout, column);
+    part.inverse_steps[column] = 1.0f / codes.steps;
+    part.middle[column] = 0.5f * static_cast<float>(codes.last);
   }
 }
 
@@ -172,7 +179,7 @@ void scale_queries(const ColumnParameters* groups, int rows, PartQueries& part) 
   for (int x = 0; x < part.columns; x += kLanes) {
     F32 range = load_half(groups[0].range + x);
     for (int g = 1; g < part.layout.groups; ++g) range = max(range, load_half(groups[g].range + x));
-    store(steps + x, range * load(part.inverse_levels + x));
+    store(steps + x, range * load(part.inverse_steps + x));
   }
   for (int r = 0; r < rows; ++r) {
     F32 peaks = splat(0.0f);
@@ -183,7 +190,7 @@ void scale_queries(const ColumnParameters* groups, int rows, PartQueries& part) 
     part.scale[r] = peak * (1.0f / kSplitLimit);
     const F32 inverse = splat(kSplitLimit / peak);
     for (int x = 0; x < part.columns; x += kLanes) {
-      const F32 scaled = load(part.by_column[r] + x) * load(part.inverse_levels + x) * inverse;
+      const F32 scaled = load(part.by_column[r] + x) * load(part.inverse_steps + x) * inverse;
       // Only a column whose range is 0 can be beyond the limit here; finite, its products are 0.
       store(part.scaled[r] + x, max(min(scaled, splat(kLargest)), splat(-kLargest)));
     }
@@ -237,7 +244,7 @@ void make_bytes(const ColumnParameters& group, const PartQueries& part, GroupByt
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
       range[i] = load_half(group.range + x + i * kLanes);
-      // middle * step is half the range, whatever the levels.
+      // The middle of the codes is the middle of the range, on both grids.
       centre[i] = fma(range[i], splat(0.5f), load_half(group.lo + x + i * kLanes));
       middle[i] = load(part.middle + x + i * kLanes);
     }

@@ -62,22 +62,22 @@ int digits_of(const Layout& layout, const uint8_t* page, int bits, Digit (&digit
 // What dot products leave out of a code, over both digits where there are two.
 float bias_of(int bits) { return static_cast<float>(bits == 16 ? 257 * kByteBias : bits == 8 ? kByteBias : 0); }
 
-void load_scales(const Layout& layout, const uint8_t* page, int bits, int g, GroupScales& scales) {
+void load_scales(const PageFormat& format, const Layout& layout, const uint8_t* page, int g, GroupScales& scales) {
   const uint16_t* stored_lo = reinterpret_cast<const uint16_t*>(page + layout.lo_offset(g));
   const uint16_t* stored_range = reinterpret_cast<const uint16_t*>(page + layout.range_offset(g));
-  const float levels = static_cast<float>(uniform::levels_of(bits));
-  const F32 zero = splat(0.0f);
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
+  const F32 zero = splat(0.0f), middle = splat(0.5f * static_cast<float>(codes.last));
   for (int e = 0; e < layout.entries; e += kLanes) {
-    const F32 lo = load_half(stored_lo + e);
     const F32 range = load_half(stored_range + e);
-    const F32 step = range * splat(1.0f / levels);
-    // An estimate is enough: the base below is that of whatever origin comes out.
+    const F32 step = range * splat(1.0f / codes.steps);
+    const F32 lo = fma(splat(codes.centre), step, load_half(stored_lo + e));
+    // Of code 0, whatever the grid. An estimate is enough: the base below is that of whatever origin comes out.
     const F32 code_of_zero = (zero - lo) * reciprocal_estimate(step);
-    const F32 above_zero = lo + range > zero ? code_of_zero : splat(0.5f * levels);
-    const F32 origin = lo < zero ? above_zero : splat(0.5f * levels);
+    const F32 above_zero = lo + range > zero ? code_of_zero : middle;
+    const F32 origin = lo < zero ? above_zero : middle;
     store(scales.step + e, step);
     store(scales.base + e, fma(origin, step, lo));
-    store(scales.origin + e, origin - splat(bias_of(bits)));
+    store(scales.origin + e, origin - splat(bias_of(format.bits)));
   }
   for (int e = layout.entries; e % kGroupLanes != 0; e += kLanes) store(scales.origin + e, zero);
 }
@@ -190,11 +190,12 @@ void fill_shared(const TileInput& input, int first, int x_size, const GroupScale
 }
 
 // As below, for folded pages with several groups, exactly.
-void add_product_shared(const Layout& layout, const uint8_t* page, int bits, const TileInput& input, float* out) {
+void add_product_shared(const PageFormat& format, const Layout& layout, const uint8_t* page, const TileInput& input,
+                        float* out) {
   Digit digits[2];
-  const int digit_count = digits_of(layout, page, bits, digits);
+  const int digit_count = digits_of(layout, page, format.bits, digits);
   GroupScales scales[kMaxSize / 32];
-  for (int g = 0; g < layout.groups; ++g) load_scales(layout, page, bits, g, scales[g]);
+  for (int g = 0; g < layout.groups; ++g) load_scales(format, layout, page, g, scales[g]);
   SharedRows shared;
   RowBlock block;
   alignas(64) int32_t totals[kMaxByteRows * kMaxSize];
@@ -216,14 +217,15 @@ void add_product_shared(const Layout& layout, const uint8_t* page, int bits, con
 
 // out[row][y] += sum over x of in[row][x] * element(x, y)
 template <bool kFolded>
-void add_product(const Layout& layout, const uint8_t* page, int bits, const TileInput& input, float* out) {
+void add_product(const PageFormat& format, const Layout& layout, const uint8_t* page, const TileInput& input,
+                 float* out) {
   Digit digits[2];
-  const int digit_count = digits_of(layout, page, bits, digits);
+  const int digit_count = digits_of(layout, page, format.bits, digits);
   GroupScales scales;
   RowBlock block;
   alignas(64) int32_t totals[kMaxByteRows * kMaxSize];
   for (int g = 0; g < layout.groups; ++g) {
-    load_scales(layout, page, bits, g, scales);
+    load_scales(format, layout, page, g, scales);
     const Region region = region_of(layout, g);
     for (int first = 0; first < input.count; first += block.rows) {
       fill_block<kFolded>(input, first, region, scales, block);
@@ -245,8 +247,8 @@ void add_product(const PageFormat& format, const uint8_t* page, const TileInput&
   // The softmax turns an absolute error of a score into a relative one of its weight, so 8 bits of a query are too few
   // as soon as scores are large. An error of a weight stays what it is.
   if (format.side == Side::kKeys) rows.fast = false;
-  if (layout.folded && layout.groups > 1 && !rows.fast) return add_product_shared(layout, page, format.bits, rows, out);
-  (layout.folded ? add_product<true> : add_product<false>)(layout, page, format.bits, rows, out);
+  if (layout.folded && layout.groups > 1 && !rows.fast) return add_product_shared(format, layout, page, rows, out);
+  (layout.folded ? add_product<true> : add_product<false>)(format, layout, page, rows, out);
 }
 
 void key_scores(const PageFormat& format, const uint8_t* page, const TileInput& queries, float* scores) {

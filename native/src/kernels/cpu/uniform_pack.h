@@ -14,7 +14,7 @@
 namespace kvasir::KVASIR_LEVEL {
 namespace {
 
-// Parameters of all groups of a page as floats: lo, and what multiplies (x - lo) or a code.
+// Parameters of all groups of a page as floats: lo, or the element of code 0, and what multiplies (x - lo) or a code.
 struct PageScales {
   int entries;
   alignas(64) float lo[1024];
@@ -57,7 +57,7 @@ inline void write_parameters(const PageFormat& format, const uniform::Layout& la
                              PageScales& scales) {
   const bool by_channel = format.axis == Axis::kChannel;
   const int positions = by_channel ? kPageTokens : format.head_dim;
-  const int levels = uniform::levels_of(format.bits);
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
   scales.entries = layout.entries;
   for (int g = 0; g < layout.groups; ++g) {
     const int begin = g * layout.group;
@@ -76,21 +76,22 @@ inline void write_parameters(const PageFormat& format, const uniform::Layout& la
       stored_lo[e] = stored.lo;
       stored_range[e] = stored.range;
       scales.lo[g * layout.entries + e] = half_to_float(stored.lo);
-      scales.factor[g * layout.entries + e] = uniform::inverse_step(half_to_float(stored.range), levels);
+      scales.factor[g * layout.entries + e] = uniform::inverse_step(half_to_float(stored.range), codes);
     }
   }
 }
 
 inline void read_parameters(const PageFormat& format, const uniform::Layout& layout, const uint8_t* page,
                             PageScales& scales) {
-  const F32 levels = splat(static_cast<float>(uniform::levels_of(format.bits)));
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
   scales.entries = layout.entries;
   for (int g = 0; g < layout.groups; ++g) {
     const uint16_t* lo = reinterpret_cast<const uint16_t*>(page + layout.lo_offset(g));
     const uint16_t* range = reinterpret_cast<const uint16_t*>(page + layout.range_offset(g));
     for (int e = 0; e < layout.entries; e += kLanes) {
-      store(scales.lo + g * layout.entries + e, load_half(lo + e));
-      store(scales.factor + g * layout.entries + e, load_half(range + e) / levels);
+      const F32 step = load_half(range + e) / splat(codes.steps);
+      store(scales.lo + g * layout.entries + e, load_half(lo + e) + splat(codes.centre) * step);
+      store(scales.factor + g * layout.entries + e, step);
     }
   }
 }
@@ -109,8 +110,9 @@ inline LaneScales scales_at(const PageFormat& format, const PageScales& scales, 
   return {splat(scales.lo[i]), splat(scales.factor[i])};
 }
 
-inline I32 encode_lanes(F32 x, const LaneScales& scales, I32 levels) {
-  return min(round((x - scales.lo) * scales.factor), levels);
+inline I32 encode_lanes(F32 x, const LaneScales& scales, const uniform::Codes& codes) {
+  const F32 quotient = (x - scales.lo) * scales.factor;
+  return min(codes.cells ? truncate(quotient) : round(quotient), splat(codes.last));
 }
 
 inline F32 decode_lanes(I32 codes, const LaneScales& scales) { return scales.lo + to_float(codes) * scales.factor; }
@@ -226,10 +228,10 @@ inline void uniform_encode(const PageFormat& format, const float* rows, uint8_t*
   const uniform::Layout layout = uniform::layout_of(format);
   PageScales scales;
   write_parameters(format, layout, rows, page, scales);
-  const I32 levels = splat(uniform::levels_of(format.bits));
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
   const auto codes_at = [&](int token, int channel) {
     const F32 x = load(rows + static_cast<size_t>(token) * format.head_dim + channel);
-    return encode_lanes(x, scales_at(format, scales, token, channel), levels);
+    return encode_lanes(x, scales_at(format, scales, token, channel), codes);
   };
   pack_codes(format, layout, codes_at, page);
 }

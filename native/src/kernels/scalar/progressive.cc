@@ -13,8 +13,8 @@ using progressive::Shift;
 
 void encode(const PageFormat& format, const float* rows, uint8_t* page) {
   const auto code_of = [&](float x, float lo, float range) {
-    const auto code = static_cast<uint32_t>(progressive::code_of(x, lo, range));
-    return static_cast<int>(progressive::narrow_to(code, format.bits));
+    const auto code = static_cast<uint32_t>(progressive::code_of(x, lo, range, format.grid));
+    return static_cast<int>(progressive::narrow_to(code, format.bits, format.grid));
   };
   encode_page(format, rows, code_of, page);
 }

@@ -54,13 +54,13 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
     const int at = layout.place_of(column);
     if (at < 0) continue;
     const int channel = tiered::channels_of(page)[at];
-    const int levels = levels_of_column(layout, column);
+    const uniform::Codes codes = codes_of_column(layout, column);
     const Place place = place_of(layout, column);
     for (int t = 0; t < kPageTokens; ++t) {
       const uniform::Parameters stored = parameters_at(layout, page, t / layout.group, column);
       const float x = rows[static_cast<size_t>(t) * format.head_dim + channel];
       const int code = uniform::encode_element(x, half_to_float(stored.lo),
-                                               uniform::inverse_step(half_to_float(stored.range), levels), levels);
+                                               uniform::inverse_step(half_to_float(stored.range), codes), codes);
       uint8_t& byte = page[place.offset + place.plane.byte_of(place.column, t)];
       byte = static_cast<uint8_t>(byte | code << place.plane.bit_of(t));
     }
@@ -77,16 +77,16 @@ void decode(const PageFormat& format, const uint8_t* page, float* rows) {
   for (int column = 0; column < layout.columns; ++column) {
     const int at = layout.place_of(column);
     if (at < 0) continue;
-    const int levels = levels_of_column(layout, column);
+    const uniform::Codes codes = codes_of_column(layout, column);
     const Place place = place_of(layout, column);
     for (int g = 0; g < layout.groups; ++g) {
       const uniform::Parameters stored = parameters_at(layout, page, g, column);
-      const float lo = half_to_float(stored.lo);
-      const float step = uniform::step_of(half_to_float(stored.range), levels);
+      const float step = uniform::step_of(half_to_float(stored.range), codes);
+      const float base = uniform::base_of(half_to_float(stored.lo), step, codes);
       for (int t = g * layout.group; t < (g + 1) * layout.group; ++t) {
         const uint8_t byte = page[place.offset + place.plane.byte_of(place.column, t)];
-        const int code = byte >> place.plane.bit_of(t) & levels;
-        rows[t * format.head_dim + channels[at]] = uniform::decode_element(code, lo, step);
+        const int code = byte >> place.plane.bit_of(t) & codes.last;
+        rows[t * format.head_dim + channels[at]] = uniform::decode_element(code, base, step);
       }
     }
   }

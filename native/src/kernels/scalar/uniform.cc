@@ -11,15 +11,15 @@ namespace {
 using uniform::Layout;
 
 void encode(const PageFormat& format, const float* rows, uint8_t* page) {
-  const int levels = uniform::levels_of(format.bits);
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
   const auto code_of = [&](float x, float lo, float range) {
-    return uniform::encode_element(x, lo, uniform::inverse_step(range, levels), levels);
+    return uniform::encode_element(x, lo, uniform::inverse_step(range, codes), codes);
   };
   encode_page(format, rows, code_of, page);
 }
 
 void decode_token(const PageFormat& format, const Layout& layout, const uint8_t* page, int token, float* row) {
-  const int levels = uniform::levels_of(format.bits);
+  const uniform::Codes codes = uniform::codes_of(format.bits, format.grid);
   for (int c = 0; c < format.head_dim; ++c) {
     const bool by_channel = format.axis == Axis::kChannel;
     const int entry = by_channel ? c : token;
@@ -29,8 +29,9 @@ void decode_token(const PageFormat& format, const Layout& layout, const uint8_t*
     std::memcpy(&lo, page + layout.lo_offset(g) + 2 * entry, 2);
     std::memcpy(&range, page + layout.range_offset(g) + 2 * entry, 2);
     const Element e = element_at(format, layout, entry, position);
-    const float step = uniform::step_of(half_to_float(range), levels);
-    row[c] = uniform::decode_element(layout.get(page, e.x, e.y), half_to_float(lo), step);
+    const float step = uniform::step_of(half_to_float(range), codes);
+    const float base = uniform::base_of(half_to_float(lo), step, codes);
+    row[c] = uniform::decode_element(layout.get(page, e.x, e.y), base, step);
   }
 }
 

@@ -74,6 +74,7 @@ class PatternFamily : public FragmentsFamily {
       const int index = static_cast<int>(side);
       const PageFormat& format = layer_.format(side);
       request.bits[index] = format.bits;
+      request.grids[index] = format.grid;
       request.options[index] = {true, pattern::by_squares(format), pattern::tests_labels(format),
                                 format.numbers[pattern::kAcceptRatio]};
       request.tables[index] = pages.state.describe(side, pages.tables[index], 0);

@@ -138,7 +138,7 @@ class TieredFamily : public PageFamily {
     const int capacity = power_of_two(int64_t{request.count} * request.tokens);
     const auto& planned = launches_.at(queue, capacity, [&](TieredPlan* plan) {
       return plan_tiered({attention.head_dim, attention.kv_heads, attention.group(), format_.value_bits, capacity,
-                          format_.key_group, format_.value_group},
+                          format_.key_group, format_.value_group, format_.key_grid, format_.value_grid},
                          plan);
     });
     const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");

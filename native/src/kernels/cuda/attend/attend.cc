@@ -51,6 +51,8 @@ bool plain(const HeadLayout& layout) {
 PageEntry entry_of(const HeadLayout& layout) {
   uint32_t flags = 0;
   if (layout.token_keys) flags |= Tag::kTokenKeys;
+  if (layout.key_cells) flags |= Tag::kKeyCells;
+  if (layout.value_cells) flags |= Tag::kValueCells;
   if (layout.labels) {
     flags |= Tag::kLabels;  // which take the place in a slot that a part could join in
   } else {

@@ -1,9 +1,12 @@
 // Folds parameters into the factors that multiply codes, and quantises the products to B fragments.
 //
 // A lane (g = lane / 4, h = lane % 4) holds the factors of head h at x = g, g + 8, g + 16, ...: queries where x is a
-// channel, softmax weights where x is a token. With element = lo + code * step,
+// channel, softmax weights where x is a token. With element = base + code * step,
 //
-//   sum over x of factor * element = sum of factor * lo  +  sum of (factor * step) * code
+//   sum over x of factor * element = sum of factor * base  +  sum of (factor * step) * code
+//
+// where base = lo + centre * range and step are what uniform::Codes says: which grid codes are of costs nothing beyond
+// one operation for each pair of parameters.
 //
 // The products are scaled to 16 bits and split into two bytes, value = 256 * high + low. The high bytes of head h
 // become column 2h of B and the low bytes column 2h + 1, so that the lane that holds column pair h of C finds both sums
@@ -47,12 +50,12 @@ template <int kTiles, int kCount>
 struct Folded {
   uint32_t fragments[kTiles][kCount / 2];  // of all steps of 32 x
   float scale[kTiles];                     // of the integer sums, for parameters in units of `range`
-  float zero[kTiles];                      // this lane's share of the sum of factor * lo
+  float zero[kTiles];                      // this lane's share of the sum of factor * base
 };
 
-// kCount: x per lane. factors: [heads / 4][kCount].
+// kCount: x per lane. factors: [heads / 4][kCount]. centre: of code 0, as a part of the range.
 template <bool kSigned, int kTiles, int kCount, int D>
-__device__ __forceinline__ void fold(Reader<D>& reader, const float (&factors)[kTiles][kCount],
+__device__ __forceinline__ void fold(Reader<D>& reader, float centre, const float (&factors)[kTiles][kCount],
                                      Folded<kTiles, kCount>& folded) {
   float products[kTiles][kCount];
   float peak[kTiles];
@@ -65,12 +68,13 @@ __device__ __forceinline__ void fold(Reader<D>& reader, const float (&factors)[k
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 parameters = halves_to_floats(words[j]);  // range, lo
+      const float base = fmaf(parameters.x, centre, parameters.y);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const float factor = factors[n][i + j];
         products[n][i + j] = factor * parameters.x;
         peak[n] = fmaxf(peak[n], fabsf(products[n][i + j]));
-        folded.zero[n] = fmaf(factor, parameters.y, folded.zero[n]);
+        folded.zero[n] = fmaf(factor, base, folded.zero[n]);
       }
     }
   }

@@ -8,15 +8,23 @@
 #include "kernels/cuda/attend/labels.cuh"
 #include "kernels/cuda/attend/query.cuh"
 #include "kernels/cuda/attend/softmax.cuh"
+#include "kernels/cuda/layout/code_unit.h"
 
 namespace kvasir::cuda {
 
 // What a code counts in the sums of a tile, as a part of its range.
 template <int kBits>
-__device__ __forceinline__ float step_of_tile(int tile) {
-  constexpr float kStep = 1.0f / ((1 << (kBits == kWideBits ? 16 : kBits)) - 1);
-  return tile % 2 == 0 ? kStep : kStep / odd_tile_factor(kBits);
+__device__ __forceinline__ float step_of_tile(int tile, bool cells) {
+  constexpr CodeUnit kEnds = code_unit(kBits, false), kCells = code_unit(kBits, true);
+  const float step = cells ? kCells.step : kEnds.step;
+  return tile % 2 == 0 ? step : step * (1.0f / odd_tile_factor(kBits));
 }
+
+// CodeUnit::centre for bits that are not known at compile time: half a cell is 2^-(bits + 1).
+__device__ __forceinline__ float centre_of(int bits, bool cells) {
+  return cells ? __int_as_float((126 - (bits == kWideBits ? 16 : bits)) << 23) : 0.0f;
+}
+static_assert(code_unit(2, true).centre == 0.125f && code_unit(kWideBits, true).centre == 0x1p-17f, "as there");
 
 // verb(std::integral_constant) for a width of codes. Without kAllKinds there are none of 16 bits.
 template <bool kAllKinds, class Verb>
@@ -38,10 +46,10 @@ __device__ __forceinline__ void with_width(int bits, const Verb& verb) {
 }
 
 template <int kBits, int D, int kTiles>
-__device__ __forceinline__ void code_scores(Reader<D>& reader, const Folded<kTiles, D / 8>& folded,
+__device__ __forceinline__ void code_scores(Reader<D>& reader, bool cells, const Folded<kTiles, D / 8>& folded,
                                             float (&scores)[kTiles][16]) {
   contract_codes<kBits, D / 32, 4, true, kTiles>(reader, folded.fragments, [&](int n, int tile, float sum, float next) {
-    const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+    const float scale = folded.scale[n] * step_of_tile<kBits>(tile, cells);
     scores[n][2 * tile] = fmaf(sum, scale, folded.zero[n]);
     scores[n][2 * tile + 1] = fmaf(next, scale, folded.zero[n]);
   });
@@ -50,7 +58,7 @@ __device__ __forceinline__ void code_scores(Reader<D>& reader, const Folded<kTil
 // Keys with parameters per token: span kSpan of the channels. A query is at most 1, so that it is quantised without
 // looking at it. `scores` hold the parameters of a token until its sum comes.
 template <int kBits, int kSpan, int D, int kTiles>
-__device__ __forceinline__ void token_scores(Reader<D>& reader, const Query<D, kTiles>& query,
+__device__ __forceinline__ void token_scores(Reader<D>& reader, bool cells, const Query<D, kTiles>& query,
                                              float (&scores)[kTiles][16]) {
   constexpr int kChannels = D < kValueSpan ? D : kValueSpan;
 #pragma unroll
@@ -75,34 +83,34 @@ __device__ __forceinline__ void token_scores(Reader<D>& reader, const Query<D, k
   }
   contract_codes<kBits, kChannels / 32, 4, true, kTiles>(
       reader, fragments, [&](int n, int tile, float sum, float next) {
-        const float scale = query.scale[n] * (step_of_tile<kBits>(tile) / kQuantum<true>);
-        const float zero = query.scale[n] * query.sum[n][kSpan];
+        const float scale = query.scale[n] * (step_of_tile<kBits>(tile, cells) / kQuantum<true>);
+        const float zero = query.scale[n] * query.sum[n][kSpan], shift = zero * centre_of(kBits, cells);
         float* const score = scores[n] + 2 * tile;
         const float2 first = halves_to_floats(__float_as_uint(score[0]));  // range, lo
         const float2 second = halves_to_floats(__float_as_uint(score[1]));
-        score[0] = fmaf(sum * scale, first.x, zero * first.y);
-        score[1] = fmaf(next * scale, second.x, zero * second.y);
+        score[0] = fmaf(fmaf(sum, scale, shift), first.x, zero * first.y);
+        score[1] = fmaf(fmaf(next, scale, shift), second.x, zero * second.y);
       });
 }
 
 template <int kSpan, int D, int kTiles>
-__device__ __forceinline__ void token_page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
-                                                  float (&scores)[kTiles][16]) {
+__device__ __forceinline__ void token_page_scores(Reader<D>& reader, int bits, bool cells,
+                                                  const Query<D, kTiles>& query, float (&scores)[kTiles][16]) {
   switch (bits) {
     case 2:
-      return token_scores<2, kSpan>(reader, query, scores);
+      return token_scores<2, kSpan>(reader, cells, query, scores);
     case 4:
-      return token_scores<4, kSpan>(reader, query, scores);
+      return token_scores<4, kSpan>(reader, cells, query, scores);
     case 8:
-      return token_scores<8, kSpan>(reader, query, scores);
+      return token_scores<8, kSpan>(reader, cells, query, scores);
     default:
-      return token_scores<kWideBits, kSpan>(reader, query, scores);
+      return token_scores<kWideBits, kSpan>(reader, cells, query, scores);
   }
 }
 
 // The reader stands at the part.
 template <bool kAllKinds, int D, int kTiles>
-__device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Query<D, kTiles>& query,
+__device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, bool cells, const Query<D, kTiles>& query,
                                             float (&scores)[kTiles][16]) {
   if (bits == kFloat16Bits) {
     uint32_t fragments[kTiles][D / 8];
@@ -118,22 +126,22 @@ __device__ __forceinline__ void page_scores(Reader<D>& reader, int bits, const Q
     return;
   }
   Folded<kTiles, D / 8> folded;
-  fold<true>(reader, query.values, folded);
+  fold<true>(reader, centre_of(bits, cells), query.values, folded);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     folded.scale[n] *= query.scale[n];
     folded.zero[n] = sum_over_rows(folded.zero[n]) * query.scale[n];
   }
-  with_width<kAllKinds>(bits, [&](auto width) { code_scores<width.value>(reader, folded, scores); });
+  with_width<kAllKinds>(bits, [&](auto width) { code_scores<width.value>(reader, cells, folded, scores); });
 }
 
 template <int kBits, int kPart, int D, int kTiles>
-__device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTiles, 16>& folded,
+__device__ __forceinline__ void code_outputs(Reader<D>& reader, bool cells, const Folded<kTiles, 16>& folded,
                                              const Joining (&joining)[kTiles], SoftmaxState<D, kTiles>& state) {
   constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
   contract_codes<kBits, 4, kPairs, false, kTiles>(
       reader, folded.fragments, [&](int n, int tile, float sum, float next) {
-        const float scale = folded.scale[n] * step_of_tile<kBits>(tile);
+        const float scale = folded.scale[n] * step_of_tile<kBits>(tile, cells);
         float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
         output[0] = fmaf(output[0], joining[n].keep, sum * scale);
         output[1] = fmaf(output[1], joining[n].keep, next * scale);
@@ -142,8 +150,9 @@ __device__ __forceinline__ void code_outputs(Reader<D>& reader, const Folded<kTi
 
 // Value part kPart. The reader stands at it.
 template <int kPart, bool kAllKinds, int D, int kTiles>
-__device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const float (&weights)[kTiles][16],
-                                             const Joining (&joining)[kTiles], SoftmaxState<D, kTiles>& state) {
+__device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, bool cells,
+                                             const float (&weights)[kTiles][16], const Joining (&joining)[kTiles],
+                                             SoftmaxState<D, kTiles>& state) {
   if (bits == kFloat16Bits) {
     constexpr int kRowTiles = (D < kValueSpan ? D : kValueSpan) / 16;
     uint32_t fragments[kTiles][16];
@@ -161,13 +170,14 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, const 
     return;
   }
   Folded<kTiles, 16> folded;
-  fold<false>(reader, weights, folded);
+  fold<false>(reader, centre_of(bits, cells), weights, folded);
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
     folded.scale[n] *= joining[n].gain;
     state.zero[n][kPart] = fmaf(state.zero[n][kPart], joining[n].keep, folded.zero[n] * joining[n].gain);
   }
-  with_width<kAllKinds>(bits, [&](auto width) { code_outputs<width.value, kPart>(reader, folded, joining, state); });
+  with_width<kAllKinds>(bits,
+                        [&](auto width) { code_outputs<width.value, kPart>(reader, cells, folded, joining, state); });
 }
 
 // One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no
@@ -180,14 +190,14 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
   const bool labels = kAllKinds && tag.has(Tag::kLabels), token_keys = kAllKinds && tag.has(Tag::kTokenKeys);
   if (labels) vectors.take_labels(reader, lane);
   if (!token_keys) {
-    page_scores<kAllKinds>(reader, tag.key_bits(), query, scores);
+    page_scores<kAllKinds>(reader, tag.key_bits(), tag.has(Tag::kKeyCells), query, scores);
   } else {
-    token_page_scores<0>(reader, tag.key_bits(), query, scores);
+    token_page_scores<0>(reader, tag.key_bits(), tag.has(Tag::kKeyCells), query, scores);
     if constexpr (D > kValueSpan) {
       float more[kTiles][16];
       reader.next_part(tag.has(join));
       join <<= 1;
-      token_page_scores<1>(reader, tag.key_bits(), query, more);
+      token_page_scores<1>(reader, tag.key_bits(), tag.has(Tag::kKeyCells), query, more);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
@@ -209,10 +219,10 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
   softmax_step(scores, state, joining);
   if (labels) vectors.collect_weights(tag.page, lane, scores, joining, state);
   reader.next_part(tag.has(join));
-  page_outputs<0, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
+  page_outputs<0, kAllKinds>(reader, tag.value_bits(), tag.has(Tag::kValueCells), scores, joining, state);
   if constexpr (D > kValueSpan) {
     reader.next_part(tag.has(join << 1));
-    page_outputs<1, kAllKinds>(reader, tag.value_bits(), scores, joining, state);
+    page_outputs<1, kAllKinds>(reader, tag.value_bits(), tag.has(Tag::kValueCells), scores, joining, state);
   }
   reader.release();
 }

@@ -12,7 +12,7 @@
 // and values, whose tokens have them. Keys may have parameters per token instead (HeadLayout::token_keys). They then
 // belong to y and multiply the sums: with s(y) = sum over x of query(x) * code(x, y),
 //
-//   score(y) = range(y) / levels * s(y)  +  lo(y) * sum over x of query(x)
+//   score(y) = step(y) * s(y)  +  base(y) * sum over x of query(x)
 //
 // y takes the place of x in parameter_byte, so that the lane which holds sums of rows g, g + 8, ... of C (g = lane / 4)
 // loads their parameters four at a time. A token has parameters for each 128 channels, as values have: such keys
@@ -131,6 +131,8 @@ struct HeadLayout {
   int value_bits;
   bool token_keys = false;  // keys have parameters per token, else per channel; float16 keys have neither
   bool labels = false;      // labels of both sides stand before the parts (labels.h)
+  bool key_cells = false;   // what codes mean, of no matter here: uniform::Codes::cells
+  bool value_cells = false;
 
   KVASIR_HOST_DEVICE constexpr int span() const { return head_dim < kValueSpan ? head_dim : kValueSpan; }
   KVASIR_HOST_DEVICE constexpr PartLayout key() const {

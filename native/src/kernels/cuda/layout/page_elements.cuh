@@ -23,13 +23,14 @@ struct ElementSide {
   bool x_scales;           // parameters belong to x, else to y
   int group_bits;          // canonical: position along the group axis >> group_bits is the group
   int scales;              // parameters of a part
-  int levels;
+  uniform::Codes codes;
 
   KVASIR_HOST_DEVICE int quads() const { return x_size / 4; }
 };
 
+// An element is base + code * step.
 struct Scale {
-  float lo, step;
+  float base, step;
 };
 
 constexpr int kMostScales = 1024;  // of a side: 256 channels in groups of 32 tokens, or 128 tokens in groups of 32
@@ -43,7 +44,7 @@ inline ElementSide element_side(const SideFormat& format) {
   side.fragments = format.fragments;
   side.keys = format.format.side == Side::kKeys;
   side.head_dim = format.format.head_dim;
-  side.levels = uniform::levels_of(format.format.bits);
+  side.codes = uniform::codes_of(format.format.bits, format.format.grid);
   side.parts = 1;
   if (format.fragments) {
     side.part = format.part();
@@ -81,7 +82,8 @@ KVASIR_HOST_DEVICE inline Scale scale_at(const ElementSide& side, const uint8_t*
     lo = load_half(part + side.layout.lo_offset(group) + 2 * entry);
     range = load_half(part + side.layout.range_offset(group) + 2 * entry);
   }
-  return {half_to_float(lo), uniform::step_of(half_to_float(range), side.levels)};
+  const float step = uniform::step_of(half_to_float(range), side.codes);
+  return {uniform::base_of(half_to_float(lo), step, side.codes), step};
 }
 
 KVASIR_HOST_DEVICE inline int scale_index(const ElementSide& side, int x, int y) {
@@ -133,7 +135,7 @@ KVASIR_HOST_DEVICE inline void decode_codes(const ElementSide& side, const uint8
   }
   for (int j = 0; j < 4; ++j) {
     const Scale scale = scales[scale_index(side, x + quad_step(side, j), y)];
-    out[j] = uniform::decode_element(static_cast<int>(codes[j]), scale.lo, scale.step);
+    out[j] = uniform::decode_element(static_cast<int>(codes[j]), scale.base, scale.step);
   }
 }
 

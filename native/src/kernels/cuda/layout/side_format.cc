@@ -37,7 +37,10 @@ bool has_fragments(const PageFormat& side) {
 
 HeadLayout head_layout(const PageFormat& keys, const PageFormat& values) {
   const bool token_keys = keys.elements != Elements::kHalves && keys.axis == Axis::kToken;
-  return {keys.head_dim, width_of(keys), width_of(values), token_keys};
+  HeadLayout layout = {keys.head_dim, width_of(keys), width_of(values), token_keys};
+  layout.key_cells = keys.grid == Grid::kCells;
+  layout.value_cells = values.grid == Grid::kCells;
+  return layout;
 }
 
 PartLayout SideFormat::part() const {

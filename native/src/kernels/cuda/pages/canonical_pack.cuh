@@ -15,6 +15,7 @@ struct CodedSide {
   uniform::Layout layout;
   int head_dim;
   int bits;
+  uniform::Codes codes;
   bool exact;  // progressive
   bool keys, per_token;
 };
@@ -23,6 +24,7 @@ inline CodedSide coded_side(const SideFormat& format) {
   return {uniform::layout_of(format.format),
           format.format.head_dim,
           format.format.bits,
+          uniform::codes_of(format.format.bits, format.format.grid),
           format.format.elements == Elements::kNarrowed,
           format.format.side == Side::kKeys,
           format.format.axis == Axis::kToken};
@@ -57,15 +59,15 @@ KVASIR_HOST_DEVICE inline uint32_t canonical_code(const CodedSide& side, float x
                                                   const double* inverse16) {
   uint32_t code = 0;
   if (!side.exact) {
-    code = uniform_code(x, q.lo, q.inverse);
+    code = uniform_code(x, q.lo, q.inverse, side.codes.cells, side.codes.last);
   } else if (side.bits == 16) {
-    code = progressive_code16(x, q.lo, *inverse16, &q.range);
+    code = progressive_code16(x, q.lo, *inverse16, &q.range, side.codes.cells);
   } else if (side.bits == 8) {
-    code = progressive_code<8>(x, q.lo, q.inverse, &q.range);
+    code = progressive_code<8>(x, q.lo, q.inverse, &q.range, side.codes.cells);
   } else if (side.bits == 4) {
-    code = progressive_code<4>(x, q.lo, q.inverse, &q.range);
+    code = progressive_code<4>(x, q.lo, q.inverse, &q.range, side.codes.cells);
   } else {
-    code = progressive_code<2>(x, q.lo, q.inverse, &q.range);
+    code = progressive_code<2>(x, q.lo, q.inverse, &q.range, side.codes.cells);
   }
   return code & ((1u << side.bits) - 1);
 }

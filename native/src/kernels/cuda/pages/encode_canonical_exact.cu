@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
     const uniform::Parameters stored = group_parameters(side, rows, i);
     *reinterpret_cast<uint16_t*>(part + layout.lo_offset(group) + 2 * entry) = stored.lo;
     *reinterpret_cast<uint16_t*>(part + layout.range_offset(group) + 2 * entry) = stored.range;
-    quantisers[i] = quantiser_of(stored, side.bits);
-    inverse16[i] = inverse16_of(quantisers[i].range);
+    quantisers[i] = quantiser_of(stored, side.codes);
+    inverse16[i] = inverse16_of(quantisers[i].range, side.codes.cells ? Grid::kCells : Grid::kEnds);
   }
   __syncthreads();
   for (int p = 0; p < layout.plane_count; ++p) {

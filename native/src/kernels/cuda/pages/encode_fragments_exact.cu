@@ -24,6 +24,7 @@ struct Side {
   int64_t offset, stride;
   PartLayout part;
   int parts;
+  Grid grid;
   bool present, keys, exact, per_token;
 };
 
@@ -125,11 +126,11 @@ __device__ __forceinline__ void make_parameters(const Side& side, int first, uin
     highest = tile.range[thread];
   }
   const uniform::Parameters stored = uniform::parameters_of(lowest, highest);
-  const Quantiser quantiser = quantiser_of(stored, side.part.element_bits());
+  const Quantiser quantiser = quantiser_of(stored, uniform::codes_of(side.part.element_bits(), side.grid));
   tile.scales[thread / 2].lo[thread % 2] = quantiser.lo;
   tile.scales[thread / 2].inverse[thread % 2] = quantiser.inverse;
   tile.range[thread] = quantiser.range;
-  if (side.exact && side.part.bits == kWideBits) tile.inverse16[thread] = inverse16_of(quantiser.range);
+  if (side.exact && side.part.bits == kWideBits) tile.inverse16[thread] = inverse16_of(quantiser.range, side.grid);
   const uint32_t word = stored.range | static_cast<uint32_t>(stored.lo) << 16;
   *reinterpret_cast<uint32_t*>(out + side.part.parameter_byte(first + thread)) = word;
 }
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
   make_parameters(side, piece.stretch * kSpan, part, tile);
   __syncthreads();
   const auto fetch = [&](int x, int y, uint32_t(&words)[4]) { fetch_matrix(x + 8 * matrix, y, words); };
-  const SlabQuantisers quantisers = {tile.scales, tile.range, tile.inverse16};
+  const SlabQuantisers quantisers = {tile.scales, tile.range, tile.inverse16, side.grid == Grid::kCells};
   pack_codes<kSpan>(piece, side.exact, quantisers, warp, kWarps, lane, fetch, store);
 }
 
@@ -191,6 +192,7 @@ Side side_of(const EncodeRequest& request, int index) {
   side.stride = format.stride;
   side.part = format.part();
   side.parts = format.parts();
+  side.grid = format.format.grid;
   side.keys = index == 0;
   side.exact = format.format.elements == Elements::kNarrowed;
   side.per_token = format.format.elements != Elements::kHalves && format.format.axis == Axis::kToken;

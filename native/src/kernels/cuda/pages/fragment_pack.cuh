@@ -34,6 +34,7 @@ struct SlabQuantisers {
   const ScalePair* scales;  // by index / 2
   const float* range;
   const double* inverse16;  // set for progressive codes of 16 bits alone
+  bool cells;               // uniform::Codes::cells
 };
 
 KVASIR_HOST_DEVICE static inline uint32_t permuted(uint32_t low, uint32_t high, uint32_t selector) {
@@ -65,11 +66,11 @@ KVASIR_HOST_DEVICE inline uint32_t joined_bytes(const uint32_t (&even)[2], const
 template <int kBits, bool kExact>
 KVASIR_HOST_DEVICE inline uint32_t slab_code(float x, float lo, float inverse, const SlabQuantisers& q, int index) {
   if constexpr (!kExact) {
-    return uniform_code(x, lo, inverse);
+    return uniform_code(x, lo, inverse, q.cells, (1 << (kBits == kWideBits ? 16 : kBits)) - 1);
   } else if constexpr (kBits == kWideBits) {
-    return progressive_code16(x, lo, q.inverse16[index], q.range + index);
+    return progressive_code16(x, lo, q.inverse16[index], q.range + index, q.cells);
   } else {
-    return progressive_code<kBits>(x, lo, inverse, q.range + index);
+    return progressive_code<kBits>(x, lo, inverse, q.range + index, q.cells);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "codecs/page_format.h"
 #include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/staging.h"
@@ -39,6 +40,7 @@ struct MatchOptions {
 struct PatternSealRequest {
   RowShape shape;
   int bits[2];  // 1, 2, 3, 4 or 8; of a side that is not present any width of HeadLayout
+  Grid grids[2] = {};
   MatchOptions options[2];
   VectorTable tables[2];  // as they are after add_centres
   Staging staging;        // rows are finite and at most kMaxMagnitude

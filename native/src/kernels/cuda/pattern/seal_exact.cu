@@ -22,6 +22,7 @@ struct Side {
   VectorTable table;
   MatchOptions options;
   PartLayout part;
+  uniform::Codes codes;
   int parts;
   int offset;  // of the first part in a head block
 };
@@ -124,7 +125,7 @@ __device__ void make_parameters(const Side& side, bool keys, uint8_t* block, Til
     ResidualRange range;
     for (int j = 0; j < elements; ++j) range.add(first[j * step]);
     const uniform::Parameters stored = uniform::parameters_of(range.lowest, range.highest);
-    const Quantiser quantiser = quantiser_of(stored, side.part.bits);
+    const Quantiser quantiser = quantiser_of(stored, side.codes);
     tile.lo[i] = quantiser.lo;
     tile.inverse[i] = quantiser.inverse;
     const uint32_t word = stored.range | static_cast<uint32_t>(stored.lo) << 16;
@@ -145,8 +146,9 @@ __device__ __forceinline__ uint32_t fragment_word(const Side& side, bool keys, i
     const int x = unit % steps * 32 + word / 2 * 16 + b % 2 * 8 + lane % 4 * 2 + b / 2;  // as fragment_byte has it
     const float element = tile.rows[keys ? y * tile.kStride + x : x * tile.kStride + part * kValueSpan + y];
     const int parameter = keys ? x : part * kTokens + x;
-    const uint32_t code = uniform_code(element, tile.lo[parameter], tile.inverse[parameter]);
-    bytes |= (code & ((1u << side.part.bits) - 1)) << 8 * b;
+    const uint32_t code =
+        uniform_code(element, tile.lo[parameter], tile.inverse[parameter], side.codes.cells, side.codes.last);
+    bytes |= (code & static_cast<uint32_t>(side.codes.last)) << 8 * b;
   }
   return bytes;
 }
@@ -302,6 +304,7 @@ cudaError_t seal_pattern_pages(const PatternSealRequest& request, cudaStream_t s
     side.head_elements = request.staging.rows * d;
     side.table = request.tables[s];
     side.part = s == 0 ? layout.key() : layout.value();
+    side.codes = uniform::codes_of(request.bits[s], request.grids[s]);
     side.parts = s == 0 ? 1 : layout.value_parts();
     side.offset = kBothLabelBytes + (s == 0 ? 0 : layout.value_offset(0));
   }

@@ -68,7 +68,6 @@ __device__ __forceinline__ ElementSide with_known(ElementSide side) {
     side.fragments = true;
     side.keys = kKnown != Known::kValues;
     side.x_scales = kKnown != Known::kTokenKeys;
-    side.levels = (1 << kBits) - 1;
     side.part.bits = kBits;
     side.part.y_parameters = !side.x_scales;
     if (side.keys) {

@@ -28,7 +28,9 @@ struct TieredShape {
   int sequences;                         // most that a launch will have, 1..4096
   int key_group = 32, value_group = 32;  // of TieredFormat
 
-  TieredFormat format() const { return {head_dim, value_bits, key_group, value_group}; }
+  Grid key_grid = Grid::kEnds, value_grid = Grid::kEnds;
+
+  TieredFormat format() const { return {head_dim, value_bits, key_group, value_group, key_grid, value_grid}; }
 };
 
 struct TieredPlan {

@@ -26,13 +26,15 @@ __global__ void __launch_bounds__(kThreads) tiered_key_rows(PageFormat format, R
         const bool wide = place < layout.n16 + layout.n4;
         const int column = wide ? place - layout.n16 : place - layout.n16 - layout.n4;  // of its plane
         const tiered::Plane plane = wide ? layout.wide : layout.narrow;
-        const int levels = (1 << plane.bits) - 1;
         const int parameter = (wide ? 0 : layout.wide.columns) + column, group = token / layout.group;
+        const uniform::Codes codes = uniform::codes_of(plane.bits, layout.grid_of(parameter));
         const float lo = half_to_float(reinterpret_cast<const uint16_t*>(part + layout.lo_offset(group))[parameter]);
         const float range =
             half_to_float(reinterpret_cast<const uint16_t*>(part + layout.range_offset(group))[parameter]);
         const uint8_t byte = part[(wide ? layout.wide_offset : layout.narrow_offset) + plane.byte_of(column, token)];
-        value = uniform::decode_element(byte >> plane.bit_of(token) & levels, lo, uniform::step_of(range, levels));
+        const float step = uniform::step_of(range, codes);
+        value =
+            uniform::decode_element(byte >> plane.bit_of(token) & codes.last, uniform::base_of(lo, step, codes), step);
       }
       rows[static_cast<int64_t>(token) * d + channels[place]] = value;
     }

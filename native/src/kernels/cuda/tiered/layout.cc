@@ -92,7 +92,8 @@ bool tiered_supported(const PageFormat& keys, const PageFormat& values) {
 }
 
 TieredFormat tiered_format(const PageFormat& keys, const PageFormat& values) {
-  return {keys.head_dim, values.bits, keys.group == kPageTokens ? kPageTokens : 32, values.group};
+  return {keys.head_dim, values.bits, keys.group == kPageTokens ? kPageTokens : 32,
+          values.group,  keys.grid,   values.grid};
 }
 
 TieredBlock tiered_block(const PageFormat& keys, const PageFormat& values, const uint8_t* key_part) {

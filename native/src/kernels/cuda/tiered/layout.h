@@ -30,7 +30,7 @@
 
 namespace kvasir::cuda {
 
-// What a code counts, in fifteenths of the range.
+// What a code counts, in fifteenths of the range; a code of cells counts less.
 enum ColumnKind : int {
   kPadding = 0,
   kLowBits = 1,   // of a channel of 4 bits
@@ -70,9 +70,11 @@ KVASIR_HOST_DEVICE constexpr int tiered_table_bytes(int kv_heads) {
 // What all blocks of a layer have in common.
 struct TieredFormat {
   int head_dim;
-  int value_bits;   // 2 or 4
-  int key_group;    // tokens of a channel that share parameters: 32, or 128
-  int value_group;  // channels of a token that do: a multiple of 32
+  int value_bits;               // 2 or 4
+  int key_group;                // tokens of a channel that share parameters: 32, or 128
+  int value_group;              // channels of a token that do: a multiple of 32
+  Grid key_grid = Grid::kEnds;  // of keys of 2 bits
+  Grid value_grid = Grid::kEnds;
 
   KVASIR_HOST_DEVICE constexpr int key_groups() const { return kPageTokens / key_group; }
   KVASIR_HOST_DEVICE constexpr int wide_chunk_bytes() const {

@@ -1,6 +1,7 @@
 // What the kernel of tiered attention takes, and sizes that it and its launcher agree on.
 #pragma once
 
+#include "kernels/cuda/layout/code_unit.h"
 #include "kernels/cuda/primitives/overlapping_launch.h"
 #include "kernels/cuda/tiered/attend.h"
 
@@ -23,6 +24,8 @@ struct TieredParams {
   int splits;             // parts of a sequence
   int value_bytes;        // of all value groups
   uint32_t value_groups;  // bit v: a group begins with value chunk v
+  CodeUnit keys;          // of 2 bits
+  CodeUnit values;
   ElementType type;
   float scale;  // of scores, times log2(e)
 };

@@ -22,7 +22,7 @@ struct Params {
 struct Shared {
   uint16_t low[kMaxHeadDim], high[kMaxHeadDim];
   uint16_t sixteen[kMaxHeadDim];
-  float2 scales[kMaxHeadDim / 32 * kPageTokens];  // of values: lo and step, by group and token
+  float2 scales[kMaxHeadDim / 32 * kPageTokens];  // of values: base and step, by group and token
 };
 
 __device__ __forceinline__ float load_half(const uint8_t* from) {
@@ -63,12 +63,14 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
   for (int first = 0; first < kPageTokens; first += group) {
     const uint8_t* const parameters =
         block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, first / group);
-    const float lo = load_half(parameters + 2);
-    const float step = uniform::step_of(load_half(parameters), high == kNone ? 3 : 15);
+    const uniform::Codes codes =
+        high == kNone ? uniform::codes_of(2, layout.format.key_grid) : uniform::codes_of(4, Grid::kEnds);
+    const float step = uniform::step_of(load_half(parameters), codes);
+    const float base = uniform::base_of(load_half(parameters + 2), step, codes);
     for (int token = first + thread / d; token < first + group; token += at_once) {
       int code = code_at(block, layout, low, token);
       if (high != kNone) code |= code_at(block, layout, high, token) << 2;
-      rows[token * d + channel] = uniform::decode_element(code, lo, step);
+      rows[token * d + channel] = uniform::decode_element(code, base, step);
     }
   }
 }
@@ -76,12 +78,13 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
 __device__ __forceinline__ void decode_values(const uint8_t* block, const TieredBlock& layout, Shared& shared,
                                               float* rows) {
   const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
-  const int levels = (1 << layout.format.value_bits) - 1;
+  const uniform::Codes kind = uniform::codes_of(layout.format.value_bits, layout.format.value_grid);
   const PartLayout part = layout.format.value_chunk();
   for (int i = thread; i < layout.format.value_groups() * kPageTokens; i += kThreads) {
     const uint8_t* const parameters =
         block + layout.value_parameters_offset(i / kPageTokens) + part.parameter_byte(i % kPageTokens);
-    shared.scales[i] = {load_half(parameters + 2), uniform::step_of(load_half(parameters), levels)};
+    const float step = uniform::step_of(load_half(parameters), kind);
+    shared.scales[i] = {uniform::base_of(load_half(parameters + 2), step, kind), step};
   }
   __syncthreads();
   const int channel = thread % d, at_once = kThreads / d, chunk = channel / 32;
@@ -90,7 +93,7 @@ __device__ __forceinline__ void decode_values(const uint8_t* block, const Tiered
   const uint8_t* const codes = block + layout.value_codes_offset(chunk);
   for (int token = thread / d; token < kPageTokens; token += at_once) {
     const Place place = part.code_place(0, token, channel % 32);
-    const int code = codes[place.byte] >> place.bit & levels;
+    const int code = codes[place.byte] >> place.bit & kind.last;
     rows[token * d + channel] = uniform::decode_element(code, scales[token].x, scales[token].y);
   }
 }

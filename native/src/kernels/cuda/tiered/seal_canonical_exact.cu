@@ -56,6 +56,7 @@ __device__ __forceinline__ void write_head(const tiered::Layout& layout, const u
 __device__ __forceinline__ void write_plane(const tiered::Layout& layout, const tiered::Plane& plane, int first,
                                             const uint32_t* parameters, const uint16_t* rows, const Shared& shared,
                                             uint8_t* out) {
+  const uniform::Codes codes = uniform::codes_of(plane.bits, layout.grid_of(first));
   const int d = layout.head_dim, vectors = plane.columns / tiered::kColumnsPerVector;
   for (int i = threadIdx.x; i < static_cast<int>(plane.bytes() / 4); i += kThreads) {
     const int lane = i % 16, vector = i / 16;
@@ -70,10 +71,10 @@ __device__ __forceinline__ void write_plane(const tiered::Layout& layout, const 
         const int at = token + 16 * p;
         const uint32_t stored = parameters[at / layout.group * layout.group / 32 * d + channel];
         const Quantiser quantiser =
-            quantiser_of({static_cast<uint16_t>(stored >> 16), static_cast<uint16_t>(stored)}, plane.bits);
+            quantiser_of({static_cast<uint16_t>(stored >> 16), static_cast<uint16_t>(stored)}, codes);
         const float x = __half2float(__ushort_as_half(rows[static_cast<int64_t>(at) * d + channel]));
-        const uint32_t code = uniform_code(x, quantiser.lo, quantiser.inverse) & ((1u << plane.bits) - 1);
-        word |= code << (8 * j + plane.bits * p);
+        const uint32_t code = uniform_code(x, quantiser.lo, quantiser.inverse, codes.cells, codes.last);
+        word |= (code & static_cast<uint32_t>(codes.last)) << (8 * j + plane.bits * p);
       }
     }
     reinterpret_cast<uint32_t*>(out)[i] = word;

@@ -96,10 +96,11 @@ __device__ __forceinline__ void pack_chunk(const TieredBlock& layout, int k, int
       if (kind[i] == kPadding) continue;
       const Scale scale = shared.scales[g * d + channel[i]];
       const int shift = kind[i] == kHighBits ? 2 : 0;
+      const bool cells = kind[i] == kTwoBits && layout.format.key_grid == Grid::kCells;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const float x = element(rows, row_stride(d), 32 * g + 8 * j + lane / 4, channel[i]);
-        const uint32_t code = uniform_code(x, scale.lo, scale.inverse) >> shift & 3;
+        const uint32_t code = uniform_code(x, scale.lo, scale.inverse, cells, 3) >> shift & 3;
         codes[j / 2] |= code << (8 * (2 * (i % 2) + i / 2 % 2) + 4 * (i / 4) + 2 * (j % 2));
       }
     }
@@ -145,7 +146,8 @@ __device__ __forceinline__ void seal_keys(const Params& params, int64_t part, co
     const int at = group * d + shared.channels[place];
     const uint32_t word = params.choices.parameters[part * kTokenSpans * d + at];
     const uniform::Parameters stored = {static_cast<uint16_t>(word >> 16), static_cast<uint16_t>(word)};
-    const Quantiser quantiser = quantiser_of(stored, place < n16 + n4 ? 4 : 2);
+    const Quantiser quantiser = quantiser_of(
+        stored, place < n16 + n4 ? uniform::codes_of(4, Grid::kEnds) : uniform::codes_of(2, layout.format.key_grid));
     shared.words[at] = word;
     shared.scales[at] = {quantiser.lo, quantiser.inverse};
   }
@@ -171,6 +173,7 @@ __device__ __forceinline__ void pack_values(const TieredBlock& layout, const uin
   constexpr int kGroups = 4 / kUnits;  // of a chunk
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int stride = row_stride(layout.format.head_dim);
+  const bool cells = layout.format.value_grid == Grid::kCells;
   for (int item = warp; item < layout.format.value_chunks() * kGroups; item += kWarps) {
     const int v = item / kGroups, group = item % kGroups;
     const Scale* const scales = shared.scales + layout.value_group_of(v) * kPageTokens;
@@ -186,7 +189,8 @@ __device__ __forceinline__ void pack_values(const TieredBlock& layout, const uin
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) {
             const int channel = 32 * v + 16 * odd + 8 * (w % 2) + lane / 4;
-            const uint32_t code = uniform_code(element(rows, stride, token, channel), scale.lo, scale.inverse);
+            const uint32_t code =
+                uniform_code(element(rows, stride, token, channel), scale.lo, scale.inverse, cells, (1 << kBits) - 1);
             words[w] |= (code & ((1u << kBits) - 1)) << (8 * b + 4 * u + kBits * odd);
           }
         }
@@ -218,7 +222,8 @@ __device__ __forceinline__ void seal_values(const TieredBlock& layout, const uin
     }
     const uniform::Parameters stored = uniform::parameters_of(fminf(__low2float(low), __high2float(low)),
                                                               fmaxf(__low2float(high), __high2float(high)));
-    const Quantiser quantiser = quantiser_of(stored, layout.format.value_bits);
+    const Quantiser quantiser =
+        quantiser_of(stored, uniform::codes_of(layout.format.value_bits, layout.format.value_grid));
     shared.scales[i] = {quantiser.lo, quantiser.inverse};
     *reinterpret_cast<uint32_t*>(block + layout.value_parameters_offset(group) +
                                  layout.format.value_chunk().parameter_byte(token)) = stored.range | uint32_t{stored.lo}

@@ -149,11 +149,12 @@ class TieredWarp {
   }
 
   // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and what ranges are multiplied with to
-  // give products of 16 bits. `load` brings {range, lo} of a group; fold makes the B fragments.
+  // give products of 16 bits and the middles of cells. `load` brings {range, lo} of a group; fold makes the B
+  // fragments.
   struct NarrowColumns {
     static constexpr int kCodesOffset = kNarrowParametersOffset + kPageTokens / kKeyGroup * kNarrowGroupBytes;
     const TieredWarp& warp;
-    float queries[4], steps[4];
+    float queries[4], steps[4], centres[4];
     uint4 parameters;
 
     __device__ explicit NarrowColumns(const TieredWarp& of) : warp(of) {}
@@ -164,7 +165,10 @@ class TieredWarp {
       for (int j = 0; j < 4; ++j) {
         const uint32_t column = (j < 2 ? columns.x : columns.y) >> 16 * (j % 2);
         queries[j] = warp.queries_[4 * (column & 255)];
-        steps[j] = queries[j] * fifteenth * static_cast<float>(column >> 8 & 255);  // ColumnKind
+        const uint32_t kind = column >> 8 & 255;  // ColumnKind
+        const bool two_bits = kind == kTwoBits;
+        steps[j] = queries[j] * (two_bits ? scale * warp.params_.keys.step : fifteenth * static_cast<float>(kind));
+        centres[j] = two_bits ? queries[j] * warp.params_.keys.centre : 0.0f;
       }
     }
     __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
@@ -177,6 +181,7 @@ class TieredWarp {
         const float2 first = halves_to_floats(j == 0 ? parameters.x : parameters.z);  // range, lo
         const float2 second = halves_to_floats(j == 0 ? parameters.y : parameters.w);
         zero = fmaf(queries[j], first.y, fmaf(queries[j + 1], second.y, zero));
+        zero = fmaf(centres[j], first.x, fmaf(centres[j + 1], second.x, zero));
         b[j / 2] = quantised_products<true>({steps[j], first.x}, {steps[j + 1], second.x});
       }
     }
@@ -267,7 +272,7 @@ class TieredWarp {
         const float2 parameters = halves_to_floats(words[j]);  // range, lo
         products[4 * i + j] = weights[4 * i + j] * parameters.x;
         peak = fmaxf(peak, products[4 * i + j]);
-        zero = fmaf(weights[4 * i + j], parameters.y, zero);
+        zero = fmaf(weights[4 * i + j], fmaf(parameters.x, params_.values.centre, parameters.y), zero);
       }
     }
     peak = max_over_rows(peak);
@@ -302,8 +307,7 @@ class TieredWarp {
       mma_bytes<false>(even_sum, even, b[2 * s], b[2 * s + 1]);
       mma_bytes<false>(odd_sum, odd, b[2 * s], b[2 * s + 1]);
     }
-    constexpr float kStep = 1.0f / ((1 << kBits) - 1);
-    const float scale = factors.peak * (kStep / kQuantum<false>)*joining.gain;
+    const float scale = factors.peak * (params_.values.step * (1.0f / kQuantum<false>)) * joining.gain;
     const float odd_scale = scale * (1.0f / odd_tile_factor(kBits));
     float* const output = output_ + 4 * v;
     output[0] = fmaf(output[0], joining.keep, joined(even_sum[0], even_sum[1]) * scale);

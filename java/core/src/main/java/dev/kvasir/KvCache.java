@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.TreeMap;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Compressed keys and values of many sequences under one byte budget.
@@ -27,11 +28,13 @@ public final class KvCache implements AutoCloseable {
   private final KvGeometry geometry;
   private final KvMethod method;
   private final NativeCache cache;
+  private final NeedsWatch needs;
 
-  private KvCache(KvGeometry geometry, KvMethod method, NativeCache cache) {
+  private KvCache(KvGeometry geometry, KvMethod method, NativeCache cache, NeedsWatch needs) {
     this.geometry = geometry;
     this.method = method;
     this.cache = cache;
+    this.needs = needs;
   }
 
   /**
@@ -273,8 +276,13 @@ public final class KvCache implements AutoCloseable {
     return cache;
   }
 
+  NeedsWatch needs() {
+    return needs;
+  }
+
   private long queryElements(int layer, int sequences, int tokens) {
     Checks.requirePositive("tokens", tokens);
+    needs.queries();
     return Checks.product(Checks.product(sequences, tokens), geometry.querySize(layer));
   }
 
@@ -292,6 +300,7 @@ public final class KvCache implements AutoCloseable {
     private long budget;
     private String backend = "auto";
     private Precision precision = Precision.EXACT;
+    private @Nullable Boolean keysBeforeRope;
 
     private Builder(KvGeometry geometry) {
       this.geometry = Objects.requireNonNull(geometry, "geometry");
@@ -360,16 +369,29 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
+     * Declares on which side of RoPE the keys are that will be appended, so that a method that wants the other is refused.
+     * Without a declaration a method that wants them before RoPE says so in a warning.
+     *
+     * @param before whether keys are appended as they are before RoPE
+     * @return this builder
+     */
+    public Builder keysBeforeRope(boolean before) {
+      this.keysBeforeRope = before;
+      return this;
+    }
+
+    /**
      * The cache. Loads the native library if it is not loaded yet.
      *
      * @return a new cache, to be closed by the caller
      * @throws IllegalArgumentException if the method names a codec, width or option that does not exist or does not
-     *     fit the geometry
+     *     fit the geometry, lacks a codebook, or wants keys from the other side of RoPE than was declared
      * @throws NativeUnavailableException if the native library cannot be loaded or the backend cannot run here
      */
     public KvCache build() {
       CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision);
-      return new KvCache(geometry, method, settings.create());
+      NeedsWatch needs = NeedsWatch.of(geometry, method, keysBeforeRope);
+      return new KvCache(geometry, method, settings.create(), needs);
     }
   }
 }

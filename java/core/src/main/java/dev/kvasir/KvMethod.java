@@ -1,6 +1,8 @@
 package dev.kvasir;
 
+import java.util.EnumSet;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * A recipe for compression: which codec stores the keys and the values of each layer, and how many tokens stay in 16
@@ -51,7 +53,8 @@ public interface KvMethod {
 
   /**
    * How many of a sequence's first tokens stay in 16 bits for ever. Models lean on the first tokens more than on any
-   * other ("attention sinks"). 0 is the default.
+   * other ("attention sinks"), whose keys and values are unlike all others and spoil the page that they are in. Methods of
+   * this library keep 4 unless told otherwise; 0 is the default of the interface.
    *
    * @return 0..4096
    */
@@ -87,6 +90,24 @@ public interface KvMethod {
    */
   default float[] keyScaling(int layer) {
     return new float[0];
+  }
+
+  /**
+   * What must be given for the method to do what it promises.
+   *
+   * @return {@link Need#KEYS_BEFORE_ROPE} if {@link #keysBeforeRope}, else nothing, unless the method says otherwise
+   */
+  default Set<Need> needs() {
+    return keysBeforeRope() ? EnumSet.of(Need.KEYS_BEFORE_ROPE) : EnumSet.noneOf(Need.class);
+  }
+
+  /**
+   * This method for keys that are scaled: what {@code KeyScaling.applyTo} scales.
+   *
+   * @return this method, unless it does better with scaled keys in some other way
+   */
+  default KvMethod forScaledKeys() {
+    return this;
   }
 
   /** What a cache must know of the codebook of one side of one layer. Only the library makes it and looks into it. */

@@ -55,6 +55,10 @@ public final class KvSequence implements AutoCloseable {
   /**
    * Appends token rows to a layer.
    *
+   * <p>Keys come as the model has them <b>after</b> RoPE, with every method but those whose {@link
+   * KvMethod#keysBeforeRope} says <b>before</b>: {@code CommVq}, and so {@code Preset.SMALLEST}. Nothing can tell the two
+   * apart later; {@link KvCache.Builder#keysBeforeRope} has the cache check that method and caller mean the same.
+   *
    * @param layer 0 .. layers-1
    * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE, or before it if {@link KvMethod#keysBeforeRope}
    * @param values the same shape
@@ -65,7 +69,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void append(int layer, float[] keys, float[] values, int tokens) {
-    long needed = rowElements(layer, tokens);
+    long needed = appendElements(layer, tokens);
     Floats.require("keys", keys, needed);
     Floats.require("values", values, needed);
     run(() -> target.append(id, layer, keys, values, (int) needed, tokens));
@@ -84,7 +88,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void append(int layer, FloatBuffer keys, FloatBuffer values, int tokens) {
-    long needed = rowElements(layer, tokens);
+    long needed = appendElements(layer, tokens);
     Floats.require("keys", keys, needed);
     Floats.require("values", values, needed);
     run(() -> target.append(id, layer, keys, values, (int) needed, tokens));
@@ -104,7 +108,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void append(int layer, ShortBuffer keys, ShortBuffer values, int tokens, ElementType type) {
-    long needed = rowElements(layer, tokens);
+    long needed = appendElements(layer, tokens);
     Shorts.require("keys", keys, needed);
     Shorts.require("values", values, needed);
     if (type.bytes() != Short.BYTES) {
@@ -132,7 +136,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public void append(int layer, DeviceBuffer keys, DeviceBuffer values, int tokens, DeviceStream stream) {
-    long needed = rowElements(layer, tokens);
+    long needed = appendElements(layer, tokens);
     keys.require("keys", needed);
     values.require("values", needed);
     if (keys.type() != values.type()) {
@@ -444,6 +448,12 @@ public final class KvSequence implements AutoCloseable {
     T result = work.get();
     Reference.reachabilityFence(this);
     return result;
+  }
+
+  private long appendElements(int layer, int tokens) {
+    long elements = rowElements(layer, tokens);
+    cache.needs().append(this, layer, tokens);
+    return elements;
   }
 
   private long rowElements(int layer, int tokens) {

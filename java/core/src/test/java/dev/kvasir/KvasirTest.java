@@ -47,7 +47,7 @@ class KvasirTest {
     CodecInfo uniform = codecs.stream().filter(c -> c.name().equals("uniform")).findAny().orElseThrow();
     assertEquals(Set.of(1, 2, 3, 4, 8, 16), uniform.bits());
     assertEquals(
-        Set.of("axis", "group"),
+        Set.of("axis", "group", "grid"),
         uniform.options().stream().map(CodecInfo.Option::name).collect(Collectors.toSet()));
   }
 

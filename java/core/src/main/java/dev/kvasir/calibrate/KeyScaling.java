@@ -5,12 +5,14 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Records;
+import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Objects;
 import java.util.function.IntFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
@@ -30,41 +32,33 @@ public final class KeyScaling {
   /**
    * How to calibrate.
    *
-   * @param pairs which channels RoPE rotates together
-   * @param ropeBase the base of RoPE's frequencies
-   * @param frequencies radians per position of each pair, where RoPE is scaled in some way (linear, llama3, yarn);
-   *     empty for ropeBase^(-2j/headDim)
+   * @param rope of the model, with its base and scaling
    * @param positionScale what positions are multiplied by
    * @param bits width at which keys are quantised, per token, while searching alpha
    * @param group channels of a quantisation group: 32, 64, 128 or the head dim; 0 for the largest up to 128
    * @param alphas the grid, ascending
    */
   public record Options(
-      RopePairs pairs,
-      double ropeBase,
-      List<Double> frequencies,
+      Rope rope,
       double positionScale,
       int bits,
       int group,
       List<Double> alphas) {
 
     /**
-     * Copies the lists.
+     * Copies the list.
      *
-     * @param pairs which channels RoPE rotates together
-     * @param ropeBase the base of RoPE's frequencies
-     * @param frequencies radians per position of each pair; empty for those of the base
+     * @param rope of the model
      * @param positionScale what positions are multiplied by
      * @param bits width at which keys are quantised while searching alpha
      * @param group channels of a quantisation group; 0 for the largest up to 128
      * @param alphas the grid, ascending
-     * @throws IllegalArgumentException if the base is not above 1, the position scale not positive, the width not
-     *     1..16, or the grid empty, not ascending or not within 0..1
+     * @throws IllegalArgumentException if the position scale is not positive, the width not 1..16, or the grid empty,
+     *     not ascending or not within 0..1
      */
     public Options {
-      frequencies = List.copyOf(frequencies);
+      Objects.requireNonNull(rope, "rope");
       alphas = List.copyOf(alphas);
-      Checks.require(ropeBase > 1 && ropeBase < Double.POSITIVE_INFINITY, "a RoPE base of " + ropeBase);
       Checks.require(
           positionScale > 0 && positionScale < Double.POSITIVE_INFINITY, "a position scale of " + positionScale);
       Checks.require(bits >= 1 && bits <= 16, bits + " bits, not 1..16");
@@ -78,34 +72,24 @@ public final class KeyScaling {
     }
 
     /**
-     * PM-KVQ's settings: positions times 4, alphas 0, 0.05, ..., 1, keys at 4 bits; rotate-half RoPE with base 10000.
+     * PM-KVQ's settings: positions times 4, alphas 0, 0.05, ..., 1, keys at 4 bits.
      *
+     * @param rope of the model: its pairs, its base, its scaling; the head dim is that of every layer
      * @return the options
      */
-    public static Options defaults() {
+    public static Options of(Rope rope) {
       List<Double> grid = IntStream.rangeClosed(0, 20).mapToObj(i -> i / 20.0).collect(Collectors.toList());
-      return new Options(RopePairs.HALVES, 10_000, List.of(), 4, 4, 0, grid);
+      return new Options(rope, 4, 4, 0, grid);
     }
 
     /**
      * These options for another RoPE.
      *
-     * @param pairs which channels it rotates together
-     * @param base the base of its frequencies
+     * @param rope of the model
      * @return new options
      */
-    public Options rope(RopePairs pairs, double base) {
-      return Records.with(Records.with(this, "pairs", pairs), "ropeBase", base);
-    }
-
-    /**
-     * These options with frequencies of their own.
-     *
-     * @param frequencies radians per position of each pair
-     * @return new options
-     */
-    public Options frequencies(List<Double> frequencies) {
-      return Records.with(this, "frequencies", frequencies);
+    public Options rope(Rope rope) {
+      return Records.with(this, "rope", rope);
     }
 
     /**
@@ -178,7 +162,7 @@ public final class KeyScaling {
     for (int layer = 0; layer < geometry.layers(); layer++) {
       layers.add(new KeyScalingSearch(geometry, layer, options).run(samples.apply(layer)));
     }
-    return new KeyScaling(geometry, options.pairs, options.alphas, layers);
+    return new KeyScaling(geometry, options.rope.pairs(), options.alphas, layers);
   }
 
   /**

@@ -2,6 +2,7 @@ package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.internal.Calibration;
+import dev.kvasir.internal.Checks;
 import java.util.Arrays;
 
 /** The calibration of one layer's keys: maxima in a first walk over the samples, errors of all alphas in a second. */
@@ -43,7 +44,7 @@ final class KeyScalingSearch {
           sample.tokens(),
           geometry.kvHeads(layer),
           geometry.headDim(layer),
-          options.pairs().code(),
+          options.rope().pairs().code(),
           maxima);
       count++;
     }
@@ -117,20 +118,16 @@ final class KeyScalingSearch {
         heads,
         geometry.headDim(layer),
         frequencies,
-        options.pairs().code(),
+        options.rope().pairs().code(),
         first,
         rotated ? options.positionScale() - 1 : options.positionScale());
   }
 
   private double[] frequencies() {
     int headDim = geometry.headDim(layer);
-    if (options.frequencies().isEmpty()) {
-      return Calibration.ropeFrequencies(options.ropeBase(), headDim);
-    }
-    if (options.frequencies().size() != headDim / 2) {
-      throw new IllegalArgumentException(
-          options.frequencies().size() + " frequencies for the " + headDim / 2 + " pairs of layer " + layer);
-    }
-    return options.frequencies().stream().mapToDouble(Double::doubleValue).toArray();
+    Checks.require(
+        options.rope().headDim() == headDim,
+        "RoPE for " + options.rope().headDim() + " channels, layer " + layer + " has " + headDim);
+    return options.rope().frequencies();
   }
 }

@@ -21,7 +21,7 @@ public interface PageCost {
 
   /**
    * The cost of quantising per token in groups of 128 channels, or of all channels of a head that has fewer: what
-   * PM-KVQ stores.
+   * PM-KVQ stores. Its keys per channel take as much, or less where a head has fewer channels than a page has tokens.
    *
    * @param geometry the model
    * @return the cost

@@ -2,10 +2,13 @@ package dev.kvasir.calibrate;
 
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
 import dev.kvasir.internal.Checks;
+import java.util.EnumSet;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * A method with key scaling. Keys before RoPE are stored by codebooks that were trained on them as they are: scaling
@@ -21,6 +24,7 @@ record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
         !method.keysBeforeRope(),
         "key scaling for " + method.name() + ", whose keys come from codebooks that were trained without it; with Mixed,"
             + " scale the keys of one method and take the values of the other");
+    method = method.forScaledKeys();
   }
 
   @Override
@@ -56,6 +60,19 @@ record ScaledKeys(KvMethod method, KeyScaling scaling) implements KvMethod {
   @Override
   public boolean keysBeforeRope() {
     return method.keysBeforeRope();
+  }
+
+  @Override
+  public Set<Need> needs() {
+    Set<Need> needs = EnumSet.noneOf(Need.class);
+    needs.addAll(method.needs());
+    needs.remove(Need.KEY_SCALING);
+    return needs;
+  }
+
+  @Override
+  public ScaledKeys forScaledKeys() {
+    return this;
   }
 
   @Override

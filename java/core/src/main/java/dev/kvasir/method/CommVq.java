@@ -3,6 +3,7 @@ package dev.kvasir.method;
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import dev.kvasir.Side;
 import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.codebook.KeyCodebook;
@@ -10,8 +11,10 @@ import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Records;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
+import java.util.EnumSet;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * CommVQ: keys and values by trained codebooks, at 1 or 2 bits.
@@ -67,14 +70,14 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
   }
 
   /**
-   * With one revisit of a key's stages, up to 16 flips after an encoder, no sinks and the smallest window.
+   * With one revisit of a key's stages, up to 16 flips after an encoder, 4 sinks and the smallest window.
    *
    * @param codebooks of every layer
    * @param rope of the model
    * @return the method
    */
   public static CommVq of(CommVqCodebooks codebooks, Rope rope) {
-    return new CommVq(codebooks, rope, 1, 16, 0, 0);
+    return new CommVq(codebooks, rope, 1, 16, 0, Sinks.DEFAULT);
   }
 
   /**
@@ -130,6 +133,11 @@ public record CommVq(CommVqCodebooks codebooks, Rope rope, int refinements, int 
   @Override
   public long codebookBytes(Side side) {
     return codebooks.bytes(side);
+  }
+
+  @Override
+  public Set<Need> needs() {
+    return EnumSet.of(Need.KEYS_BEFORE_ROPE, Need.CODEBOOKS);
   }
 
   @Override

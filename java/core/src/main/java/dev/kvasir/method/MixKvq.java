@@ -3,8 +3,10 @@ package dev.kvasir.method;
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Records;
+import java.util.EnumSet;
 import java.util.Objects;
 import java.util.Set;
 
@@ -32,6 +34,8 @@ import java.util.Set;
  * @param keyGroup tokens that share a channel's parameters: 32, 64 or 128
  * @param valueBits bits of a value element: 1, 2, 3, 4, 8 or 16
  * @param valueGroup channels that share a value's parameters: 32, 64 or 128; 0 for the codec's default
+ * @param grid where codes stand in the range of their group; keys of 4 bits always go from end to end, where cells gain
+ *     nothing
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
@@ -44,6 +48,7 @@ public record MixKvq(
     int keyGroup,
     int valueBits,
     int valueGroup,
+    Grid grid,
     int window,
     int sinks)
     implements KvMethod {
@@ -94,6 +99,7 @@ public record MixKvq(
   }
 
   private static final double DEFAULT_KEY_BITS = 2.7;
+  private static final int PAPER_SINKS = 32;
   private static final Set<Integer> GROUPS = Set.of(32, 64, KvCache.PAGE_TOKENS);
 
   /**
@@ -107,12 +113,14 @@ public record MixKvq(
    * @param keyGroup tokens that share a channel's parameters
    * @param valueBits bits of a value element
    * @param valueGroup channels that share a value's parameters
+   * @param grid where codes stand in the range of their group
    * @param window see {@link KvMethod#window}
    * @param sinks see {@link KvMethod#sinks}
    * @throws IllegalArgumentException for a number out of its range
    */
   public MixKvq {
     Objects.requireNonNull(mode, "mode");
+    Objects.requireNonNull(grid, "grid");
     Checks.require(tau16 >= 0 && tau16 < Double.POSITIVE_INFINITY, "tau16", tau16, "0 or more");
     Checks.require(tau4 >= 0 && tau4 < Double.POSITIVE_INFINITY, "tau4", tau4, "0 or more");
     Checks.require(averageKeyBits >= 2 && averageKeyBits <= 16, "averageKeyBits", averageKeyBits, "2..16");
@@ -126,25 +134,27 @@ public record MixKvq(
   }
 
   /**
-   * With thresholds on a channel's share of the mean saliency and the paper's other settings: groups of 32, 2-bit
-   * values, 32 sinks. Its R = 128 newest tokens are a page that fills up, which every method keeps in 16 bits.
+   * With thresholds on a channel's share of the mean saliency, groups of 32 and 2-bit values as in the paper; with
+   * {@link Grid#BY_WIDTH} and 4 sinks. The paper's R = 128 newest tokens are a page that fills up, which every method
+   * keeps in 16 bits.
    *
    * @param tau16 channels above it keep 16 bits
    * @param tau4 channels above it, but not above {@code tau16}, have 4 bits
    * @return the method
    */
   public static MixKvq thresholds(double tau16, double tau4) {
-    return new MixKvq(Mode.NORMALISED, tau16, tau4, DEFAULT_KEY_BITS, true, 32, 2, 32, 0, 32);
+    return new MixKvq(
+        Mode.NORMALISED, tau16, tau4, DEFAULT_KEY_BITS, true, 32, 2, 32, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
   }
 
   /**
-   * With the thresholds that the paper found for a model.
+   * As in the paper, with the thresholds that it found for a model, 32 sinks and {@link Grid#ENDS}.
    *
    * @param model the model
    * @return the method
    */
   public static MixKvq of(PaperModel model) {
-    return thresholds(model.tau16, model.tau4);
+    return thresholds(model.tau16, model.tau4).grid(Grid.ENDS).sinks(PAPER_SINKS);
   }
 
   /**
@@ -154,7 +164,8 @@ public record MixKvq(
    * @return the method
    */
   public static MixKvq budget(double average) {
-    return Records.with(of(PaperModel.R1_LLAMA_8B).mode(Mode.BUDGET), "averageKeyBits", average);
+    PaperModel any = PaperModel.R1_LLAMA_8B; // thresholds do not matter here
+    return Records.with(thresholds(any.tau16, any.tau4).mode(Mode.BUDGET), "averageKeyBits", average);
   }
 
   /**
@@ -208,6 +219,16 @@ public record MixKvq(
   }
 
   /**
+   * This method with another grid.
+   *
+   * @param grid the grid, of keys and values
+   * @return a new method
+   */
+  public MixKvq grid(Grid grid) {
+    return Records.with(this, "grid", grid);
+  }
+
+  /**
    * This method with another window.
    *
    * @param tokens see {@link KvMethod#window}
@@ -234,9 +255,14 @@ public record MixKvq(
   }
 
   @Override
+  public Set<Need> needs() {
+    return queryAware ? EnumSet.of(Need.OBSERVED_QUERIES) : EnumSet.noneOf(Need.class);
+  }
+
+  @Override
   public CodecChoice keys(int layer) {
     CodecChoice choice =
-        CodecChoice.of("tiered", 2)
+        grid.applyTo(CodecChoice.of("tiered", 2))
             .with("mode", mode.code())
             .with("queries", queryAware ? 1 : 0)
             .with("group", keyGroup);
@@ -247,7 +273,7 @@ public record MixKvq(
 
   @Override
   public CodecChoice values(int layer) {
-    CodecChoice choice = CodecChoice.of("uniform", valueBits);
+    CodecChoice choice = grid.applyTo(CodecChoice.of("uniform", valueBits));
     return valueGroup == 0 ? choice : choice.with("group", valueGroup);
   }
 }

@@ -2,18 +2,21 @@ package dev.kvasir.method;
 
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Records;
+import java.util.EnumSet;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.Set;
 
 /**
  * The keys of one method with the values of another.
  *
  * <pre>{@code
- * KvMethod method = Mixed.of(MixKvq.budget(2.7), PatternKv.bits(2)).sinks(4);
+ * KvMethod method = Mixed.of(MixKvq.budget(2.7), PatternKv.bits(2));
  * }</pre>
  *
  * <p>Keys and values err in different ways, so the best recipe for one is seldom the best for the other. Whatever
@@ -98,6 +101,25 @@ public record Mixed(KvMethod keyMethod, KvMethod valueMethod, int window, int si
   @Override
   public boolean keysBeforeRope() {
     return keyMethod.keysBeforeRope();
+  }
+
+  /** All that the keys need, and of what the values do, their codebooks. */
+  @Override
+  public Set<Need> needs() {
+    Set<Need> needs = EnumSet.noneOf(Need.class);
+    needs.addAll(keyMethod.needs());
+    boolean keyBooks = keyMethod.codebookBytes(Side.KEYS) > 0;
+    if (valueMethod.needs().contains(Need.CODEBOOKS)) {
+      needs.add(Need.CODEBOOKS);
+    } else if (!keyBooks) {
+      needs.remove(Need.CODEBOOKS);
+    }
+    return needs;
+  }
+
+  @Override
+  public Mixed forScaledKeys() {
+    return Records.with(this, "keyMethod", keyMethod.forScaledKeys());
   }
 
   @Override

@@ -11,7 +11,7 @@ import java.util.Objects;
  * quantised.
  *
  * <pre>{@code
- * KvMethod method = PatternKv.bits(2).sinks(4);
+ * KvMethod method = PatternKv.bits(2).patterns(16);
  * }</pre>
  *
  * <p>Patterns are mined from the prompt by k-means when the first page is sealed, per layer and kv head, for keys and
@@ -31,6 +31,7 @@ import java.util.Objects;
  * @param keyTest whether a page's keys use patterns only where these lower its squared ranges
  * @param alpha level of the test that a value's pattern must pass, below 0.5; 0 for no test
  * @param group elements that share parameters: 32, 64 or 128; 0 for the codec's default
+ * @param grid where codes of residuals stand in the range of their group
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
@@ -45,6 +46,7 @@ public record PatternKv(
     boolean keyTest,
     double alpha,
     int group,
+    Grid grid,
     int window,
     int sinks)
     implements KvMethod {
@@ -85,6 +87,7 @@ public record PatternKv(
    * @param keyTest whether a page's keys must be better off with patterns
    * @param alpha level of the test that a value's pattern must pass
    * @param group elements that share parameters
+   * @param grid where codes of residuals stand in the range of their group
    * @param window see {@link KvMethod#window}
    * @param sinks see {@link KvMethod#sinks}
    * @throws IllegalArgumentException for a number out of its range
@@ -98,17 +101,19 @@ public record PatternKv(
     Checks.requireNotNegative("window", window);
     Checks.requireNotNegative("sinks", sinks);
     Objects.requireNonNull(metric, "metric");
+    Objects.requireNonNull(grid, "grid");
   }
 
   /**
    * Keys and values at the same width, with the paper's settings: 32 patterns, min-max matching, groups of 128, the
-   * tests and new patterns on.
+   * tests and new patterns on; and with {@link Grid#BY_WIDTH} and 4 sinks, where the paper has {@link Grid#ENDS} and
+   * none.
    *
    * @param bits 1, 2, 3, 4 or 8
    * @return the method
    */
   public static PatternKv bits(int bits) {
-    return new PatternKv(bits, bits, 32, Metric.MIN_MAX, true, true, true, true, 0.05, 0, 0, 0);
+    return new PatternKv(bits, bits, 32, Metric.MIN_MAX, true, true, true, true, 0.05, 0, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
   }
 
   /**
@@ -212,6 +217,16 @@ public record PatternKv(
   }
 
   /**
+   * This method with another grid.
+   *
+   * @param grid the grid, of keys and values
+   * @return a new method
+   */
+  public PatternKv grid(Grid grid) {
+    return Records.with(this, "grid", grid);
+  }
+
+  /**
    * This method with another window.
    *
    * @param tokens see {@link KvMethod#window}
@@ -258,7 +273,8 @@ public record PatternKv(
   }
 
   private CodecChoice grouped(CodecChoice choice) {
-    return group == 0 ? choice : choice.with("group", group);
+    CodecChoice onGrid = grid.applyTo(choice);
+    return group == 0 ? onGrid : onGrid.with("group", group);
   }
 
   private static void requireWidth(String name, int bits) {

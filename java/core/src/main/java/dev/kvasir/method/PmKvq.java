@@ -2,10 +2,12 @@ package dev.kvasir.method;
 
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Records;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Objects;
 import java.util.Set;
@@ -22,8 +24,11 @@ import java.util.Set;
  * to b bits holds what it would hold had it been quantised at b bits from the start. Sequences of a cache share its
  * budget, and forks share pages, which shrink once for all of them. Without a budget nothing ever shrinks.
  *
- * <p>Floors may differ by layer and side: {@link #floors} takes what a {@code BitAllocator} found. Key scaling, which
- * the paper adds, works with every method: see {@code KeyScaling.applyTo}.
+ * <p>Floors may differ by layer and side: {@link #floors} takes what a {@code BitAllocator} found.
+ *
+ * <p>The paper quantises keys per token, after key scaling ({@code KeyScaling.applyTo}); where channels differ by decades,
+ * keys per token without it are lost. So keys are quantised per channel, as {@link Uniform} does, unless they are scaled.
+ * Pages are quantised to {@link Grid#CELLS}, whose codes shrink by dropping bits; {@link #paper} has what the paper has.
  *
  * <p>How bits went down, what that freed and how long it took is in {@link dev.kvasir.KvStats.Shrinks}.
  *
@@ -31,7 +36,9 @@ import java.util.Set;
  * @param keyFloors least bits of a key element, by layer, or one number for all layers: 16, 8, 4 or 2
  * @param valueFloors least bits of a value element: the same
  * @param policy which pages shrink first
- * @param shift how codes shrink
+ * @param keyAxis what a group of keys runs along
+ * @param grid where codes stand in the range of their group: {@link Grid#CELLS} or {@link Grid#ENDS}
+ * @param shift how codes of {@link Grid#ENDS} shrink
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
@@ -40,12 +47,28 @@ public record PmKvq(
     List<Integer> keyFloors,
     List<Integer> valueFloors,
     ShrinkPolicy policy,
+    KeyAxis keyAxis,
+    Grid grid,
     Shift shift,
     int window,
     int sinks)
     implements KvMethod {
 
-  /** How a code of 2b bits becomes one of b bits. The paper compares three ways; the last two lose more. */
+  /** What a group of keys runs along. */
+  public enum KeyAxis {
+    /** {@link #TOKEN} where keys are scaled, else {@link #CHANNEL}. */
+    BY_SCALING,
+    /** One channel over the tokens of a page: needs no scaling. */
+    CHANNEL,
+    /** One token over its channels, as in the paper: needs key scaling. */
+    TOKEN
+  }
+
+  /**
+   * How a code of 2b bits of {@link Grid#ENDS} becomes one of b bits. The paper compares three ways; the last two lose
+   * more. Codes of {@link Grid#CELLS} drop their lower half, and a cache refuses anything but {@link #EQUIVALENT} for
+   * them.
+   */
   public enum Shift {
     /** To what quantising at b bits would have given. */
     EQUIVALENT(0),
@@ -79,10 +102,13 @@ public record PmKvq(
    * @param keyFloors least bits of a key element
    * @param valueFloors least bits of a value element
    * @param policy which pages shrink first
-   * @param shift how codes shrink
+   * @param keyAxis what a group of keys runs along
+   * @param grid where codes stand in the range of their group
+   * @param shift how codes of {@link Grid#ENDS} shrink
    * @param window see {@link KvMethod#window}
    * @param sinks see {@link KvMethod#sinks}
-   * @throws IllegalArgumentException for a width that is not in the list, an empty list or a negative number
+   * @throws IllegalArgumentException for a width that is not in the list, an empty list, {@link Grid#BY_WIDTH} (a page
+   *     that shrinks keeps its grid) or a negative number
    */
   public PmKvq {
     requireWidth("startBits", startBits);
@@ -91,13 +117,15 @@ public record PmKvq(
     requireFloors("keyFloors", keyFloors);
     requireFloors("valueFloors", valueFloors);
     Objects.requireNonNull(policy, "policy");
+    Objects.requireNonNull(keyAxis, "keyAxis");
     Objects.requireNonNull(shift, "shift");
+    Checks.require(Objects.requireNonNull(grid, "grid") != Grid.BY_WIDTH, "grid", grid, "CELLS or ENDS");
     Checks.requireNotNegative("window", window);
     Checks.requireNotNegative("sinks", sinks);
   }
 
   /**
-   * From 16 bits down to the same floor everywhere, with the paper's one sink.
+   * From 16 bits down to the same floor everywhere, with 4 sinks.
    *
    * @param bits 2, 4, 8 or 16
    * @return the method
@@ -107,14 +135,34 @@ public record PmKvq(
   }
 
   /**
-   * From 16 bits down to floors by layer, with the paper's one sink.
+   * From 16 bits down to floors by layer, with 4 sinks.
    *
    * @param keyBits least bits of a key element, by layer
    * @param valueBits least bits of a value element, by layer
    * @return the method
    */
   public static PmKvq floors(List<Integer> keyBits, List<Integer> valueBits) {
-    return new PmKvq(16, keyBits, valueBits, ShrinkPolicy.OLDEST, Shift.EQUIVALENT, 0, 1);
+    return new PmKvq(
+        16,
+        keyBits,
+        valueBits,
+        ShrinkPolicy.OLDEST,
+        KeyAxis.BY_SCALING,
+        Grid.CELLS,
+        Shift.EQUIVALENT,
+        0,
+        Sinks.DEFAULT);
+  }
+
+  /**
+   * As in the paper, for comparisons: keys per token, {@link Grid#ENDS}, one sink, all pages of a layer shrink together.
+   * Needs key scaling.
+   *
+   * @param bits 2, 4, 8 or 16
+   * @return the method
+   */
+  public static PmKvq paper(int bits) {
+    return floor(bits).keyAxis(KeyAxis.TOKEN).grid(Grid.ENDS).policy(ShrinkPolicy.LAYER).sinks(1);
   }
 
   /**
@@ -138,9 +186,29 @@ public record PmKvq(
   }
 
   /**
+   * This method with groups of keys along another axis.
+   *
+   * @param axis the axis
+   * @return a new method
+   */
+  public PmKvq keyAxis(KeyAxis axis) {
+    return Records.with(this, "keyAxis", axis);
+  }
+
+  /**
+   * This method with another grid.
+   *
+   * @param grid {@link Grid#CELLS} or {@link Grid#ENDS}
+   * @return a new method
+   */
+  public PmKvq grid(Grid grid) {
+    return Records.with(this, "grid", grid);
+  }
+
+  /**
    * This method with another way to shrink codes.
    *
-   * @param shift the way
+   * @param shift the way, for codes of {@link Grid#ENDS}
    * @return a new method
    */
   public PmKvq shift(Shift shift) {
@@ -174,7 +242,8 @@ public record PmKvq(
 
   @Override
   public CodecChoice keys(int layer) {
-    return choice(floorOf("keyFloors", keyFloors, layer));
+    Axis axis = keyAxis == KeyAxis.TOKEN ? Axis.TOKEN : Axis.CHANNEL;
+    return choice(floorOf("keyFloors", keyFloors, layer)).with("axis", axis.code());
   }
 
   @Override
@@ -187,8 +256,18 @@ public record PmKvq(
     return policy;
   }
 
+  @Override
+  public Set<Need> needs() {
+    return keyAxis == KeyAxis.TOKEN ? EnumSet.of(Need.KEY_SCALING) : EnumSet.noneOf(Need.class);
+  }
+
+  @Override
+  public PmKvq forScaledKeys() {
+    return keyAxis == KeyAxis.BY_SCALING ? keyAxis(KeyAxis.TOKEN) : this;
+  }
+
   private CodecChoice choice(int floor) {
-    return CodecChoice.of("progressive", startBits)
+    return grid.applyTo(CodecChoice.of("progressive", startBits))
         .with("floor", Math.min(floor, startBits))
         .with("shift", shift.code());
   }

@@ -11,7 +11,7 @@ import java.util.Set;
  * Min-max quantisation in the manner of KIVI: keys per channel, values per token, unless told otherwise.
  *
  * <pre>{@code
- * KvMethod method = Uniform.bits(2).keyBits(4).keyGroup(32).window(128).sinks(4);
+ * KvMethod method = Uniform.bits(2).keyBits(4).keyGroup(32).window(128);
  * }</pre>
  *
  * <p>Each group of elements stores its minimum and its range in float16, 32 bits together, so a group of 128 costs a
@@ -23,11 +23,20 @@ import java.util.Set;
  * @param valueGroup elements in a group of values: 32, 64, 128 or the head dim; 0 for the codec's default
  * @param keyAxis what a group of keys runs along
  * @param valueAxis what a group of values runs along
+ * @param grid where codes stand in the range of their group
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
 public record Uniform(
-    int keyBits, int valueBits, int keyGroup, int valueGroup, Axis keyAxis, Axis valueAxis, int window, int sinks)
+    int keyBits,
+    int valueBits,
+    int keyGroup,
+    int valueGroup,
+    Axis keyAxis,
+    Axis valueAxis,
+    Grid grid,
+    int window,
+    int sinks)
     implements KvMethod {
 
   private static final Set<Integer> WIDTHS = Set.of(1, 2, 3, 4, 8, 16);
@@ -41,6 +50,7 @@ public record Uniform(
    * @param valueGroup elements in a group of values
    * @param keyAxis what a group of keys runs along
    * @param valueAxis what a group of values runs along
+   * @param grid where codes stand in the range of their group
    * @param window see {@link KvMethod#window}
    * @param sinks see {@link KvMethod#sinks}
    * @throws IllegalArgumentException for a width that is not in the list or a negative number
@@ -54,16 +64,29 @@ public record Uniform(
     Checks.requireNotNegative("sinks", sinks);
     Objects.requireNonNull(keyAxis, "keyAxis");
     Objects.requireNonNull(valueAxis, "valueAxis");
+    Objects.requireNonNull(grid, "grid");
   }
 
   /**
-   * Keys and values at the same width, groups as large as the codec has them, no sinks, the smallest window.
+   * Keys and values at the same width, groups as large as the codec has them, {@link Grid#BY_WIDTH}, 4 sinks, the
+   * smallest window.
    *
    * @param bits 1, 2, 3, 4, 8 or 16
    * @return the method
    */
   public static Uniform bits(int bits) {
-    return new Uniform(bits, bits, 0, 0, Axis.CHANNEL, Axis.TOKEN, 0, 0);
+    return new Uniform(bits, bits, 0, 0, Axis.CHANNEL, Axis.TOKEN, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
+  }
+
+  /**
+   * The baseline of the KIVI paper, for comparisons: groups of 32, {@link Grid#ENDS}, no sinks, up to 127 newest tokens in
+   * 16 bits.
+   *
+   * @param bits 1, 2, 3, 4, 8 or 16; the paper has 2 and 4
+   * @return the method
+   */
+  public static Uniform kivi(int bits) {
+    return new Uniform(bits, bits, 32, 32, Axis.CHANNEL, Axis.TOKEN, Grid.ENDS, 0, 0);
   }
 
   /**
@@ -127,6 +150,16 @@ public record Uniform(
   }
 
   /**
+   * This method with another grid.
+   *
+   * @param grid the grid, of keys and values
+   * @return a new method
+   */
+  public Uniform grid(Grid grid) {
+    return Records.with(this, "grid", grid);
+  }
+
+  /**
    * This method with another window.
    *
    * @param tokens see {@link KvMethod#window}
@@ -161,8 +194,8 @@ public record Uniform(
     return choice(valueBits, valueAxis, valueGroup);
   }
 
-  private static CodecChoice choice(int bits, Axis axis, int group) {
-    CodecChoice choice = CodecChoice.of("uniform", bits).with("axis", axis.code());
+  private CodecChoice choice(int bits, Axis axis, int group) {
+    CodecChoice choice = grid.applyTo(CodecChoice.of("uniform", bits)).with("axis", axis.code());
     return group == 0 ? choice : choice.with("group", group);
   }
 

@@ -134,7 +134,7 @@ public enum Preset {
 
   /** One group of each channel for all tokens of a page costs the least in parameters. */
   private static KvMethod mixed(double keyBits, KvMethod values) {
-    return Mixed.of(MixKvq.budget(keyBits).keyGroup(KvCache.PAGE_TOKENS), values).sinks(0);
+    return Mixed.of(MixKvq.budget(keyBits).keyGroup(KvCache.PAGE_TOKENS), values);
   }
 
   /** Of all that the codebooks hold, what this preset uses. */

@@ -10,6 +10,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Testing;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -22,7 +23,8 @@ class KeyScalingTest {
 
   private static final int DIM = 64;
   private static final int TOKENS = 96;
-  private static final KeyScaling.Options OPTIONS = KeyScaling.Options.defaults().bits(2);
+  private static final Rope ROPE = Rope.plain(RopePairs.HALVES, 10_000, DIM);
+  private static final KeyScaling.Options OPTIONS = KeyScaling.Options.of(ROPE).bits(2);
 
   private static KvGeometry geometry() {
     return KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(DIM).build();
@@ -281,17 +283,19 @@ class KeyScalingTest {
   @Test
   void refusesWhatMakesNoSense() {
     AttentionSample good = sample(new Random(1)).lastQueries(4);
-    KeyScaling.Options d = KeyScaling.Options.defaults();
+    KeyScaling.Options d = KeyScaling.Options.of(ROPE);
     assertThrows(IllegalArgumentException.class, () -> d.bits(0));
     assertThrows(IllegalArgumentException.class, () -> d.positionScale(0));
-    assertThrows(IllegalArgumentException.class, () -> d.rope(RopePairs.HALVES, 1));
+    assertThrows(NullPointerException.class, () -> d.rope(null));
     assertThrows(
         IllegalArgumentException.class,
-        () -> new KeyScaling.Options(RopePairs.HALVES, 1e4, List.of(), 4, 4, 0, List.of(0.5, 0.5)));
+        () -> new KeyScaling.Options(ROPE, 4, 4, 0, List.of(0.5, 0.5)));
     assertThrows(
         IllegalArgumentException.class,
-        () -> new KeyScaling.Options(RopePairs.HALVES, 1e4, List.of(), 4, 4, 0, List.of()));
-    assertThrows(IllegalArgumentException.class, () -> calibrate(d.frequencies(List.of(1.0)), good));
+        () -> new KeyScaling.Options(ROPE, 4, 4, 0, List.of()));
+    Rope wider = Rope.plain(RopePairs.HALVES, 10_000, 2 * DIM);
+    assertNames(
+        assertThrows(IllegalArgumentException.class, () -> calibrate(d.rope(wider), good)), "layer 0", DIM, 2 * DIM);
     assertThrows(IllegalArgumentException.class, () -> good.lastQueries(0));
     assertThrows(
         IllegalArgumentException.class,
@@ -321,15 +325,11 @@ class KeyScalingTest {
   @Test
   void frequenciesOfOnesOwn() {
     AttentionSample sample = sample(Testing.random("frequenciesOfOnesOwn")).lastQueries(8);
-    List<Double> plain = new ArrayList<>();
-    List<Double> slower = new ArrayList<>();
-    for (int j = 0; j < DIM / 2; j++) {
-      plain.add(Math.pow(10_000, -2.0 * j / DIM));
-      slower.add(plain.get(j) / 4);
-    }
-    assertEquals(calibrate(OPTIONS, sample), calibrate(OPTIONS.frequencies(plain), sample));
     // Linear scaling by 4 undoes the stretching.
     assertEquals(
-        calibrate(OPTIONS.positionScale(1), sample), calibrate(OPTIONS.frequencies(slower), sample));
+        calibrate(OPTIONS.positionScale(1), sample), calibrate(OPTIONS.rope(ROPE.linear(4)), sample));
+    // Another base is another scaling.
+    Rope llama = Rope.plain(RopePairs.HALVES, 500_000, DIM);
+    assertTrue(!calibrate(OPTIONS, sample).equals(calibrate(OPTIONS.rope(llama), sample)));
   }
 }

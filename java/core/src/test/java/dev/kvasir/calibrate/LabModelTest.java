@@ -8,6 +8,8 @@ import dev.kvasir.LabModel;
 import dev.kvasir.Side;
 import dev.kvasir.internal.json.Json;
 import dev.kvasir.method.Axis;
+import dev.kvasir.rope.Rope;
+import dev.kvasir.rope.RopePairs;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -94,7 +96,7 @@ class LabModelTest {
     try (CalibrationTensors tensors = open()) {
       long start = System.nanoTime();
       KeyScaling scaling =
-          KeyScaling.calibrate(GEOMETRY, KeyScaling.Options.defaults(), 48, List.of(tensors));
+          KeyScaling.calibrate(GEOMETRY, KeyScaling.Options.of(Rope.plain(RopePairs.HALVES, 10_000, GEOMETRY.headDim(0))), 48, List.of(tensors));
       System.out.printf("key scaling of 8 layers, 512 tokens: %.1f s%n", (System.nanoTime() - start) / 1e9);
       for (int layer = 0; layer < GEOMETRY.layers(); layer++) {
         double[] errors = scaling.errors(layer);

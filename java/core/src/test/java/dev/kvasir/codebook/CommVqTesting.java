@@ -69,7 +69,7 @@ final class CommVqTesting {
   private static float[] stored(CommVq method, KvGeometry geometry, Side side, float[] rows) {
     int tokens = rows.length / geometry.rowSize(0);
     Assertions.assertEquals(0, tokens % KvCache.PAGE_TOKENS);
-    try (KvCache cache = KvCache.builder(geometry).method(method).build();
+    try (KvCache cache = KvCache.builder(geometry).method(method.sinks(0)).build();
         KvSequence sequence = cache.newSequence()) {
       sequence.append(0, rows, rows, tokens);
       return sequence.read(0, side, 0, tokens);

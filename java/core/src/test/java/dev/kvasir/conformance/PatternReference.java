@@ -10,6 +10,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 
 /**
  * Codec pattern: a uniform page of what is left of each token when its pattern is taken away, then a label per token.
@@ -17,7 +18,7 @@ import java.util.Set;
  * <p>The error bound. With u = 2^-24 and m the token's pattern, the residual r = x - m is rounded once, by at most
  * u |r|; it is stored with the error of {@link UniformReference}; and adding m again rounds by at most u |x'|. In all
  *
- * <pre>    |x - x'| <= step / 2 + u (6.1 range + |lo| + |r| + |x'|)</pre>
+ * <pre>    |x - x'| <= step / 2 + u (6.6 range + 2 |lo| + |r| + |x'|)</pre>
  */
 final class PatternReference implements ReferenceCodec {
 
@@ -26,14 +27,15 @@ final class PatternReference implements ReferenceCodec {
 
   @Override
   public Set<String> options() {
-    return Set.of("group", "patterns", "metric", "new_patterns", "accept", "alpha");
+    return Set.of("group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha");
   }
 
   @Override
   public List<Map<String, Double>> variants(Side side, int headDim) {
     List<Map<String, Double>> list = new ArrayList<>();
     list.add(Map.of());
-    list.add(Map.of("group", 32.0));
+    list.add(Map.of("grid", 0.0));
+    list.add(Map.of("group", 32.0, "grid", 1.0));
     list.add(Map.of("patterns", 2.0, "metric", 1.0));
     list.add(Map.of("new_patterns", 0.0, "accept", 0.0, "alpha", 0.0));
     if (headDim > 64) {
@@ -42,10 +44,13 @@ final class PatternReference implements ReferenceCodec {
     return list;
   }
 
-  /** The default, and one that uses patterns whatever they are worth, so that the files hold labels. */
+  /** A plain one, and such that use patterns whatever they are worth, so that the files hold labels. */
   @Override
   public List<Map<String, Double>> goldenVariants(Side side, int headDim, int bits) {
-    return List.of(Map.of(), Map.of("patterns", 8.0, "accept", 0.0, "alpha", 0.0));
+    return List.of(
+        Map.of("grid", 0.0),
+        Map.of("grid", 0.0, "patterns", 8.0, "accept", 0.0, "alpha", 0.0),
+        Map.of("grid", 1.0, "patterns", 8.0, "accept", 0.0, "alpha", 0.0));
   }
 
   @Override
@@ -99,8 +104,8 @@ final class PatternReference implements ReferenceCodec {
   }
 
   private static PageShape residualShape(PageShape shape) {
-    Map<String, Double> group =
-        shape.options().containsKey("group") ? Map.of("group", shape.options().get("group")) : Map.of();
-    return new PageShape(shape.side(), shape.headDim(), shape.bits(), group);
+    Map<String, Double> options = new TreeMap<>(shape.options());
+    options.keySet().retainAll(Set.of("group", "grid"));
+    return new PageShape(shape.side(), shape.headDim(), shape.bits(), options);
   }
 }

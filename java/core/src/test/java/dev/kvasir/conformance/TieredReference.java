@@ -21,7 +21,7 @@ final class TieredReference implements ReferenceCodec {
 
   @Override
   public Set<String> options() {
-    return Set.of("mode", "tau16", "tau4", "key_bits", "queries", "group");
+    return Set.of("mode", "tau16", "tau4", "key_bits", "queries", "grid", "group");
   }
 
   @Override
@@ -31,6 +31,7 @@ final class TieredReference implements ReferenceCodec {
     }
     return List.of(
         Map.of(),
+        Map.of("grid", 0.0),
         Map.of("tau16", 1.05, "tau4", 0.98, "group", 64.0),
         Map.of("mode", 1.0, "tau16", 5.0, "tau4", 1.5, "queries", 0.0, "group", 128.0),
         Map.of("mode", 1.0, "tau16", 0.0, "tau4", 0.0),
@@ -40,7 +41,11 @@ final class TieredReference implements ReferenceCodec {
   @Override
   public List<Map<String, Double>> goldenVariants(Side side, int headDim, int bits) {
     return List.of(
-        Map.of(), Map.of("mode", 2.0, "key_bits", 5.0), Map.of("mode", 2.0, "key_bits", 3.0, "group", 128.0));
+        Map.of("grid", 0.0),
+        Map.of("grid", 0.0, "mode", 2.0, "key_bits", 5.0),
+        Map.of("grid", 0.0, "mode", 2.0, "key_bits", 3.0, "group", 128.0),
+        Map.of("grid", 1.0),
+        Map.of("grid", 1.0, "mode", 2.0, "key_bits", 3.0, "group", 128.0));
   }
 
   @Override
@@ -114,8 +119,7 @@ final class TieredReference implements ReferenceCodec {
     for (int token = 0; token < PageShape.TOKENS; token++) {
       double range = Half.value(part.load16(part.rangeOffset(part.place(tier, i), token)));
       double lo = Half.value(part.load16(part.loOffset(part.place(tier, i), token)));
-      double bound =
-          range == 0 ? 0 : range / ((1 << WIDTHS[tier]) - 1) / 2 + 0x1p-24 * (6.1 * range + Math.abs(lo));
+      double bound = range == 0 ? 0 : range / part.steps(tier) / 2 + 0x1p-24 * (6.6 * range + 2 * Math.abs(lo));
       double distance = Math.abs((double) column[token] - decoded[token]);
       assertTrue(distance <= bound, () -> column[0] + " is off by " + distance + ", more than " + bound);
     }
@@ -220,12 +224,14 @@ final class TieredReference implements ReferenceCodec {
     final byte[] bytes;
     final int d;
     private final int group;
+    private final boolean cells; // of 2-bit codes
     private final int[] counts;
 
     Part(PageShape shape, byte[] bytes) {
       this.bytes = bytes;
       d = shape.headDim();
       group = shape.option("group", 32);
+      cells = shape.option("grid", 1) == 1;
       counts = new int[] {load16(0), load16(2), d - load16(0) - load16(2)};
     }
 
@@ -263,11 +269,21 @@ final class TieredReference implements ReferenceCodec {
         } else {
           int code = bytes[codeOffset(tier, i, token)] >> shift(tier, token) & (1 << WIDTHS[tier]) - 1;
           float range = (float) Half.value(load16(rangeOffset(place(tier, i), token)));
-          float step = range / (float) ((1 << WIDTHS[tier]) - 1);
-          column[token] = (float) Half.value(load16(loOffset(place(tier, i), token))) + (float) code * step;
+          float step = range / (float) steps(tier);
+          float lo = (float) Half.value(load16(loOffset(place(tier, i), token)));
+          float base = cells(tier) ? lo + step / 2 : lo;
+          column[token] = base + (float) code * step;
         }
       }
       return column;
+    }
+
+    private boolean cells(int tier) {
+      return cells && WIDTHS[tier] == 2;
+    }
+
+    private int steps(int tier) {
+      return (1 << WIDTHS[tier]) - (cells(tier) ? 0 : 1);
     }
 
     /** Writes what the format prescribes for a channel. */
@@ -288,11 +304,12 @@ final class TieredReference implements ReferenceCodec {
         int rangeBits = Half.up((double) high - (double) lo);
         float range = (float) Half.value(rangeBits);
         int levels = (1 << WIDTHS[tier]) - 1;
-        float inverse = range > 0 ? (float) levels / range : 0;
+        float inverse = range > 0 ? (float) steps(tier) / range : 0;
         store16(loOffset(place(tier, i), first), lowBits);
         store16(rangeOffset(place(tier, i), first), rangeBits);
         for (int token = first; token < first + group; token++) {
-          int code = Math.min(levels, (int) Math.rint((column[token] - lo) * inverse));
+          float scaled = (column[token] - lo) * inverse;
+          int code = Math.min(levels, (int) (cells(tier) ? Math.floor(scaled) : Math.rint(scaled)));
           bytes[codeOffset(tier, i, token)] |= (byte) (code << shift(tier, token));
         }
       }

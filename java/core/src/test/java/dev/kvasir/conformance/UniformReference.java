@@ -13,11 +13,16 @@ import java.util.Set;
 /**
  * Codec uniform: groups with a float16 minimum and range, and codes in planes of 64-byte vectors.
  *
+ * <p>Levels go from the least element to the greatest (grid 0), or each stands in the middle of one of 2^n cells (grid 1,
+ * the default at 1 and 2 bits).
+ *
  * <p>The error bound. With u = 2^-24, encoding rounds x - lo, levels / range and their product once each: the scaled
  * value is off by at most 3.01 u levels, that is 3.01 u range in x. Rounding to a code adds step / 2. Decoding rounds
  * range / levels and the product with the code, 2.01 u range together, and the sum, u (|lo| + 1.01 range). In all
  *
  * <pre>    |x - x'| <= step / 2 + u (6.1 range + |lo|)</pre>
+ *
+ * with cells u (|lo| + range / 2) more, for the middle of the first cell is rounded too,
  *
  * and nothing at all where range = 0, for then x' = lo + 0.
  */
@@ -25,59 +30,63 @@ final class UniformReference implements ReferenceCodec {
 
   /** How an element becomes a code: what codecs with this page layout may differ in. */
   interface Coder {
-    int code(float x, float lo, float range, int levels);
+    int code(float x, float lo, float range, int levels, boolean cells);
   }
 
   private static final double U = 0x1p-24;
   private static final int CHANNEL = 0;
   private static final int TOKEN = 1;
 
-  private final int keyAxis;
+  private final int cellBits;
   private final Coder coder;
 
   UniformReference() {
-    this(CHANNEL, UniformReference::code);
+    this(2, UniformReference::code);
   }
 
-  /** A codec with the same layout, another default axis of keys and other codes. */
-  UniformReference(int keyAxis, Coder coder) {
-    this.keyAxis = keyAxis;
+  /** A codec with the same layout and other codes, which are those of cells up to so many bits, unless told otherwise. */
+  UniformReference(int cellBits, Coder coder) {
+    this.cellBits = cellBits;
     this.coder = coder;
   }
 
-  private static int code(float x, float lo, float range, int levels) {
-    float inverse = range > 0 ? (float) levels / range : 0;
+  private static int code(float x, float lo, float range, int levels, boolean cells) {
+    float inverse = range > 0 ? (float) (cells ? levels + 1 : levels) / range : 0;
     float scaled = (x - lo) * inverse;
-    return Math.min(levels, (int) Math.rint(scaled));
+    return Math.min(levels, (int) (cells ? Math.floor(scaled) : Math.rint(scaled)));
   }
 
   @Override
   public Set<String> options() {
-    return Set.of("axis", "group");
+    return Set.of("axis", "group", "grid");
   }
 
   @Override
   public List<Map<String, Double>> variants(Side side, int headDim) {
     List<Map<String, Double>> list = new ArrayList<>();
     list.add(Map.of());
+    list.add(Map.of("grid", 0.0));
+    list.add(Map.of("grid", 1.0));
     for (double group : new double[] {32, 64, 128}) {
-      list.add(Map.of("axis", (double) CHANNEL, "group", group));
+      list.add(Map.of("axis", (double) CHANNEL, "group", group, "grid", group == 64 ? 0.0 : 1.0));
       if (group < headDim) {
-        list.add(Map.of("axis", (double) TOKEN, "group", group));
+        list.add(Map.of("axis", (double) TOKEN, "group", group, "grid", group == 64 ? 1.0 : 0.0));
       }
     }
     list.add(Map.of("axis", (double) TOKEN, "group", (double) headDim));
     return list;
   }
 
-  /** Both axes, with their default group; and groups of 32, which d = 48 does not divide into, at two widths. */
+  /** Both axes and grids, with their default group; and groups of 32, which d = 48 does not divide into, at two widths. */
   @Override
   public List<Map<String, Double>> goldenVariants(Side side, int headDim, int bits) {
     List<Map<String, Double>> list = new ArrayList<>();
     for (double axis : new double[] {CHANNEL, TOKEN}) {
-      list.add(Map.of("axis", axis));
-      if (bits == 1 || bits == 3) {
-        list.add(Map.of("axis", axis, "group", 32.0));
+      for (double grid : new double[] {0, 1}) {
+        list.add(Map.of("axis", axis, "grid", grid));
+        if (bits == 1 || bits == 3) {
+          list.add(Map.of("axis", axis, "grid", grid, "group", 32.0));
+        }
       }
     }
     return list;
@@ -106,7 +115,8 @@ final class UniformReference implements ReferenceCodec {
         int i = token * page.d + channel;
         double lo = page.lo(token, channel);
         double range = page.range(token, channel);
-        double bound = range == 0 ? 0 : range / page.levels / 2 + U * (6.1 * range + Math.abs(lo));
+        double rounding = page.cells ? 6.6 * range + 2 * Math.abs(lo) : 6.1 * range + Math.abs(lo);
+        double bound = range == 0 ? 0 : range / page.steps() / 2 + U * rounding;
         if (!(Math.abs((double) rows[i] - decoded[i]) <= bound)) {
           fail(page.shape + " token " + token + " channel " + channel + ": " + rows[i] + " became " + decoded[i]
               + ", further than " + bound);
@@ -121,6 +131,7 @@ final class UniformReference implements ReferenceCodec {
     final byte[] bytes;
     final int d;
     final int levels;
+    final boolean cells;
     private final boolean keys;
     private final int axis;
     private final int group;
@@ -134,7 +145,8 @@ final class UniformReference implements ReferenceCodec {
       d = shape.headDim();
       levels = (1 << shape.bits()) - 1;
       keys = shape.side() == Side.KEYS;
-      axis = shape.option("axis", keys ? keyAxis : TOKEN);
+      cells = shape.option("grid", shape.bits() <= cellBits ? 1 : 0) == 1;
+      axis = shape.option("axis", keys ? CHANNEL : TOKEN);
       group = shape.option("group", axis == CHANNEL ? 128 : Math.min(d, 128));
       entries = axis == CHANNEL ? d : PageShape.TOKENS;
       int along = axis == CHANNEL ? PageShape.TOKENS : d;
@@ -156,6 +168,10 @@ final class UniformReference implements ReferenceCodec {
       return size;
     }
 
+    int steps() {
+      return cells ? levels + 1 : levels;
+    }
+
     double lo(int token, int channel) {
       return Half.value(load16(parameterOffset(token, channel)));
     }
@@ -168,8 +184,9 @@ final class UniformReference implements ReferenceCodec {
       float[] rows = new float[PageShape.TOKENS * d];
       for (int token = 0; token < PageShape.TOKENS; token++) {
         for (int channel = 0; channel < d; channel++) {
-          float step = (float) range(token, channel) / (float) levels;
-          rows[token * d + channel] = (float) lo(token, channel) + (float) code(token, channel) * step;
+          float step = (float) range(token, channel) / (float) steps();
+          float first = cells ? (float) lo(token, channel) + step / 2 : (float) lo(token, channel);
+          rows[token * d + channel] = first + (float) code(token, channel) * step;
         }
       }
       return rows;
@@ -204,7 +221,7 @@ final class UniformReference implements ReferenceCodec {
       store16(parameterOffset(firstToken, firstChannel) + 2 * entries, rangeBits);
       for (int token = firstToken; token < endToken; token++) {
         for (int channel = firstChannel; channel < endChannel; channel++) {
-          storeCode(token, channel, coder.code(rows[token * d + channel], lowest, range, levels));
+          storeCode(token, channel, coder.code(rows[token * d + channel], lowest, range, levels, cells));
         }
       }
     }

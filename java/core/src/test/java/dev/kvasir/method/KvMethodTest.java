@@ -6,19 +6,46 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.kvasir.CodecChoice;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Need;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 class KvMethodTest {
 
   @Test
-  void uniformDefaultsAreKivi() {
+  void uniformDefaultsAreSafe() {
     Uniform method = Uniform.bits(2);
-    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 0.0)), method.keys(0));
-    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 1.0)), method.values(0));
+    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 0.0, "grid", 1.0)), method.keys(0));
+    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 1.0, "grid", 1.0)), method.values(0));
+    assertEquals(0, method.window());
+    assertEquals(4, method.sinks());
+    for (int bits : new int[] {1, 2, 3, 4, 8, 16}) {
+      assertEquals(bits <= 2 ? 1.0 : 0.0, Uniform.bits(bits).keys(0).options().get("grid"));
+      assertEquals(0.0, Uniform.bits(bits).grid(Grid.ENDS).keys(0).options().get("grid"));
+      assertEquals(1.0, Uniform.bits(bits).grid(Grid.CELLS).values(0).options().get("grid"));
+    }
+  }
+
+  @Test
+  void kiviIsThePaper() {
+    Uniform method = Uniform.kivi(2);
+    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 0.0, "group", 32.0, "grid", 0.0)), method.keys(0));
+    assertEquals(new CodecChoice("uniform", 2, Map.of("axis", 1.0, "group", 32.0, "grid", 0.0)), method.values(0));
     assertEquals(0, method.window());
     assertEquals(0, method.sinks());
+  }
+
+  @Test
+  void methodsSayWhatTheyNeed() {
+    assertEquals(Set.of(), Uniform.bits(2).needs());
+    assertEquals(Set.of(), PmKvq.floor(2).needs());
+    assertEquals(Set.of(Need.KEY_SCALING), PmKvq.paper(2).needs());
+    assertEquals(Set.of(Need.OBSERVED_QUERIES), MixKvq.budget(3).needs());
+    assertEquals(Set.of(), MixKvq.budget(3).queryAware(false).needs());
+    assertEquals(Set.of(Need.OBSERVED_QUERIES), Mixed.of(MixKvq.budget(3), PmKvq.paper(2)).needs());
+    assertEquals(Set.of(), Mixed.of(Uniform.bits(2), MixKvq.budget(3)).needs());
   }
 
   @Test
@@ -32,11 +59,11 @@ class KvMethodTest {
             .keyAxis(Axis.TOKEN)
             .valueAxis(Axis.CHANNEL)
             .window(128)
-            .sinks(4);
-    assertEquals(new CodecChoice("uniform", 4, Map.of("axis", 1.0, "group", 32.0)), method.keys(7));
-    assertEquals(new CodecChoice("uniform", 3, Map.of("axis", 0.0, "group", 64.0)), method.values(7));
+            .sinks(5);
+    assertEquals(new CodecChoice("uniform", 4, Map.of("axis", 1.0, "group", 32.0, "grid", 0.0)), method.keys(7));
+    assertEquals(new CodecChoice("uniform", 3, Map.of("axis", 0.0, "group", 64.0, "grid", 0.0)), method.values(7));
     assertEquals(128, method.window());
-    assertEquals(4, method.sinks());
+    assertEquals(5, method.sinks());
     assertEquals("uniform-k4v3", method.name());
     assertEquals(Uniform.bits(2), Uniform.bits(2).keyBits(4).keyBits(2));
   }

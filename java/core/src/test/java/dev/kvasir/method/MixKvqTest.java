@@ -58,22 +58,27 @@ class MixKvqTest {
   @Test
   void settingsReachTheCodecs() {
     MixKvq paper = MixKvq.of(MixKvq.PaperModel.R1_LLAMA_8B);
-    assertEquals(MixKvq.thresholds(1.44, 0.79), paper);
+    assertEquals(MixKvq.thresholds(1.44, 0.79).grid(Grid.ENDS).sinks(32), paper);
+    assertEquals(4, MixKvq.thresholds(1.44, 0.79).sinks());
+    assertEquals(1.0, MixKvq.budget(2.7).keys(0).options().get("grid"));
+    assertEquals(1.0, MixKvq.budget(2.7).values(0).options().get("grid"));
     assertEquals(32, paper.sinks());
     assertEquals(0, paper.window());
     assertEquals(
         new CodecChoice(
-            "tiered", 2, Map.of("mode", 0.0, "tau16", 1.44, "tau4", 0.79, "queries", 1.0, "group", 32.0)),
+            "tiered",
+            2,
+            Map.of("mode", 0.0, "tau16", 1.44, "tau4", 0.79, "queries", 1.0, "group", 32.0, "grid", 0.0)),
         paper.keys(3));
-    assertEquals(new CodecChoice("uniform", 2, Map.of("group", 32.0)), paper.values(3));
+    assertEquals(new CodecChoice("uniform", 2, Map.of("group", 32.0, "grid", 0.0)), paper.values(3));
     MixKvq other =
-        MixKvq.budget(3.5).queryAware(false).keyGroup(64).valueBits(4).valueGroup(0).window(128).sinks(4);
+        MixKvq.budget(3.5).queryAware(false).keyGroup(64).valueBits(4).valueGroup(0).window(128).sinks(5);
     assertEquals(
-        new CodecChoice("tiered", 2, Map.of("mode", 2.0, "key_bits", 3.5, "queries", 0.0, "group", 64.0)),
+        new CodecChoice("tiered", 2, Map.of("mode", 2.0, "key_bits", 3.5, "queries", 0.0, "group", 64.0, "grid", 1.0)),
         other.keys(0));
-    assertEquals(CodecChoice.of("uniform", 4), other.values(0));
+    assertEquals(CodecChoice.of("uniform", 4).with("grid", 0), other.values(0));
     assertEquals(128, other.window());
-    assertEquals(4, other.sinks());
+    assertEquals(5, other.sinks());
     assertEquals(1.0, paper.mode(MixKvq.Mode.ABSOLUTE).keys(0).options().get("mode"));
     assertEquals("mix-k2.7v2", MixKvq.budget(2.7).name());
     assertEquals("mix-k(1.44,0.79)v2", paper.name());

@@ -43,18 +43,18 @@ class PatternKvTest {
   }
 
   @Test
-  void defaultsAreThePapers() {
+  void defaultsAreThePapersButForGridAndSinks() {
     PatternKv method = PatternKv.bits(2);
     assertEquals(
         new CodecChoice(
-            "pattern", 2, Map.of("patterns", 32.0, "metric", 0.0, "new_patterns", 1.0, "accept", 1.0)),
+            "pattern", 2, Map.of("patterns", 32.0, "metric", 0.0, "new_patterns", 1.0, "accept", 1.0, "grid", 1.0)),
         method.keys(0));
     assertEquals(
         new CodecChoice(
-            "pattern", 2, Map.of("patterns", 32.0, "metric", 0.0, "new_patterns", 1.0, "alpha", 0.05)),
+            "pattern", 2, Map.of("patterns", 32.0, "metric", 0.0, "new_patterns", 1.0, "alpha", 0.05, "grid", 1.0)),
         method.values(0));
     assertEquals(0, method.window());
-    assertEquals(0, method.sinks());
+    assertEquals(4, method.sinks());
     assertEquals("pattern-k2v2", method.name());
   }
 
@@ -71,23 +71,26 @@ class PatternKvTest {
             .alpha(0)
             .group(32)
             .window(100)
-            .sinks(4);
+            .sinks(5);
     assertEquals(
         new CodecChoice(
             "pattern",
             4,
-            Map.of("patterns", 16.0, "metric", 1.0, "new_patterns", 0.0, "accept", 0.0, "group", 32.0)),
+            Map.of(
+                "patterns", 16.0, "metric", 1.0, "new_patterns", 0.0, "accept", 0.0, "group", 32.0, "grid", 0.0)),
         method.keys(1));
     assertEquals(
         new CodecChoice(
-            "pattern", 3, Map.of("patterns", 16.0, "metric", 1.0, "new_patterns", 0.0, "alpha", 0.0, "group", 32.0)),
+            "pattern",
+            3,
+            Map.of("patterns", 16.0, "metric", 1.0, "new_patterns", 0.0, "alpha", 0.0, "group", 32.0, "grid", 0.0)),
         method.values(1));
     assertEquals(100, method.window());
-    assertEquals(4, method.sinks());
+    assertEquals(5, method.sinks());
     assertEquals("pattern-k4v3", method.name());
     PatternKv without = method.keyPatterns(false).valuePatterns(false);
-    assertEquals(new CodecChoice("uniform", 4, Map.of("group", 32.0)), without.keys(0));
-    assertEquals(new CodecChoice("uniform", 3, Map.of("group", 32.0)), without.values(0));
+    assertEquals(new CodecChoice("uniform", 4, Map.of("group", 32.0, "grid", 0.0)), without.keys(0));
+    assertEquals(new CodecChoice("uniform", 3, Map.of("group", 32.0, "grid", 0.0)), without.values(0));
     assertEquals(method, without.keyPatterns(true).valuePatterns(true));
   }
 

@@ -10,6 +10,7 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
+import dev.kvasir.Need;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
 import dev.kvasir.Testing;
@@ -20,6 +21,7 @@ import dev.kvasir.rope.RopePairs;
 import java.time.Duration;
 import java.util.List;
 import java.util.Random;
+import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 class PmKvqTest {
@@ -95,10 +97,10 @@ class PmKvqTest {
   @Test
   void theOtherShiftsLoseMore() {
     int tokens = 10 * 128;
-    long budget = bytesOf(PmKvq.floor(4).startBits(4), rows, tokens);
+    long budget = bytesOf(PmKvq.paper(4).startBits(4), rows, tokens);
     double[] errors = new double[Shift.values().length];
     for (Shift shift : Shift.values()) {
-      PmKvq method = PmKvq.floor(2).shift(shift).policy(ShrinkPolicy.LAYER);
+      PmKvq method = PmKvq.paper(2).shift(shift);
       try (KvCache cache = Testing.cache(ONE_LAYER).method(method).budgetBytes(budget).build();
           KvSequence sequence = cache.newSequence()) {
         fill(cache, sequence, tokens);
@@ -150,9 +152,16 @@ class PmKvqTest {
       keys[i] *= lambda[i % ROW];
     }
     KeyScaling scaling = KeyScaling.of(ONE_LAYER, RopePairs.HALVES, List.of(lambda));
-    KvMethod plain = PmKvq.floor(4).startBits(4);
+    KvMethod plain = PmKvq.floor(4).startBits(4).keyAxis(PmKvq.KeyAxis.TOKEN);
     KvMethod scaled = scaling.applyTo(plain);
     assertEquals(plain.name() + "-scaled", scaled.name());
+    assertEquals(Set.of(Need.KEY_SCALING), plain.needs());
+    assertEquals(Set.of(), scaled.needs());
+    // Where nothing is said of the axis, scaling says it.
+    assertEquals(scaled.keys(0), scaling.applyTo(PmKvq.floor(4).startBits(4)).keys(0));
+    assertEquals(0.0, PmKvq.floor(4).keys(0).options().get("axis"));
+    assertEquals(
+        0.0, scaling.applyTo(PmKvq.floor(4).keyAxis(PmKvq.KeyAxis.CHANNEL)).keys(0).options().get("axis"));
     assertEquals(plain.sinks(), scaled.sinks());
     float[] query = Testing.gaussian(new Random(6), 128);
     int tokens = 3 * 128;
@@ -183,8 +192,58 @@ class PmKvqTest {
         IllegalArgumentException.class, () -> Testing.cache(Testing.small()).method(scaled).build().close());
   }
 
+  /**
+   * Channels that differ by decades, a tight budget, and no calibration: attention must stay what it was. Per token, which
+   * the default was once, one large channel takes the precision of all others away.
+   */
+  @Test
+  void theDefaultDoesNoHarmWithoutCalibration() {
+    KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(4).kvHeads(1).headDim(64).build();
+    Random random = new Random(11);
+    int tokens = 8 * 128;
+    float[] keys = Testing.gaussian(random, tokens * 64);
+    float[] values = Testing.gaussian(random, tokens * 64);
+    float[] query = Testing.gaussian(random, 4 * 64);
+    for (int i = 0; i < keys.length; i++) {
+      keys[i] *= i % 64 % 8 == 3 ? 30 : 1; // large, and queries hardly look there
+    }
+    for (int i = 0; i < query.length; i++) {
+      query[i] *= i % 8 == 3 ? 0.05f : 1;
+    }
+    double safe = attentionError(geometry, PmKvq.floor(2).startBits(2), keys, values, query, tokens);
+    double perToken =
+        attentionError(
+            geometry, PmKvq.floor(2).startBits(2).keyAxis(PmKvq.KeyAxis.TOKEN), keys, values, query, tokens);
+    System.out.printf("outlier channels, 2 bits, no calibration: NMSE %.3f, per token %.3f%n", safe, perToken);
+    assertTrue(safe < 0.5, () -> "NMSE " + safe);
+    assertTrue(perToken > 2 * safe, () -> "NMSE " + perToken + " per token");
+  }
+
+  private static double attentionError(
+      KvGeometry geometry, KvMethod method, float[] keys, float[] values, float[] query, int tokens) {
+    double[] expected = Testing.attention(geometry, 0, query, keys, values, 0, tokens);
+    float[] output = new float[query.length];
+    try (KvCache cache = Testing.cache(geometry).method(method).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, keys, values, tokens);
+      sequence.attend(0, query, output);
+    }
+    double error = 0;
+    double norm = 0;
+    for (int i = 0; i < output.length; i++) {
+      error += Math.pow(output[i] - expected[i], 2);
+      norm += expected[i] * expected[i];
+    }
+    return error / norm;
+  }
+
   @Test
   void numbersAreChecked() {
+    assertThrows(IllegalArgumentException.class, () -> PmKvq.floor(2).grid(Grid.BY_WIDTH));
+    for (Shift other : new Shift[] {Shift.DIRECT, Shift.MODIFIED}) {
+      KvMethod method = PmKvq.floor(2).shift(other);
+      assertThrows(IllegalArgumentException.class, () -> Testing.cache(ONE_LAYER).method(method).build().close());
+    }
     assertThrows(IllegalArgumentException.class, () -> PmKvq.floor(1));
     assertThrows(IllegalArgumentException.class, () -> PmKvq.floor(3));
     assertThrows(IllegalArgumentException.class, () -> PmKvq.floor(2).startBits(32));

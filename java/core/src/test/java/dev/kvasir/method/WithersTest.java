@@ -31,7 +31,7 @@ class WithersTest {
         MixKvq.budget(2.5),
         Mixed.of(Uniform.bits(2), Uniform.bits(4)),
         CommVq.of(CommVqCodebooks.builder(GEOMETRY).build(), Rope.plain(RopePairs.HALVES, 10000, 32)),
-        KeyScaling.Options.defaults());
+        KeyScaling.Options.of(Rope.plain(RopePairs.HALVES, 10000, 32)));
   }
 
   @ParameterizedTest
@@ -75,6 +75,9 @@ class WithersTest {
     }
     if (value instanceof List<?>) {
       return List.of(0.5);
+    }
+    if (value instanceof Rope rope) {
+      return rope.linear(2);
     }
     return Arrays.stream(value.getClass().getEnumConstants()).filter(each -> each != value).findFirst().orElseThrow();
   }

@@ -6,7 +6,6 @@ import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
 import dev.kvasir.lab.inspect.Recording;
-import dev.kvasir.rope.RopePairs;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -49,11 +48,7 @@ final class CalibrateCommand implements Callable<Integer> {
   public Integer call() throws IOException {
     Recording recording = text.record();
     KvGeometry geometry = recording.model().geometry();
-    KeyScaling.Options options =
-        KeyScaling.Options.defaults()
-            .rope(RopePairs.HALVES, 10_000)
-            .frequencies(Arrays.stream(recording.model().config().rope().frequencies()).boxed().toList())
-            .bits(bits);
+    KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope().forCache()).bits(bits);
     KeyScaling scaling =
         KeyScaling.calibrate(geometry, options, layer -> List.of(recording.sample(layer).lastQueries(queries)));
     Profile.Builder profile = Profile.builder(geometry).keyScaling(scaling).note("model", text.name());

@@ -41,7 +41,11 @@ public record MethodEntry(
 
   /** A method without a budget. */
   static MethodEntry of(String name, String family, String about, KvMethod method) {
-    return new MethodEntry(
-        name, family, about, request -> KvCache.builder(request.geometry()).method(method).build());
+    return new MethodEntry(name, family, about, request -> cache(request, method));
+  }
+
+  /** A cache without a budget; the model appends keys on the side of RoPE that the method wants them from. */
+  static KvCache cache(Request request, KvMethod method) {
+    return KvCache.builder(request.geometry()).method(method).keysBeforeRope(method.keysBeforeRope()).build();
   }
 }

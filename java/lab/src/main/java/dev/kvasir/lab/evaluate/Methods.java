@@ -2,8 +2,8 @@ package dev.kvasir.lab.evaluate;
 
 import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
-import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
+import dev.kvasir.method.Grid;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.Mixed;
@@ -41,6 +41,7 @@ public final class Methods {
           of("uniform-3", UNIFORM, "keys per channel, values per token", Uniform.bits(3)),
           of("uniform-2", UNIFORM, "keys per channel, values per token", Uniform.bits(2)),
           of("uniform-1", UNIFORM, "keys per channel, values per token", Uniform.bits(1)),
+          of("kivi-2", UNIFORM, "the paper's: groups of 32, levels from end to end, no sinks", Uniform.kivi(2)),
           of("pattern-4", PATTERN, "the paper's settings", PatternKv.bits(4)),
           of("pattern-2", PATTERN, "the paper's settings", PatternKv.bits(2)),
           of("pattern-2-l2", ABLATION, "matched by Euclidean distance",
@@ -56,9 +57,9 @@ public final class Methods {
               request -> Budgets.planned(3, request),
               calibrations -> calibrations.sensitivities().isPresent()),
           budgeted("pm-kvq-2", "into a budget that ends at 2 bits", 2, PmKvq.floor(2)),
-          budgeted("pm-kvq-2-direct", "the same, codes cut off", 2, PmKvq.floor(2).shift(PmKvq.Shift.DIRECT)),
+          budgeted("pm-kvq-2-direct", "the same, codes cut off", 2, PmKvq.floor(2).grid(Grid.ENDS).shift(PmKvq.Shift.DIRECT)),
           budgeted("pm-kvq-2-modified", "the same, codes cut off, parameters moved", 2,
-              PmKvq.floor(2).shift(PmKvq.Shift.MODIFIED)),
+              PmKvq.floor(2).grid(Grid.ENDS).shift(PmKvq.Shift.MODIFIED)),
           of("pm-kvq-2-immediate", PROGRESSIVE, "2 bits from the start", PmKvq.floor(2).startBits(2)),
           of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.budget(3.4)),
           of("mix-kvq-2.7", TIERED, "2.7 bits a key, 2 a value", MixKvq.budget(2.7)),
@@ -94,8 +95,7 @@ public final class Methods {
         name,
         TRAINED,
         "codebooks trained on what is there for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
-        request ->
-            KvCache.builder(request.geometry()).method(Codebooks.commVq(request.calibrations(), bits)).build());
+        request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)));
   }
 
   private static MethodEntry preset(String name, String about, Preset preset) {
@@ -112,10 +112,7 @@ public final class Methods {
         name,
         family,
         about,
-        request ->
-            KvCache.builder(request.geometry())
-                .method(change.apply(Codebooks.preset(request.calibrations(), preset)))
-                .build());
+        request -> MethodEntry.cache(request, change.apply(Codebooks.preset(request.calibrations(), preset))));
   }
 
   /**

@@ -1,7 +1,9 @@
 package dev.kvasir.lab.model;
 
 import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
+import dev.kvasir.Need;
 import dev.kvasir.internal.model.Matrix;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -193,7 +195,9 @@ public final class Decoder {
   private void attend(int layer, List<Feed> feeds, int[] positions) {
     int rows = positions.length;
     int width = querySize + 2 * rowSize;
-    boolean turnKeys = !feeds.get(0).sequence().cache().method().keysBeforeRope();
+    KvMethod method = feeds.get(0).sequence().cache().method();
+    boolean turnKeys = !method.keysBeforeRope();
+    boolean showQueries = method.needs().contains(Need.OBSERVED_QUERIES);
     each(
         rows,
         r -> {
@@ -211,6 +215,11 @@ public final class Decoder {
     int row = 0;
     for (Feed feed : feeds) {
       int size = feed.count() * rowSize;
+      if (showQueries && feed.sequence().length(layer) == 0) {
+        // Pages of the first chunk are sealed before attention sees its queries.
+        FloatBuffer own = queries.slice(row * querySize, feed.count() * querySize);
+        feed.sequence().observe(layer, own, feed.count());
+      }
       feed.sequence().append(layer, keys.slice(row * rowSize, size), values.slice(row * rowSize, size), feed.count());
       row += feed.count();
     }
