@@ -12,6 +12,8 @@ namespace {
 // Points per task. Fixed, because sums are taken per task and then in order.
 constexpr int64_t kChunk = 512;
 constexpr int64_t kSeedPointsPerCluster = 64;
+// Sums are kept for as many runs of chunks as this holds: for each chunk of its own, unless there are many clusters.
+constexpr int64_t kMostSums = int64_t{1} << 24;
 
 // SplitMix64: small, and the same everywhere.
 class Random {
@@ -43,11 +45,12 @@ class KMeans {
         threads_(threads),
         centres_(centres),
         chunks_((count + kChunk - 1) / kChunk),
+        runs_(std::clamp<int64_t>(kMostSums / (int64_t{clusters_} * dim), 1, chunks_)),
         labels_(static_cast<size_t>(count)),
         distances_(static_cast<size_t>(count)),
         blocks_(match_block_floats(clusters_, dim)),
-        sums_(static_cast<size_t>(chunks_) * clusters_ * dim),
-        sizes_(static_cast<size_t>(chunks_) * clusters_) {}
+        sums_(static_cast<size_t>(runs_) * clusters_ * dim),
+        sizes_(static_cast<size_t>(runs_) * clusters_) {}
 
   KMeansResult run() {
     seed();
@@ -131,9 +134,11 @@ class KMeans {
 
   // Moves every centre to the mean of its points; returns the largest relative move.
   double update() {
-    for_chunks([&](int chunk, int64_t begin, int64_t end) {
-      float* sums = &sums_[static_cast<size_t>(chunk) * clusters_ * dim_];
-      int* sizes = &sizes_[static_cast<size_t>(chunk) * clusters_];
+    threads_.run(static_cast<int>(runs_), [&](int run) {
+      const int64_t begin = run * chunks_ / runs_ * kChunk;
+      const int64_t end = std::min((run + 1) * chunks_ / runs_ * kChunk, count_);
+      float* sums = &sums_[static_cast<size_t>(run) * clusters_ * dim_];
+      int* sizes = &sizes_[static_cast<size_t>(run) * clusters_];
       std::fill(sums, sums + static_cast<size_t>(clusters_) * dim_, 0.0f);
       std::fill(sizes, sizes + clusters_, 0);
       for (int64_t i = begin; i < end; ++i) {
@@ -148,10 +153,10 @@ class KMeans {
     for (int k = 0; k < clusters_; ++k) {
       std::fill(mean.begin(), mean.end(), 0.0);
       int64_t size = 0;
-      for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-        const float* sum = &sums_[(static_cast<size_t>(chunk) * clusters_ + k) * dim_];
+      for (int64_t run = 0; run < runs_; ++run) {
+        const float* sum = &sums_[(static_cast<size_t>(run) * clusters_ + k) * dim_];
         for (int c = 0; c < dim_; ++c) mean[c] += sum[c];
-        size += sizes_[static_cast<size_t>(chunk) * clusters_ + k];
+        size += sizes_[static_cast<size_t>(run) * clusters_ + k];
       }
       if (size == 0) {
         take_farthest_point(mean);
@@ -193,11 +198,12 @@ class KMeans {
   ThreadPool& threads_;
   float* centres_;
   const int64_t chunks_;
+  const int64_t runs_;  // of chunks, whose sums are taken together
   std::vector<int> labels_;
   std::vector<float> distances_;
   std::vector<float> blocks_;  // the centres, as searches want them
-  std::vector<float> sums_;    // [chunks][clusters][dim]
-  std::vector<int> sizes_;     // [chunks][clusters]
+  std::vector<float> sums_;    // [runs][clusters][dim]
+  std::vector<int> sizes_;     // [runs][clusters]
 };
 
 }  // namespace

@@ -2,13 +2,9 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -17,6 +13,7 @@
 #include "kvasir/error.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/narrow_process.h"
 
 using kvasir::ThreadPool;
 
@@ -41,25 +38,6 @@ class NoThreads {
  private:
   pthread_attr_t before_;
 };
-
-// What a process of its own, whose addresses end `more` bytes after those that it has, makes of `work`.
-template <class Work>
-int in_narrow_process(size_t more, Work work) {
-  const pid_t child = fork();
-  if (child == 0) {
-    long pages = 0;
-    std::FILE* statm = std::fopen("/proc/self/statm", "r");
-    if (!statm || std::fscanf(statm, "%ld", &pages) != 1) _exit(99);
-    std::fclose(statm);
-    const rlim_t limit = static_cast<rlim_t>(pages) * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + more;
-    const rlimit addresses = {limit, limit};
-    if (setrlimit(RLIMIT_AS, &addresses) != 0) _exit(98);
-    _exit(work());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
 
 }  // namespace
 
@@ -258,7 +236,7 @@ TEST_CASE("thread pool: where no thread can be started, the size stays, and task
 
 #if !defined(KVASIR_TESTS_SANITIZED)  // they take addresses without end
 TEST_CASE("thread pool: where only some threads can be started, those that were are ended, and it works on as before") {
-  const int outcome = in_narrow_process(size_t{60} << 20, [] {
+  const int outcome = support::in_narrow_process(size_t{60} << 20, [] {
     ThreadPool pool(2);
     try {
       pool.set_threads(200);

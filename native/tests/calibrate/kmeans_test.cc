@@ -2,6 +2,7 @@
 #include "base/kmeans.h"
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -13,6 +14,7 @@
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/formats.h"
+#include "support/narrow_process.h"
 
 namespace {
 
@@ -240,3 +242,21 @@ TEST_CASE("kmeans: wrong arguments are refused") {
   points[700] = 1e15f;  // the largest that is welcome: squares stay finite
   CHECK(std::isfinite(call(64, 32, 1, 5)));
 }
+
+#if !defined(KVASIR_TESTS_SANITIZED)
+TEST_CASE("kmeans: very many clusters need memory for themselves, not for each stretch of points") {
+  const auto points = support::float_rows(41, 40'000, 32);
+  // 80 stretches of points, 5 MB of centres. It would go on for long, but memory is taken first.
+  const int outcome = support::in_narrow_process(size_t{320} << 20, [&] {
+    alarm(3);
+    std::vector<float> centres(points.size());
+    try {
+      kvasir::kmeans(points.data(), 40'000, 32, 40'000, 1, 1, centres.data(), nullptr);
+      return 0;
+    } catch (...) {
+      return 1;
+    }
+  });
+  CHECK((outcome == 0 || outcome == -SIGALRM));
+}
+#endif

@@ -18,6 +18,14 @@ namespace commvq {
 EncoderWeights::EncoderWeights(int width, int hidden, int codes) : width(width), hidden(hidden), codes(codes) {
   require_value_shape(width, codes);
   require_range("hidden", hidden, 1, 65536);
+  // 1 GiB; training needs four times that. Before anything is allocated.
+  constexpr int64_t kMostWeights = int64_t{1} << 28;
+  const int64_t all = int64_t{hidden} * (int64_t{width} + 2 * codes);
+  if (all > kMostWeights) {
+    refuse("an encoder of " + std::to_string(hidden) + " hidden units for width " + std::to_string(width) + " and " +
+           std::to_string(codes) + " codes has " + std::to_string(all) + " weights, more than " +
+           std::to_string(kMostWeights));
+  }
   scale.assign(width, 1.0f);
   norm_weight.assign(width, 1.0f);
   norm_bias.assign(width, 0.0f);

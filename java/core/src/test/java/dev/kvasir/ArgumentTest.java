@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.training.ValueTrainer;
 import dev.kvasir.method.Uniform;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
@@ -215,5 +216,26 @@ class ArgumentTest {
       assertRefused(() -> KvCache.builder(g).method(new AnyMethod(twoBits, tokens, 0)).build(), "window", tokens);
       assertRefused(() -> KvCache.builder(g).method(new AnyMethod(twoBits, 0, tokens)).build(), "sinks", tokens);
     }
+  }
+
+  @Test
+  void aSideMustBeNamed() {
+    try (KvCache own = Testing.cache(Testing.small()).build();
+        KvSequence filled = own.newSequence()) {
+      float[] row = new float[64];
+      filled.append(0, row, row, 1);
+      assertThrows(NullPointerException.class, () -> filled.read(0, null, 0, 1));
+      assertThrows(NullPointerException.class, () -> filled.readPage(0, 0, null, 0));
+      assertThrows(NullPointerException.class, () -> filled.readTable(0, null, 0));
+    }
+  }
+
+  /** Refused by its size, before any of it is allocated. */
+  @Test
+  void networksThatNoMemoryHoldsAreRefused() {
+    IllegalArgumentException e =
+        assertThrows(
+            IllegalArgumentException.class, () -> ValueTrainer.builder(16, 16384).hidden(65536).build());
+    Testing.assertNames(e, 65536, 16384);
   }
 }

@@ -7,6 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.error.NativeUnavailableException;
 import java.io.File;
 import java.io.IOException;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -14,6 +16,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
+import java.util.jar.JarEntry;
+import java.util.jar.JarOutputStream;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -166,5 +172,117 @@ class LoadingTest {
   @Test
   void anotherBackendWordIsRefused() throws Exception {
     assertSays(run("-Dkvasir.backend=gpu"), "fails UNAVAILABLE", "kvasir.backend=gpu", "auto, cpu or cuda");
+  }
+
+  /** What a container of applications does: each has a class loader of its own, in one JVM. */
+  public static final class TwoLoaders {
+    public static void main(String[] args) throws Exception {
+      List<URL> urls = new ArrayList<>();
+      for (String entry : System.getProperty("java.class.path").split(File.pathSeparator)) {
+        urls.add(Path.of(entry).toUri().toURL());
+      }
+      for (int i = 0; i < 3; i++) {
+        ClassLoader loader = new URLClassLoader(urls.toArray(new URL[0]), ClassLoader.getPlatformClassLoader());
+        Class.forName(Program.class.getName(), true, loader)
+            .getMethod("main", String[].class)
+            .invoke(null, (Object) new String[0]);
+      }
+    }
+  }
+
+  @Test
+  void everyClassLoaderMayHaveItsOwn() throws Exception {
+    ChildJvm.Outcome outcome = new ChildJvm().run(TwoLoaders.class);
+    assertEquals(0, outcome.status(), outcome.output());
+    assertEquals(6, outcome.output().split("runs ", -1).length - 1, outcome.output());
+    assertEquals(0, new ChildJvm().with(library()).run(TwoLoaders.class).status());
+  }
+
+  /** The natives in a jar, as users have them. */
+  private static Path jarOf(Path library, Path jar, String classifier) throws IOException {
+    try (JarOutputStream out = new JarOutputStream(Files.newOutputStream(jar))) {
+      out.putNextEntry(
+          new JarEntry("dev/kvasir/internal/jni/" + classifier + "/" + System.mapLibraryName("jnikvasir")));
+      Files.copy(library, out);
+      out.closeEntry();
+    }
+    return jar;
+  }
+
+  /** The class path without natives. */
+  private static String classesOnly() {
+    return Stream.of(System.getProperty("java.class.path").split(File.pathSeparator))
+        .filter(entry -> !Files.isDirectory(Path.of(entry, "dev/kvasir/internal/jni", platform())))
+        .filter(entry -> !Files.isDirectory(Path.of(entry, "dev/kvasir/internal/jni", platform() + "-gpu")))
+        .collect(Collectors.joining(File.pathSeparator));
+  }
+
+  private static String platform() {
+    return org.bytedeco.javacpp.Loader.getPlatform();
+  }
+
+  @Test
+  void theLibraryForGpusAloneServesACpu(@TempDir Path folder) throws Exception {
+    Path jar = jarOf(Kvasir.load().library(), folder.resolve("gpu.jar"), platform() + "-gpu");
+    ChildJvm.Outcome outcome =
+        new ChildJvm()
+            .with("-Dkvasir.backend=cpu", "-Dorg.bytedeco.javacpp.cachedir=" + folder.resolve("cache"))
+            .classPath(classesOnly() + File.pathSeparator + jar)
+            .run(Program.class);
+    assertSays(outcome.output(), "runs " + platform() + "-gpu");
+    assertFalse(outcome.output().contains("cuda\n"), outcome.output());
+  }
+
+  @Test
+  void whereTheCacheFolderCannotBeWrittenTheLibraryIsUnpackedElsewhere(@TempDir Path folder) throws Exception {
+    Path jar = jarOf(Kvasir.load().library(), folder.resolve("natives.jar"), platform());
+    Path file = Files.createFile(folder.resolve("file"));
+    String classPath = classesOnly() + File.pathSeparator + jar;
+    // Folders below a file: not even root can make them.
+    String cache = "-Dorg.bytedeco.javacpp.cachedir=" + file.resolve("cache");
+    String home = "-Duser.home=" + file.resolve("home");
+    Path temporary = Files.createDirectory(folder.resolve("temporary"));
+    assertSays(
+        new ChildJvm()
+            .with(cache, home, "-Djava.io.tmpdir=" + temporary)
+            .classPath(classPath)
+            .run(Program.class)
+            .output(),
+        "runs " + platform());
+    assertSays(
+        new ChildJvm()
+            .with(cache, home, "-Djava.io.tmpdir=" + file.resolve("temporary"))
+            .classPath(classPath)
+            .run(Program.class)
+            .output(),
+        "fails UNAVAILABLE",
+        "org.bytedeco.javacpp.cachedir",
+        "kvasir.native.path");
+  }
+
+  /** As in a container with a limit of processes: addresses for a few stacks more, and no thread beyond. */
+  public static final class ManyThreads {
+    public static void main(String[] args) {
+      int before = Kvasir.threads();
+      try {
+        Kvasir.setThreads(1024);
+        System.out.println("started all");
+      } catch (NativeUnavailableException e) {
+        System.out.println("refused " + e.getMessage());
+      }
+      System.out.println(before == Kvasir.threads() ? "as before" : "now " + Kvasir.threads());
+      Program.main(args);
+    }
+  }
+
+  @Test
+  void threadsThatCannotBeStartedAreAnExceptionAndThePoolWorksOn() throws Exception {
+    ChildJvm.Outcome outcome =
+        new ChildJvm()
+            .under("ulimit -v 4000000")
+            .with("-Xint", "-Xmx128m", "-XX:ReservedCodeCacheSize=16m", "-XX:CompressedClassSpaceSize=32m")
+            .run(ManyThreads.class);
+    assertEquals(0, outcome.status(), outcome.output());
+    assertSays(outcome.output(), "refused ", "not 1024", "as before", "runs ");
   }
 }

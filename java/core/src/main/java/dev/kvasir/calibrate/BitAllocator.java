@@ -224,6 +224,8 @@ public final class BitAllocator {
         groups.add(group(layer, sides, order, wanted.pages[layer]));
       }
     }
+    double losses = groups.stream().mapToDouble(KnapsackGroup::largestLoss).sum();
+    Checks.require(losses < Double.POSITIVE_INFINITY, "the sensitivities of all layers together fit no double");
     Knapsack.Solution solution = new Knapsack(groups, wanted.bytes).solve(time);
     return plan(solution, groups, wanted.bytes);
   }

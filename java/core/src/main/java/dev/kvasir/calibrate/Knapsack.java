@@ -48,6 +48,7 @@ final class Knapsack {
   private static final IntegerStrategy STRATEGY =
       IntegerStrategy.newConfigurable().withParallelism(() -> 1).withGapTolerance(NumberContext.of(12, 14));
 
+  private final List<KnapsackGroup> given;
   private final List<List<Option>> groups;
   /** Divides every difference between costs of a group. */
   private final long unit;
@@ -55,7 +56,11 @@ final class Knapsack {
 
   /** Throws InfeasibleBudgetException where the cheapest options do not fit. */
   Knapsack(List<KnapsackGroup> groups, long budget) {
-    this.groups = groups.stream().map(KnapsackGroup::useful).collect(Collectors.toList());
+    this.given = groups;
+    // Losses count relative to the largest, by a power of two: products with costs then stay far from overflow.
+    double largest = groups.stream().mapToDouble(KnapsackGroup::largestLoss).max().orElse(0);
+    int exponent = largest > 0 ? Math.getExponent(largest) : 0;
+    this.groups = groups.stream().map(group -> group.scaled(-exponent).useful()).collect(Collectors.toList());
     long least = cost(pick(options -> options.get(0)));
     if (least > budget) {
       throw new InfeasibleBudgetException(budget, least);
@@ -72,6 +77,15 @@ final class Knapsack {
   }
 
   Solution solve(Duration time) {
+    Solution scaled = solveScaled(time);
+    List<Option> options = new ArrayList<>();
+    for (int i = 0; i < given.size(); i++) {
+      options.add(given.get(i).of(scaled.options().get(i).label()));
+    }
+    return new Solution(options, scaled.optimal());
+  }
+
+  private Solution solveScaled(Duration time) {
     List<Option> best = pick(options -> options.get(options.size() - 1));
     if (cost(best) <= budget) {
       return new Solution(best, true);

@@ -16,6 +16,22 @@ final class KnapsackGroup {
     options.add(new Option(label, cost, loss));
   }
 
+  double largestLoss() {
+    return options.stream().mapToDouble(Option::loss).max().orElse(0);
+  }
+
+  /** The same with losses times 2^exponent. */
+  KnapsackGroup scaled(int exponent) {
+    KnapsackGroup result = new KnapsackGroup();
+    options.forEach(option -> result.add(option.label, option.cost, Math.scalb(option.loss, exponent)));
+    return result;
+  }
+
+  /** The option with a label. */
+  Option of(int label) {
+    return options.stream().filter(option -> option.label == label).findFirst().orElseThrow();
+  }
+
   boolean isEmpty() {
     return options.isEmpty();
   }

@@ -8,6 +8,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Collections;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Optional;
 import java.util.TreeMap;
 import org.jspecify.annotations.Nullable;
@@ -257,7 +258,7 @@ public final class Profile {
      */
     public Builder tensor(String name, Tensor tensor) {
       ProfileFormat.requireFreeName(name);
-      tensors.put(name, tensor);
+      tensors.put(name, Objects.requireNonNull(tensor, "tensor"));
       return this;
     }
 
@@ -271,7 +272,7 @@ public final class Profile {
      */
     public Builder note(String name, String text) {
       ProfileFormat.requireFreeNote(name);
-      notes.put(name, text);
+      notes.put(name, Objects.requireNonNull(text, "text"));
       return this;
     }
 

@@ -1,5 +1,6 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.internal.json.Json;
 import org.jspecify.annotations.Nullable;
 
 /** A profile that cannot be used: damaged, of another model, of another version, or not a profile at all. */
@@ -14,6 +15,6 @@ public class ProfileException extends RuntimeException {
    * @param cause what led to it, or null
    */
   public ProfileException(String message, @Nullable Throwable cause) {
-    super(message, cause);
+    super(Json.bounded(message), cause);
   }
 }

@@ -63,14 +63,14 @@ final class ProfileFormat {
   static void requireFreeName(String name) {
     for (String section : List.of(KEY_SCALING, SENSITIVITIES, PLAN)) {
       if (name.isEmpty() || name.startsWith(section + ".") || name.startsWith("__")) {
-        throw new IllegalArgumentException("\"" + name + "\" is no name for a tensor of one's own");
+        throw new IllegalArgumentException("\"" + Json.abbreviate(name) + "\" is no name for a tensor of one's own");
       }
     }
   }
 
   static void requireFreeNote(String name) {
     if (name.isEmpty() || name.startsWith(PREFIX)) {
-      throw new IllegalArgumentException("\"" + name + "\" is no name for a note");
+      throw new IllegalArgumentException("\"" + Json.abbreviate(name) + "\" is no name for a note");
     }
   }
 
@@ -192,7 +192,7 @@ final class ProfileFormat {
       }
       if (!String.valueOf(Profile.VERSION).equals(metadata.get(VERSION))) {
         throw new ProfileException(
-            path + " is a profile of version " + metadata.get(VERSION) + "; this is version " + Profile.VERSION, null);
+            path + " is a profile of version " + shown(metadata.get(VERSION)) + "; this is version " + Profile.VERSION, null);
       }
       Map<String, Tensor> tensors = new TreeMap<>();
       for (String name : file.entries().keySet()) {
@@ -201,7 +201,7 @@ final class ProfileFormat {
       String checksum = checksum(metadata, tensors);
       if (!checksum.equals(metadata.get(CRC))) {
         throw new ProfileException(
-            path + " is damaged: its checksum is " + checksum + " and should be " + metadata.get(CRC), null);
+            path + " is damaged: its checksum is " + checksum + " and should be " + shown(metadata.get(CRC)), null);
       }
       return profile(metadata, tensors);
     } catch (SafetensorsException e) {
@@ -209,6 +209,11 @@ final class ProfileFormat {
     } catch (Json.SyntaxException | IllegalArgumentException | IllegalStateException e) {
       throw new ProfileException(path + " makes no sense: " + e.getMessage(), e);
     }
+  }
+
+  /** What a file says, in a message: not more of it than anybody would read. */
+  private static String shown(@Nullable Object text) {
+    return Json.abbreviate(String.valueOf(text));
   }
 
   private static Profile profile(Map<String, String> metadata, Map<String, Tensor> tensors)
@@ -232,11 +237,11 @@ final class ProfileFormat {
           others = true;
           break;
         default:
-          throw new IllegalArgumentException("it holds " + section + ", which is unknown");
+          throw new IllegalArgumentException("it holds " + shown(section) + ", which is unknown");
       }
     }
     if (!others && !left.isEmpty()) {
-      throw new IllegalArgumentException("the tensors " + left.keySet() + " belong to nothing");
+      throw new IllegalArgumentException("the tensors " + shown(left.keySet()) + " belong to nothing");
     }
     left.forEach(builder::tensor);
     metadata.forEach(

@@ -2,6 +2,7 @@ package dev.kvasir.codebook;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.rope.RopePairs;
 import dev.kvasir.tensor.Tensor;
 import dev.kvasir.tensor.TensorType;
@@ -140,8 +141,8 @@ final class CodebookTensors {
         (int) heads,
         (int) headDim,
         pairs,
-        Math.toIntExact(shape.get(1)),
-        Math.toIntExact(shape.get(2)),
+        size(shape.get(1)),
+        size(shape.get(2)),
         tables.toFloats());
   }
 
@@ -156,7 +157,7 @@ final class CodebookTensors {
     if (shape.size() != 2 || shape.get(1) != width) {
       throw new IllegalArgumentException(prefix + VALUE_TABLE + " has the shape " + shape + ", not [codes, " + width + "]");
     }
-    int codes = Math.toIntExact(shape.get(0));
+    int codes = size(shape.get(0));
     Tensor thresholds = left.remove(prefix + VALUE_THRESHOLDS);
     ValueCodebook codebook =
         new ValueCodebook(width, codes, table.toFloats(), thresholds == null ? null : thresholds.toFloats());
@@ -184,5 +185,11 @@ final class CodebookTensors {
       throw new IllegalArgumentException("there is no tensor \"" + name + "\"");
     }
     return tensor;
+  }
+
+  /** A dimension as a number of things; a tensor without elements can claim any. */
+  private static int size(long dimension) {
+    Checks.require(dimension <= Integer.MAX_VALUE, "a dimension of size " + dimension);
+    return (int) dimension;
   }
 }

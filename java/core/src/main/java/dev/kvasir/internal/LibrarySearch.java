@@ -24,8 +24,11 @@ final class LibrarySearch {
     /** The library that the class path has for a classifier, as a file; null if it has none. */
     @Nullable Path resource(String classifier) throws IOException;
 
-    /** Loads a library file. Throws UnsatisfiedLinkError or IllegalCallerException. */
-    void load(Path file);
+    /**
+     * Loads a library file, or a copy of it where the JVM wants one, and says which. Throws UnsatisfiedLinkError or
+     * IllegalCallerException.
+     */
+    Path load(Path file);
   }
 
   /**
@@ -54,25 +57,35 @@ final class LibrarySearch {
   /** The first library that loads. Throws NativeUnavailableException if none does. */
   Found find() {
     if (path != null) {
-      Path file = fileAt(path);
-      if (load(file)) {
+      Path file = load(fileAt(path));
+      if (file != null) {
         return new Found(file, "path", null);
       }
       throw unavailable(NativeLibrary.PATH_PROPERTY + "=" + path + " does not lead to a library that loads");
     }
     boolean gpuPresent = false;
     if (backend.wantsGpu()) {
-      Path file = resource(gpuClassifier());
-      gpuPresent = file != null;
-      if (file != null && load(file)) {
+      Path resource = resource(gpuClassifier());
+      gpuPresent = resource != null;
+      Path file = resource == null ? null : load(resource);
+      if (file != null) {
         return new Found(file, gpuClassifier(), null);
       }
     }
     if (backend.allowsCpu()) {
-      Path file = resource(platform);
       String reason = gpuPresent ? "the " + gpuClassifier() + " library does not load: " + firstFailure : null;
-      if (file != null && load(file)) {
+      Path resource = resource(platform);
+      Path file = resource == null ? null : load(resource);
+      if (file != null) {
         return new Found(file, platform, reason);
+      }
+      if (!backend.wantsGpu()) {
+        // The library for GPUs has the kernels for CPUs as well.
+        resource = resource(gpuClassifier());
+        file = resource == null ? null : load(resource);
+        if (file != null) {
+          return new Found(file, gpuClassifier(), null);
+        }
       }
     }
     throw unavailable(
@@ -125,18 +138,19 @@ final class LibrarySearch {
     }
   }
 
-  private boolean load(Path file) {
+  /** The file that was loaded; null if it does not load. */
+  private @Nullable Path load(Path file) {
     if (!Files.isRegularFile(file)) {
       tried.add(file + ": no such file");
-      return false;
+      return null;
     }
     try {
-      host.load(file);
-      tried.add(file + ": loaded");
-      return true;
+      Path loaded = host.load(file);
+      tried.add(loaded + ": loaded");
+      return loaded;
     } catch (UnsatisfiedLinkError | IllegalCallerException e) {
       fail(file.toString(), e); // IllegalCallerException: the JVM runs without --enable-native-access
-      return false;
+      return null;
     }
   }
 

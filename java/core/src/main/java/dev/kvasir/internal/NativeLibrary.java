@@ -7,6 +7,7 @@ import java.io.IOException;
 import java.net.MalformedURLException;
 import java.net.URI;
 import java.net.URL;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Properties;
 import org.bytedeco.javacpp.Loader;
@@ -218,16 +219,47 @@ public final class NativeLibrary {
       if (url.getProtocol().equals("file")) {
         return Path.of(URI.create(url.toString()));
       }
-      File extracted = Loader.cacheResource(url);
-      if (extracted == null) {
-        throw new IOException("cannot extract " + url);
+      try {
+        File extracted = Loader.cacheResource(url);
+        if (extracted != null) {
+          return extracted.toPath();
+        }
+        throw new IOException("nothing was extracted");
+      } catch (IOException e) {
+        throw new IOException(
+            "cannot unpack " + url + "; set org.bytedeco.javacpp.cachedir to a folder that can be written to, or unpack"
+                + " it yourself and set " + PATH_PROPERTY + ": " + e,
+            e);
       }
-      return extracted.toPath();
     }
 
+    /** A JVM gives a file to one class loader only: to any further one we load a copy. */
     @Override
-    public void load(Path file) {
-      System.load(file.toString());
+    public Path load(Path file) {
+      try {
+        System.load(file.toString());
+        return file;
+      } catch (UnsatisfiedLinkError e) {
+        if (!String.valueOf(e.getMessage()).contains("already loaded in another classloader")) {
+          throw e;
+        }
+        try {
+          Path copy = temporaryCopy(file);
+          System.load(copy.toString());
+          return copy;
+        } catch (IOException f) {
+          e.addSuppressed(f);
+          throw e;
+        }
+      }
+    }
+
+    private static Path temporaryCopy(Path library) throws IOException {
+      Path folder = Files.createTempDirectory("kvasir-");
+      folder.toFile().deleteOnExit();
+      Path copy = Files.copy(library, folder.resolve(System.mapLibraryName(NAME)));
+      copy.toFile().deleteOnExit();
+      return copy;
     }
   }
 }

@@ -1,16 +1,17 @@
 package dev.kvasir.tensor;
 
+import dev.kvasir.internal.json.FileReplacement;
 import dev.kvasir.internal.json.Json;
 import java.io.EOFException;
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
-import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -18,8 +19,8 @@ import java.util.Comparator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.stream.Collectors;
 import org.jspecify.annotations.Nullable;
 
@@ -71,13 +72,13 @@ public final class Safetensors implements AutoCloseable {
   }
 
   private final Path path;
-  private final FileChannel channel;
+  private final Source source;
   private final Map<String, String> metadata;
   private final Map<String, Entry> entries;
 
-  private Safetensors(Path path, FileChannel channel, Map<String, String> metadata, Map<String, Entry> entries) {
+  private Safetensors(Path path, Source source, Map<String, String> metadata, Map<String, Entry> entries) {
     this.path = path;
-    this.channel = channel;
+    this.source = source;
     this.metadata = Collections.unmodifiableMap(metadata);
     this.entries = Collections.unmodifiableMap(entries);
   }
@@ -91,11 +92,15 @@ public final class Safetensors implements AutoCloseable {
    * @throws IOException if it cannot be read
    */
   public static Safetensors open(Path path) throws IOException {
-    FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
+    // Before it is opened: the opening of a pipe waits for somebody who writes to it.
+    if (!Files.readAttributes(path, BasicFileAttributes.class).isRegularFile()) {
+      throw new SafetensorsException(path, "it is no regular file", null);
+    }
+    Source source = new Source(path);
     try {
-      return new Header(path, channel).read();
+      return new Header(path, source).read();
     } catch (IOException | RuntimeException | Error e) {
-      channel.close();
+      source.close();
       throw e;
     }
   }
@@ -142,21 +147,19 @@ public final class Safetensors implements AutoCloseable {
     }
     if (entry.bytes > Integer.MAX_VALUE - 8) {
       throw new SafetensorsException(
-          path, "\"" + name + "\" has " + entry.bytes + " bytes, more than an array holds", null);
+          path, "\"" + Json.abbreviate(name) + "\" has " + entry.bytes + " bytes, more than an array holds", null);
     }
-    ByteBuffer bytes = ByteBuffer.allocate((int) entry.bytes);
     try {
-      readFully(channel, bytes, entry.offset);
+      return new Tensor(entry.type, entry.shape, source.read(entry.offset, (int) entry.bytes));
     } catch (EOFException e) {
-      throw new SafetensorsException(path, "the file ends within \"" + name + "\"", e);
+      throw new SafetensorsException(path, "the file ends within \"" + Json.abbreviate(name) + "\"", e);
     }
-    return new Tensor(entry.type, entry.shape, bytes.array());
   }
 
   /** Closes the file. Tensors that were read stay valid. */
   @Override
   public void close() throws IOException {
-    channel.close();
+    source.close();
   }
 
   @Override
@@ -166,20 +169,26 @@ public final class Safetensors implements AutoCloseable {
 
   /**
    * Writes a file, or replaces one. Whoever opens it meanwhile, or after a crash, finds the old file or the new one and
-   * never a part: the data go to a temporary file in the same folder, to the disk, and then under the name.
+   * never a part: the data go to a temporary file in the same folder, to the disk, and then under the name. A symbolic
+   * link stays one, and what it leads to is replaced; permissions stay as they were.
    *
    * @param path the file
    * @param metadata texts for the header
    * @param tensors tensors by name
    * @throws IllegalArgumentException if a tensor has the name {@code __metadata__} or the header would be too long
+   * @throws NullPointerException if a name, a text or a tensor is null; an older file is then unchanged, too
    * @throws IOException if the file cannot be written; an older file is then unchanged
    */
   public static void write(Path path, Map<String, String> metadata, Map<String, Tensor> tensors) throws IOException {
     // The widest elements first, so that each tensor begins at a multiple of its element size.
     List<Map.Entry<String, Tensor>> ordered = new ArrayList<>(tensors.entrySet());
+    for (Map.Entry<String, Tensor> entry : ordered) {
+      Objects.requireNonNull(entry.getKey(), "the name of a tensor");
+      Objects.requireNonNull(entry.getValue(), () -> "tensor \"" + Json.abbreviate(entry.getKey()) + "\"");
+    }
     ordered.sort(Comparator.comparingInt(entry -> -entry.getValue().type().bytes()));
     byte[] header = header(metadata, ordered);
-    replace(
+    FileReplacement.write(
         path,
         channel -> {
           ByteBuffer length = ByteBuffer.allocate(LENGTH_BYTES).order(ByteOrder.LITTLE_ENDIAN);
@@ -193,6 +202,11 @@ public final class Safetensors implements AutoCloseable {
 
   private static byte[] header(Map<String, String> metadata, List<Map.Entry<String, Tensor>> tensors) {
     Map<String, Object> header = new LinkedHashMap<>();
+    metadata.forEach(
+        (name, text) -> {
+          Objects.requireNonNull(name, "a name in the metadata");
+          Objects.requireNonNull(text, () -> "the text of \"" + Json.abbreviate(name) + "\" in the metadata");
+        });
     if (!metadata.isEmpty()) {
       header.put(METADATA, metadata);
     }
@@ -221,69 +235,65 @@ public final class Safetensors implements AutoCloseable {
     return result;
   }
 
-  private interface Content {
-    void writeTo(FileChannel channel) throws IOException;
-  }
-
-  private static void replace(Path path, Content content) throws IOException {
-    Path target = path.toAbsolutePath();
-    Path folder = target.getParent();
-    if (folder == null) {
-      throw new IOException(path + " is no file name");
-    }
-    String unique = Long.toHexString(ThreadLocalRandom.current().nextLong());
-    Path temporary = folder.resolve("." + target.getFileName() + "." + unique + ".tmp");
-    try {
-      try (FileChannel channel =
-          FileChannel.open(temporary, StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)) {
-        content.writeTo(channel);
-        channel.force(true);
-      }
-      Files.move(temporary, target, StandardCopyOption.ATOMIC_MOVE);
-    } catch (IOException | RuntimeException | Error e) {
-      Files.deleteIfExists(temporary);
-      throw e;
-    }
-    // The new name must reach the disk as well. Where folders cannot be opened, the system sees to it by itself.
-    try (FileChannel channel = FileChannel.open(folder, StandardOpenOption.READ)) {
-      channel.force(true);
-    } catch (IOException e) {
-      return;
-    }
-  }
-
   private static void writeFully(FileChannel channel, ByteBuffer bytes) throws IOException {
     while (bytes.hasRemaining()) {
       channel.write(bytes);
     }
   }
 
-  private static void readFully(FileChannel channel, ByteBuffer bytes, long position) throws IOException {
-    while (bytes.hasRemaining()) {
-      int count = channel.read(bytes, position + bytes.position());
-      if (count < 0) {
-        throw new EOFException("the file ends at byte " + (position + bytes.position()));
+  /**
+   * The file itself. Not a channel: an interrupt of one reader would close it for all. Reads take turns, in parts, so
+   * that nobody waits for a whole tensor of another.
+   */
+  private static final class Source {
+    private static final int PART = 1 << 20;
+
+    private final RandomAccessFile file;
+
+    Source(Path path) throws IOException {
+      this.file = new RandomAccessFile(path.toFile(), "r");
+    }
+
+    long size() throws IOException {
+      return file.length();
+    }
+
+    byte[] read(long position, int bytes) throws IOException {
+      byte[] result = new byte[bytes];
+      for (int done = 0; done < bytes; ) {
+        synchronized (file) {
+          file.seek(position + done);
+          int count = file.read(result, done, Math.min(PART, bytes - done));
+          if (count < 0) {
+            throw new EOFException("the file ends at byte " + (position + done));
+          }
+          done += count;
+        }
       }
+      return result;
+    }
+
+    void close() throws IOException {
+      file.close();
     }
   }
 
   /** The reading of a header. */
   private static final class Header {
     private final Path path;
-    private final FileChannel channel;
+    private final Source source;
 
-    Header(Path path, FileChannel channel) {
+    Header(Path path, Source source) {
       this.path = path;
-      this.channel = channel;
+      this.source = source;
     }
 
     Safetensors read() throws IOException {
-      long size = channel.size();
+      long size = source.size();
       if (size < LENGTH_BYTES) {
         throw invalid("the file has " + size + " bytes, too few for a header");
       }
-      ByteBuffer length = ByteBuffer.allocate(LENGTH_BYTES).order(ByteOrder.LITTLE_ENDIAN);
-      readFully(channel, length, 0);
+      ByteBuffer length = ByteBuffer.wrap(source.read(0, LENGTH_BYTES)).order(ByteOrder.LITTLE_ENDIAN);
       long headerBytes = length.getLong(0);
       if (headerBytes < 0 || headerBytes > MAX_HEADER_BYTES) {
         throw invalid(
@@ -293,10 +303,9 @@ public final class Safetensors implements AutoCloseable {
       if (headerBytes > size - LENGTH_BYTES) {
         throw invalid("a header of " + headerBytes + " bytes in a file of " + size + " bytes: it was cut short");
       }
-      ByteBuffer header = ByteBuffer.allocate((int) headerBytes);
-      readFully(channel, header, LENGTH_BYTES);
+      byte[] header = source.read(LENGTH_BYTES, (int) headerBytes);
       try {
-        return parse(header.array(), LENGTH_BYTES + headerBytes, size);
+        return parse(header, LENGTH_BYTES + headerBytes, size);
       } catch (Json.SyntaxException e) {
         throw new SafetensorsException(path, "in the header, " + e.getMessage(), e);
       } catch (IllegalArgumentException e) {
@@ -338,7 +347,7 @@ public final class Safetensors implements AutoCloseable {
       }
       return new Safetensors(
           path,
-          channel,
+          source,
           metadata,
           entries.stream()
               .collect(Collectors.toMap(Entry::name, entry -> entry, (a, b) -> a, LinkedHashMap::new)));
@@ -348,7 +357,7 @@ public final class Safetensors implements AutoCloseable {
       String what = quoted(name);
       Map<String, @Nullable Object> map = Json.object(value, what);
       if (!map.keySet().equals(Set.of("dtype", "shape", "data_offsets"))) {
-        throw invalid(what + " is described by " + map.keySet() + ", not by dtype, shape and data_offsets");
+        throw invalid(what + " is described by " + Json.abbreviate(map.keySet().toString()) + ", not by dtype, shape and data_offsets");
       }
       String dtype = Json.string(map.get("dtype"), what + ".dtype");
       TensorType type;
@@ -360,7 +369,7 @@ public final class Safetensors implements AutoCloseable {
       List<Long> shape = integers(map.get("shape"), what + ".shape");
       List<Long> offsets = integers(map.get("data_offsets"), what + ".data_offsets");
       if (offsets.size() != 2 || offsets.get(0) < 0 || offsets.get(1) < offsets.get(0)) {
-        throw invalid(what + " has the data_offsets " + offsets);
+        throw invalid(what + " has the data_offsets " + Json.abbreviate(offsets.toString()));
       }
       long bytes = offsets.get(1) - offsets.get(0);
       long needed;
@@ -370,10 +379,10 @@ public final class Safetensors implements AutoCloseable {
         throw new SafetensorsException(path, what + ": " + e.getMessage(), e);
       }
       if (bytes != needed) {
-        throw invalid(what + " has " + bytes + " bytes, but " + type + " " + shape + " needs " + needed);
+        throw invalid(what + " has " + bytes + " bytes, but " + type + " " + Json.abbreviate(shape.toString()) + " needs " + needed);
       }
       if (offsets.get(0) > Long.MAX_VALUE - data - bytes) {
-        throw invalid(what + " has the data_offsets " + offsets);
+        throw invalid(what + " has the data_offsets " + Json.abbreviate(offsets.toString()));
       }
       return new Entry(name, type, shape, data + offsets.get(0), bytes);
     }

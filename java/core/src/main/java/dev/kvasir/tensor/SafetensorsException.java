@@ -1,5 +1,6 @@
 package dev.kvasir.tensor;
 
+import dev.kvasir.internal.json.Json;
 import java.io.IOException;
 import java.nio.file.Path;
 import org.jspecify.annotations.Nullable;
@@ -17,6 +18,6 @@ public class SafetensorsException extends IOException {
    * @param cause what led to it, or null
    */
   public SafetensorsException(Path file, String problem, @Nullable Throwable cause) {
-    super(file + ": " + problem, cause);
+    super(file + ": " + Json.bounded(problem), cause);
   }
 }

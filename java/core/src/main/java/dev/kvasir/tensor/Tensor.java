@@ -1,5 +1,6 @@
 package dev.kvasir.tensor;
 
+import dev.kvasir.internal.json.Json;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.List;
@@ -19,7 +20,7 @@ public final class Tensor {
   Tensor(TensorType type, List<Long> shape, byte[] bytes) {
     long needed = byteCount(type, shape);
     if (needed != bytes.length) {
-      throw new IllegalArgumentException(type + " " + shape + " needs " + needed + " bytes, not " + bytes.length);
+      throw new IllegalArgumentException(type + " " + shown(shape) + " needs " + needed + " bytes, not " + bytes.length);
     }
     this.type = type;
     this.shape = List.copyOf(shape);
@@ -195,7 +196,7 @@ public final class Tensor {
 
   @Override
   public String toString() {
-    return "Tensor[" + type + " " + shape + "]";
+    return "Tensor[" + type + " " + shown(shape) + "]";
   }
 
   /** Bytes of a tensor. Throws IllegalArgumentException for a negative size or a product that fits no long. */
@@ -204,7 +205,7 @@ public final class Tensor {
     boolean empty = false;
     for (long size : shape) {
       if (size < 0) {
-        throw new IllegalArgumentException("a dimension of size " + size + " in the shape " + shape);
+        throw new IllegalArgumentException("a dimension of size " + size + " in the shape " + shown(shape));
       }
       empty |= size == 0;
     }
@@ -212,7 +213,7 @@ public final class Tensor {
       try {
         bytes = empty ? 0 : Math.multiplyExact(bytes, size);
       } catch (ArithmeticException e) {
-        throw new IllegalArgumentException("the shape " + shape + " has more elements than any file", e);
+        throw new IllegalArgumentException("the shape " + shown(shape) + " has more elements than any file", e);
       }
     }
     return bytes;
@@ -277,5 +278,10 @@ public final class Tensor {
 
   private static List<Long> list(long[] shape) {
     return LongStream.of(shape).boxed().collect(Collectors.toUnmodifiableList());
+  }
+
+  /** Files can have shapes of any length, messages not. */
+  private static String shown(List<Long> shape) {
+    return Json.abbreviate(shape.toString());
   }
 }

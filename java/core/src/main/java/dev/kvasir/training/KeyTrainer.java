@@ -1,6 +1,7 @@
 package dev.kvasir.training;
 
 import dev.kvasir.codebook.KeyCodebook;
+import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.codebook.NativeKeyTrainer;
 import dev.kvasir.rope.RopePairs;
 
@@ -157,6 +158,8 @@ public final class KeyTrainer extends CodebookTrainer<KeyCodebook> {
      * @throws IllegalArgumentException if a number is out of range
      */
     public KeyTrainer build() {
+      long elements = Checks.product(Checks.product(kvHeads, stages), Checks.product(entries, headDim));
+      Checks.require(elements <= Integer.MAX_VALUE - 8, "tables of " + elements + " elements fit no array");
       NativeKeyTrainer trainer =
           new NativeKeyTrainer(kvHeads, headDim, pairs.code(), stages, entries, seed);
       try {

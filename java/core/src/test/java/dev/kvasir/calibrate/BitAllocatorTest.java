@@ -376,4 +376,36 @@ class BitAllocatorTest {
       assertFalse(solution.loss() < exact.loss() * (1 - 1e-9));
     }
   }
+
+  @Test
+  void lossesOfAnySizeAreWeighed() {
+    KvGeometry geometry = KvGeometry.builder().layers(4).queryHeads(4).kvHeads(4).headDim(64).build();
+    List<Integer> widths = List.of(2, 4, 8);
+    long budget = 4 * 2 * 40_000;
+    List<List<Double>> modest =
+        List.of(List.of(9.0, 3.0, 1.0), List.of(5.0, 2.0, 0.5), List.of(8.0, 1.0, 0.1), List.of(2.0, 1.5, 1.0));
+    BitPlan expected = solve(geometry, widths, modest, budget, 1);
+    assertTrue(expected.optimal());
+    for (double scale : new double[] {0x1p1018, 0x1p-900}) {
+      BitPlan plan = solve(geometry, widths, modest, budget, scale);
+      assertEquals(expected.keyBits(), plan.keyBits());
+      assertEquals(expected.objective() * scale, plan.objective());
+    }
+    IllegalArgumentException e =
+        assertThrows(
+            IllegalArgumentException.class, () -> solve(geometry, widths, modest, budget, 0x1p1020));
+    assertTrue(e.getMessage().contains("double"), e.getMessage());
+  }
+
+  private static BitPlan solve(
+      KvGeometry geometry, List<Integer> widths, List<List<Double>> losses, long budget, double scale) {
+    List<List<Double>> scaled = new ArrayList<>();
+    for (List<Double> layer : losses) {
+      List<Double> row = new ArrayList<>();
+      layer.forEach(loss -> row.add(loss * scale));
+      scaled.add(row);
+    }
+    Sensitivities sensitivities = new Sensitivities(widths, scaled, scaled);
+    return BitAllocator.of(geometry, sensitivities, PageCost.perToken(geometry)).budgetBytes(budget, 128).solve();
+  }
 }

@@ -13,6 +13,7 @@ import dev.kvasir.rope.RopePairs;
 import dev.kvasir.tensor.Safetensors;
 import dev.kvasir.tensor.SafetensorsException;
 import dev.kvasir.tensor.Tensor;
+import dev.kvasir.tensor.TensorType;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
@@ -138,6 +139,9 @@ class CommVqCodebooksTest {
     changes.put("commvq.2.encoder.first.bias", Tensor.ofFloats(new float[7], 7));
     changes.put("commvq.2.encoder.scale", Tensor.ofFloats(new float[64], 64));
     changes.put("commvq.0.something", Tensor.ofFloats(new float[1], 1));
+    // Without elements, so a dimension may be as large as it likes.
+    changes.put("commvq.1.key_tables", Tensor.ofBytes(TensorType.F16, new byte[0], 2, 1L << 40, 0, 32));
+    changes.put("commvq.1.value_table", Tensor.ofBytes(TensorType.F16, new byte[0], 1L << 40, 0));
     changes.put("commvq.x", Tensor.ofFloats(new float[1], 1));
     float[] infinite = new float[2 * 2 * 16 * 32];
     infinite[5] = Float.NEGATIVE_INFINITY;

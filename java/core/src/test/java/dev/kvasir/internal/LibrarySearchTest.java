@@ -43,11 +43,12 @@ class LibrarySearchTest implements LibrarySearch.Host {
   }
 
   @Override
-  public void load(Path file) {
+  public Path load(Path file) {
     loads.add(file);
     if (broken.containsKey(file)) {
       throw broken.get(file);
     }
+    return file;
   }
 
   private LibrarySearch search(BackendRequest backend, Path path) {

@@ -76,6 +76,8 @@ class RopeTest {
     assertThrows(IllegalArgumentException.class, () -> Rope.plain(RopePairs.HALVES, 1, 32));
     assertThrows(IllegalArgumentException.class, () -> Rope.plain(RopePairs.HALVES, 10000, 33));
     assertThrows(IllegalArgumentException.class, () -> Rope.plain(RopePairs.HALVES, 10000, -2));
+    assertThrows(IllegalArgumentException.class, () -> Rope.plain(RopePairs.HALVES, 10000, Integer.MAX_VALUE));
+    assertThrows(IllegalArgumentException.class, () -> Rope.plain(RopePairs.HALVES, 10000, Integer.MAX_VALUE - 15));
     assertThrows(IllegalArgumentException.class, () -> rope.linear(0.5));
     assertThrows(IllegalArgumentException.class, () -> rope.llama3(8, 4, 4, 8192));
     assertThrows(IllegalArgumentException.class, () -> rope.yarn(4, 1, 32, 4096));

@@ -63,9 +63,13 @@ public final class Json {
   public Map<String, Json> map() {
     Map<String, Json> members = new LinkedHashMap<>();
     for (Map.Entry<?, ?> member : ((Map<?, ?>) as(Map.class, "an object")).entrySet()) {
-      members.put((String) member.getKey(), new Json(member.getValue(), place + ": " + member.getKey()));
+      members.put((String) member.getKey(), new Json(member.getValue(), place + ": " + shown((String) member.getKey())));
     }
     return members;
+  }
+
+  private static String shown(String name) {
+    return dev.kvasir.internal.json.Json.abbreviate(name);
   }
 
   /** The elements. */

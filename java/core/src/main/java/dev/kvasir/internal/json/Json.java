@@ -337,4 +337,9 @@ public final class Json {
   public static String abbreviate(String text) {
     return text.length() <= 100 ? text : text.substring(0, 100) + "...";
   }
+
+  /** A message that may hold more of a file than anybody would read. */
+  public static String bounded(String message) {
+    return message.length() <= 1000 ? message : message.substring(0, 1000) + "...";
+  }
 }

@@ -1,4 +1,4 @@
-/** JSON for headers, metadata and the settings of models. Not part of the API. */
+/** JSON for headers, metadata and the settings of models, and files written whole or not at all. Not part of the API. */
 @NullMarked
 package dev.kvasir.internal.json;
 

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.internal.json.FileReplacement;
 import dev.kvasir.Side;
 import dev.kvasir.lab.inspect.ChannelStatistics;
 import dev.kvasir.lab.inspect.Recording;
@@ -40,7 +41,7 @@ final class InspectCommand implements Callable<Integer> {
     }
     main.out().print(InspectReport.text(all));
     Files.createDirectories(target.toAbsolutePath().getParent());
-    Files.writeString(target, InspectReport.html(text.name(), recording.tokens(), all));
+    FileReplacement.write(target, InspectReport.html(text.name(), recording.tokens(), all));
     main.out().println("Report: " + target);
     return 0;
   }

@@ -51,6 +51,8 @@ public record ModelConfig(
       return of(Json.read(file), file);
     } catch (Json.JsonException e) {
       throw new ModelException(e.getMessage(), e);
+    } catch (IllegalArgumentException e) {
+      throw new ModelException(file + ": " + e.getMessage(), e); // numbers that no cache or RoPE could have
     }
   }
 
@@ -62,11 +64,11 @@ public record ModelConfig(
   private static ModelConfig of(Json json, Path file) throws ModelException {
     String type = json.get("model_type").text();
     if (!TYPES.contains(type)) {
-      throw new ModelException(file + ": model_type is \"" + type + "\"; llama and qwen2 can be run");
+      throw new ModelException(file + ": model_type is \"" + shown(type) + "\"; llama and qwen2 can be run");
     }
     String activation = json.find("hidden_act").map(Json::text).orElse("silu");
     if (!activation.equals("silu")) {
-      throw new ModelException(file + ": hidden_act is \"" + activation + "\"; silu can be run");
+      throw new ModelException(file + ": hidden_act is \"" + shown(activation) + "\"; silu can be run");
     }
     if (json.find("use_sliding_window").map(Json::flag).orElse(false)) {
       throw new ModelException(file + ": use_sliding_window is true; full attention can be run");
@@ -97,9 +99,13 @@ public record ModelConfig(
 
   /** Some models list several ends; the first is as good as any. */
   private static OptionalInt token(Optional<Json> id) {
-    return id.map(found -> found.isList() ? found.list().get(0) : found)
+    return id.flatMap(found -> found.isList() ? found.list().stream().findFirst() : Optional.of(found))
         .map(found -> OptionalInt.of(found.integer()))
         .orElse(OptionalInt.empty());
+  }
+
+  private static String shown(String text) {
+    return dev.kvasir.internal.json.Json.abbreviate(text);
   }
 
   private static int positive(Json json, String name, Path file) throws ModelException {

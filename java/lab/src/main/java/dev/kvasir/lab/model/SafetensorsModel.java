@@ -6,6 +6,7 @@ import dev.kvasir.tensor.SafetensorsException;
 import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.InvalidPathException;
 import java.nio.file.Path;
 import java.util.Collections;
 import java.util.LinkedHashMap;
@@ -154,7 +155,11 @@ public final class SafetensorsModel implements AutoCloseable {
         || name.indexOf('\0') >= 0) {
       throw new SafetensorsException(index, "\"" + Json.abbreviate(name) + "\" is no file of this folder", null);
     }
-    return folder.resolve(name);
+    try {
+      return folder.resolve(name);
+    } catch (InvalidPathException e) {
+      throw new SafetensorsException(index, "\"" + Json.abbreviate(name) + "\" is no file name here", e);
+    }
   }
 
   private static SafetensorsException missing(Path where, String name) {

@@ -4,10 +4,10 @@ import dev.kvasir.lab.Json;
 import dev.kvasir.lab.evaluate.Figure;
 import dev.kvasir.lab.evaluate.MethodResult;
 import dev.kvasir.lab.evaluate.Outcome;
+import dev.kvasir.internal.json.FileReplacement;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -37,9 +37,7 @@ public final class ResultFiles {
   }
 
   private static void replace(Path file, String text) throws IOException {
-    Path fresh = file.resolveSibling(file.getFileName() + ".new");
-    Files.writeString(fresh, text);
-    Files.move(fresh, file, StandardCopyOption.REPLACE_EXISTING, StandardCopyOption.ATOMIC_MOVE);
+    FileReplacement.write(file, text);
   }
 
   /**

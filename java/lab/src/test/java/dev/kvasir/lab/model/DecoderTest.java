@@ -190,6 +190,7 @@ class DecoderTest {
       {"\"rope_theta\": 10000.0", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}", "yarn"},
       {"\"vocab_size\": 260", "\"vocab_size\": 6000", "tokenizer.json"},
       {"\"vocab_size\"", "\"vocabulary\"", "vocab_size"},
+      {"\"head_dim\": 32", "\"head_dim\": 2147483647", "2147483647"},
       {"{", "[", "config.json"},
     };
     for (String[] wrong : cases) {
@@ -198,6 +199,8 @@ class DecoderTest {
       ModelException e = assertThrows(ModelException.class, () -> Model.load(folder), wrong[2]);
       assertTrue(e.getMessage().contains(wrong[2]), e.getMessage());
     }
+    Files.writeString(config, good.replace("[257, 258]", "[]"));
+    assertTrue(ModelConfig.read(folder).eos().isEmpty());
     Files.delete(config);
     assertThrows(IOException.class, () -> Model.load(folder));
   }

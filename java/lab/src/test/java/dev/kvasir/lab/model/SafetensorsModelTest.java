@@ -62,7 +62,7 @@ class SafetensorsModelTest {
     Safetensors.write(folder.resolve("s1"), Map.of(), Map.of("a", number(2)));
     index("{\"b\":\"s1\"}");
     assertInvalid("\"b\"", "s1");
-    for (String name : List.of("../s1", "/s1", "x/s1", "", ".", "..\\\\s1", "a\\u0000b")) {
+    for (String name : List.of("../s1", "/s1", "x/s1", "", ".", "..\\\\s1", "a\\u0000b", "\\ud800")) {
       index("{\"a\":\"" + name + "\"}");
       assertInvalid(INDEX);
     }
