@@ -67,8 +67,8 @@ int live(int round, bool tight) {
   static constexpr struct {
     const char* codec;
     int bits;
-  } kCodecs[] = {{"f16", 16}, {"uniform", 2}, {"uniform", 4}, {"pattern", 2}, {"progressive", 8}, {"tiered", 2}};
-  const auto& codec = kCodecs[round % 6];
+  } kCodecs[] = {{"f16", 16}, {"uniform", 2}, {"uniform", 4}, {"pattern", 2}, {"progressive", 8}};
+  const auto& codec = kCodecs[round % 5];
   int refused = 0;
   const auto attempt = [&](auto call) {
     try {
