@@ -89,6 +89,7 @@ DEVICE_CASE("canonical rows: tiered keys, bit for bit") {
       kvasir::PageFormat format;
       format.head_dim = d;
       format.group = shape.group;
+      format.grid = shape.cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
       std::mt19937 random(static_cast<unsigned>(d));
       std::normal_distribution<double> normal;
       std::vector<void*> memory;

@@ -36,11 +36,8 @@ std::vector<HeadLayout> fragment_layouts(const LayerPlan& plan) {
   std::vector<HeadLayout> layouts;
   for (const PageShape& shape : plan.shapes) {
     const PageFormat &keys = shape.formats[0], &values = shape.formats[1];
-    const HeadLayout layout = head_layout(keys, values);
-    // Attention reads codes of 16 bits where keys have parameters per token.
-    const bool readable = layout.key_bits != kWideBits || layout.token_keys;
-    if (plan.turns || !has_fragments(keys) || !has_fragments(values) || !readable) return {};
-    layouts.push_back(layout);
+    if (plan.turns || !has_fragments(keys) || !has_fragments(values)) return {};
+    layouts.push_back(head_layout(keys, values));
   }
   return layouts;
 }

@@ -132,7 +132,7 @@ class AttentionConformanceTest {
             || method.keys().options().containsKey("axis")
             || method.values().options().containsKey("group")
             || method.values().options().containsKey("axis"));
-    return FUSED_HEAD_DIMS.contains(headDim) && !groups && !width.equals(new Width("uniform", 16));
+    return FUSED_HEAD_DIMS.contains(headDim) && !groups;
   }
 
   private static KvCache cache(int headDim, int ratio, Method method, String backend, Precision precision) {

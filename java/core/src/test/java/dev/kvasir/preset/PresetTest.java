@@ -13,6 +13,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
+import dev.kvasir.Kvasir;
 import dev.kvasir.Side;
 import dev.kvasir.Testing;
 import dev.kvasir.calibrate.KeyScaling;
@@ -82,7 +83,9 @@ class PresetTest {
       KvMethod method = preset.trained() ? preset.method(train(preset, random), ROPE) : preset.method();
       double most = preset == Preset.SMALLEST ? 1.5 : preset == Preset.BALANCED ? 2.5 : 5;
       double bits = bits(method, random);
-      assertTrue(bits <= most, preset + " takes " + bits);
+      // 16-bit rows lie in tiles of 16 tokens on a GPU: of the sinks' one, the others are room.
+      double tile = Kvasir.defaultBackend().equals("cuda") ? 16.0 * (16 - method.sinks()) / 4096 : 0;
+      assertTrue(bits <= most + tile, preset + " takes " + bits);
       // And no bits are left lying about.
       assertTrue(bits > most - 0.35, preset + " takes only " + bits);
       assertEquals(preset.trained(), method.codebookBytes() > 0);

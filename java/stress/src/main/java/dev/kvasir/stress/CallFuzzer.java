@@ -42,7 +42,8 @@ final class CallFuzzer {
     Random random = new Random(seed + 1_000_003 * number);
     KvGeometry geometry = geometry(random);
     KvMethod method = Recipes.any(geometry, random);
-    KvCache.Builder builder = KvCache.builder(geometry).method(method);
+    KvCache.Builder builder =
+        KvCache.builder(geometry).method(method).keysBeforeRope(method.keysBeforeRope());
     long budget = random.nextBoolean() ? 0 : (1 + random.nextInt(64)) * 262_144L;
     if (budget > 0) {
       builder.budgetBytes(budget);

@@ -37,7 +37,12 @@ final class Service implements AutoCloseable {
   Service(KvGeometry geometry, KvMethod method, long budget, Random random) {
     this.geometry = geometry;
     this.name = method.name();
-    this.cache = KvCache.builder(geometry).method(method).budgetBytes(budget).build();
+    this.cache =
+        KvCache.builder(geometry)
+            .method(method)
+            .keysBeforeRope(method.keysBeforeRope())
+            .budgetBytes(budget)
+            .build();
     this.system = new Mirror(cache.newSequence(), SCALE);
     append(system, SYSTEM_TOKENS, random);
   }
