@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <utility>
 
 #include "base/checks.h"
 #include "base/half.h"
@@ -42,9 +43,43 @@ class FirstRefused {
 
 }  // namespace
 
+struct TakenRows::Spare {
+  static constexpr size_t kMostSpare = size_t{32} << 20;
+  std::mutex mutex;
+  AlignedArray<uint16_t> halves;
+  size_t capacity = 0;
+
+  static Spare& shared() {
+    static Spare* const spare = new Spare;  // never destroyed: appends may end after main
+    return *spare;
+  }
+};
+
+AlignedArray<uint16_t> TakenRows::reuse(size_t halves, size_t* capacity) {
+  Spare& spare = Spare::shared();
+  {
+    std::lock_guard<std::mutex> lock(spare.mutex);
+    if (spare.capacity >= halves) {
+      *capacity = std::exchange(spare.capacity, 0);
+      return std::move(spare.halves);
+    }
+  }
+  *capacity = halves;
+  return make_aligned<uint16_t>(halves);
+}
+
+TakenRows::~TakenRows() {
+  if (capacity_ * sizeof(uint16_t) > Spare::kMostSpare) return;
+  Spare& spare = Spare::shared();
+  std::lock_guard<std::mutex> lock(spare.mutex);
+  if (capacity_ <= spare.capacity) return;
+  spare.halves = std::move(halves_);
+  spare.capacity = capacity_;
+}
+
 TakenRows::TakenRows(const LayerPlan& plan, const TokenRows& rows)
     : elements_(static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2)),
-      halves_(make_aligned<uint16_t>(2 * elements_)) {
+      halves_(reuse(2 * elements_, &capacity_)) {
   for (const Side side : {Side::kKeys, Side::kValues}) {
     take(plan, side, rows.sides[static_cast<int>(side)], rows.types[static_cast<int>(side)]);
   }

@@ -17,6 +17,8 @@ class TakenRows {
   // `rows`: in memory of this machine. Keys are divided by the layer's scaling where it has one. Throws kNotFinite with
   // the place of the first element that cannot be stored, or kOutOfMemory.
   TakenRows(const LayerPlan& plan, const TokenRows& rows);
+  ~TakenRows();
+  TakenRows(const TakenRows&) = delete;
 
   // float16: [tokens][kv_heads][head_dim].
   const uint16_t* side(Side side) const { return halves_.get() + (side == Side::kValues ? elements_ : 0); }
@@ -26,8 +28,14 @@ class TakenRows {
  private:
   void take(const LayerPlan& plan, Side side, const void* elements, ElementType type);
 
+  // Memory of an append that has ended waits for the next one, which mostly is that of the next layer: fresh memory
+  // costs more than what is done in it. One for all threads, and none beyond kMostSpare bytes.
+  struct Spare;
+  static AlignedArray<uint16_t> reuse(size_t halves, size_t* capacity);
+
   const size_t elements_;
-  const AlignedArray<uint16_t> halves_;
+  size_t capacity_ = 0;  // halves that the memory has
+  AlignedArray<uint16_t> halves_;
 };
 
 }  // namespace kvasir
