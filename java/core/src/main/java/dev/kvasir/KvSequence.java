@@ -23,6 +23,14 @@ import java.util.function.Supplier;
  *
  * <p>Every method may be called from any thread: calls that change the sequence exclude each other and its readers,
  * attends overlap. A sequence that is forgotten is released some time after the garbage collector finds it.
+ *
+ * <p>Arrays and buffers are read once during a call; what another thread writes to them meanwhile may or may not count,
+ * and does no harm. Outputs may be written over queries. Direct buffers are used in place, but for those of an Arena that
+ * threads share (JDK 22 and newer), which one of them could close: these are copied. A buffer whose Arena is closed, or
+ * confined to another thread, is refused with {@link IllegalStateException}.
+ *
+ * <p>A {@link BudgetExceededException} in the middle of a step leaves layers of different lengths: {@code
+ * truncate(length())} makes them even.
  */
 public final class KvSequence implements AutoCloseable {
 
@@ -76,7 +84,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * {@link #append(int, float[], float[], int)} from buffers; direct ones are read in place.
+   * {@link #append(int, float[], float[], int)} from buffers; direct ones are read in place (see {@link KvSequence}).
    *
    * @param layer 0 .. layers-1
    * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
@@ -95,7 +103,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * {@link #append(int, float[], float[], int)} from 16-bit elements; direct buffers are read in place.
+   * {@link #append(int, float[], float[], int)} from 16-bit elements; direct buffers are read in place (see {@link KvSequence}).
    *
    * @param layer 0 .. layers-1
    * @param keys {@code [tokens][kvHeads][headDim]} from the position on, after or before RoPE as there
@@ -183,7 +191,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * {@link #attend(int, float[], float[])} on buffers; direct ones are used in place.
+   * {@link #attend(int, float[], float[])} on buffers; direct ones are used in place (see {@link KvSequence}).
    *
    * @param layer 0 .. layers-1
    * @param query {@code [queryHeads][headDim]} from the position on
@@ -214,7 +222,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * {@link #attend(int, float[], float[], int)} on buffers; direct ones are used in place.
+   * {@link #attend(int, float[], float[], int)} on buffers; direct ones are used in place (see {@link KvSequence}).
    *
    * @param layer 0 .. layers-1
    * @param queries {@code [tokens][queryHeads][headDim]} from the position on
@@ -249,7 +257,7 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * {@link #observe(int, float[], int)} on a buffer; a direct one is used in place.
+   * {@link #observe(int, float[], int)} on a buffer; a direct one is used in place (see {@link KvSequence}).
    *
    * @param layer 0 .. layers-1
    * @param queries {@code [tokens][queryHeads][headDim]} from the position on, after RoPE

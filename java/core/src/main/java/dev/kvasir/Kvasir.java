@@ -111,7 +111,8 @@ public final class Kvasir {
    *
    * @param threads 1..1024
    * @throws IllegalArgumentException if out of range
-   * @throws NativeUnavailableException if the native library cannot be loaded
+   * @throws NativeUnavailableException if the native library cannot be loaded, or the system lets this process start no
+   *     more threads; then there are as many as before
    */
   public static void setThreads(int threads) {
     Catalog.setThreads(threads);
