@@ -24,5 +24,6 @@
 #include "kvasir/error.h"
 #include "kvasir/kmeans.h"
 #include "kvasir/matrix.h"
+#include "kvasir/model.h"
 #include "kvasir/rope.h"
 #include "kvasir/types.h"

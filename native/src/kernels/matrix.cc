@@ -8,6 +8,7 @@
 #include "base/checks.h"
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
+#include "kernels/weights.h"
 #include "kvasir/matrix.h"
 
 namespace kvasir {
@@ -26,13 +27,28 @@ void check_size(const char* what, int64_t value) {
 
 int64_t blocks_of(int64_t size, int64_t block) { return (size - 1) / block + 1; }
 
-void product(const float* a, const void* b, bool bfloats, const float* bias, int64_t rows, int64_t columns,
-             int64_t depth, float* out) {
+}  // namespace
+
+int64_t checked_row_bytes(WeightType type, int64_t depth) {
+  const WeightLayout* layout = find_layout(type);
+  if (!layout) refuse("no weights of type " + std::to_string(static_cast<int>(type)));
+  check_size("depth", depth);
+  if (depth % layout->elements != 0) {
+    refuse("rows of " + std::to_string(depth) + " weights, which are no whole blocks of " + layout->name + ": " +
+           std::to_string(layout->elements));
+  }
+  return checked_multiply(depth / layout->elements, layout->bytes, "bytes of a row");
+}
+
+void run_product(const float* a, const uint8_t* b, WeightType type, const float* bias, int64_t rows, int64_t columns,
+                 int64_t depth, float* out) {
   check_size("rows", rows);
   check_size("columns", columns);
   check_size("depth", depth);
   checked_multiply(checked_multiply(rows, columns, "rows times columns"), 2, "rows times columns");
   checked_multiply(checked_multiply(std::max(rows, columns), depth, "elements"), 2, "elements");
+  const int64_t row_bytes = checked_row_bytes(type, depth);
+  checked_multiply(columns, row_bytes, "bytes of weights");
   require_pointer("a", a);
   require_pointer("b", b);
   require_pointer("out", out);
@@ -52,8 +68,9 @@ void product(const float* a, const void* b, bool bfloats, const float* bias, int
     MatrixBlock block = {};
     block.a = a + row * depth;
     block.rows = std::min(block_rows, rows - row);
-    block.b = static_cast<const char*>(b) + column * depth * (bfloats ? sizeof(uint16_t) : sizeof(float));
-    block.bfloats = bfloats;
+    block.b = b + column * row_bytes;
+    block.type = type;
+    block.row_bytes = row_bytes;
     block.columns = std::min(block_columns, columns - column);
     block.depth = depth;
     block.bias = bias ? bias + column : nullptr;
@@ -63,16 +80,14 @@ void product(const float* a, const void* b, bool bfloats, const float* bias, int
   });
 }
 
-}  // namespace
-
 void matrix_product(const float* a, const float* b, const float* bias, int64_t rows, int64_t columns, int64_t depth,
                     float* out) {
-  product(a, b, false, bias, rows, columns, depth, out);
+  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kF32, bias, rows, columns, depth, out);
 }
 
 void matrix_product_bf16(const float* a, const uint16_t* b, const float* bias, int64_t rows, int64_t columns,
                          int64_t depth, float* out) {
-  product(a, b, true, bias, rows, columns, depth, out);
+  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kBF16, bias, rows, columns, depth, out);
 }
 
 void silu_product(const float* gates, int64_t rows, int64_t columns, float* out) {

@@ -64,14 +64,23 @@ TEST_CASE("matrix: kernels stay within the bound and within their block, for all
           for (const bool biased : {false, true}) {
             support::Guarded<float> out(static_cast<size_t>(rows) * stride), same(out.size());
             std::fill_n(out.data(), out.size(), 9.0f);
-            kvasir::MatrixBlock block = {
-                a.data(), rows, b.data(), false, columns, depth, biased ? bias.data() : nullptr, out.data(), stride};
+            kvasir::MatrixBlock block = {a.data(),
+                                         rows,
+                                         reinterpret_cast<const uint8_t*>(b.data()),
+                                         kvasir::WeightType::kF32,
+                                         static_cast<int64_t>(depth * sizeof(float)),
+                                         columns,
+                                         depth,
+                                         biased ? bias.data() : nullptr,
+                                         out.data(),
+                                         stride};
             backend->matrix->product(block);
             INFO(backend->name << ": " << rows << " x " << columns << " x " << depth);
             CHECK(wrong_elements(a.data(), b.data(), block.bias, rows, columns, depth, out.data(), stride) == 0);
             int touched = 0, different = 0;
-            block.b = halves.data();
-            block.bfloats = true;
+            block.b = reinterpret_cast<const uint8_t*>(halves.data());
+            block.type = kvasir::WeightType::kBF16;
+            block.row_bytes = depth * sizeof(uint16_t);
             block.out = same.data();
             backend->matrix->product(block);
             for (int r = 0; r < rows; ++r) {

@@ -3,10 +3,11 @@
 // Both arguments have the depth as their last index, so a tile of kTileRows x kTileColumns sums needs no packing: each
 // step loads one vector of every row and column and multiplies all pairs. On AVX-512 that is 10 loads for 24 fused
 // multiply-adds, which hides the loads. Every element is added up in the same order whatever tile it falls into.
-#include "base/half.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_bytes.h"
+#include "kernels/weights_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
@@ -91,6 +92,33 @@ void add_tile(const float* a, int64_t a_stride, const float* b, int64_t b_stride
   }
 }
 
+struct Group {
+  template <bool kMinimum>
+  static void widen(const int8_t* codes, float scale, float minimum, float* out) {
+    constexpr int kVectors = kCodeGroup / kLanes;
+    F32 values[kVectors];
+    load_bytes(codes, values);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      F32 value = splat(scale) * values[v];
+      if (kMinimum) value = value - splat(minimum);
+      store(out + v * kLanes, value);
+    }
+  }
+};
+
+void widen(WeightType type, const uint8_t* row, int64_t begin, int count, float* out) {
+  if (type != WeightType::kF16) return widen_blocks<Group>(type, row, begin, count, out);
+  const uint8_t* from = row + begin * static_cast<int64_t>(sizeof(uint16_t));
+  int i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    uint16_t halves[kLanes];
+    memcpy(halves, from + i * sizeof *halves, sizeof halves);
+    store(out + i, load_half(halves));
+  }
+  for (; i < count; ++i) out[i] = load_half_at(from + i * sizeof(uint16_t));
+}
+
 // kColumns columns of a block.
 template <int kColumns>
 void columns(const MatrixBlock& block, int64_t column) {
@@ -99,20 +127,14 @@ void columns(const MatrixBlock& block, int64_t column) {
     const int depth = static_cast<int>(block.depth - begin < kTileDepth ? block.depth - begin : kTileDepth);
     const float* b = tile_columns;
     int64_t b_stride = kTileDepth;
-    if (block.bfloats) {
-      for (int c = 0; c < kColumns; ++c) {
-        const uint16_t* from = static_cast<const uint16_t*>(block.b) + (column + c) * block.depth + begin;
-        for (int i = 0; i < depth; ++i) tile_columns[c * kTileDepth + i] = bfloat_to_float(from[i]);
-      }
+    const uint8_t* row = block.b + column * block.row_bytes;
+    if (block.type == WeightType::kF32 && block.rows < kCopyRows &&
+        reinterpret_cast<uintptr_t>(row) % alignof(float) == 0) {
+      b = reinterpret_cast<const float*>(row) + begin;
+      b_stride = block.depth;
     } else {
-      const float* from = static_cast<const float*>(block.b) + column * block.depth + begin;
-      if (block.rows >= kCopyRows) {
-        for (int c = 0; c < kColumns; ++c) {
-          memcpy(tile_columns + c * kTileDepth, from + c * block.depth, depth * sizeof *from);
-        }
-      } else {
-        b = from;
-        b_stride = block.depth;
+      for (int c = 0; c < kColumns; ++c) {
+        widen(block.type, row + c * block.row_bytes, begin, depth, tile_columns + c * kTileDepth);
       }
     }
     for (int64_t r = 0; r < block.rows; r += kTileRows) {
@@ -160,6 +182,6 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-const MatrixKernels matrix_kernels = {product, silu_product};
+const MatrixKernels matrix_kernels = {product, widen, silu_product};
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -1,21 +1,37 @@
 #include <cmath>
 
-#include "base/half.h"
 #include "kernels/scalar/scalar.h"
+#include "kernels/weights_inl.h"
 
 namespace kvasir::scalar {
 namespace {
 
+struct Group {
+  template <bool kMinimum>
+  static void widen(const int8_t* codes, float scale, float minimum, float* out) {
+    for (int i = 0; i < kCodeGroup; ++i) {
+      const float value = scale * static_cast<float>(codes[i]);
+      out[i] = kMinimum ? value - minimum : value;
+    }
+  }
+};
+
+// Weights are widened so many at a time: a multiple of every block.
+constexpr int kDepth = 1024;
+
 void product(const MatrixBlock& block) {
-  const int64_t depth = block.depth;
+  float weights[kDepth];
   for (int64_t c = 0; c < block.columns; ++c) {
-    const float* floats = static_cast<const float*>(block.b) + (block.bfloats ? 0 : c * depth);
-    const uint16_t* bfloats = static_cast<const uint16_t*>(block.b) + (block.bfloats ? c * depth : 0);
-    for (int64_t r = 0; r < block.rows; ++r) {
-      const float* a = block.a + r * depth;
-      float sum = block.bias ? block.bias[c] : 0.0f;
-      for (int64_t i = 0; i < depth; ++i) sum += a[i] * (block.bfloats ? bfloat_to_float(bfloats[i]) : floats[i]);
-      block.out[r * block.stride + c] = sum;
+    for (int64_t begin = 0; begin < block.depth; begin += kDepth) {
+      const int depth = static_cast<int>(block.depth - begin < kDepth ? block.depth - begin : kDepth);
+      widen_blocks<Group>(block.type, block.b + c * block.row_bytes, begin, depth, weights);
+      for (int64_t r = 0; r < block.rows; ++r) {
+        const float* a = block.a + r * block.depth + begin;
+        float* out = block.out + r * block.stride + c;
+        float sum = begin != 0 ? *out : block.bias ? block.bias[c] : 0.0f;
+        for (int i = 0; i < depth; ++i) sum += a[i] * weights[i];
+        *out = sum;
+      }
     }
   }
 }
@@ -26,6 +42,6 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-const MatrixKernels matrix_kernels = {product, silu_product};
+const MatrixKernels matrix_kernels = {product, widen_blocks<Group>, silu_product};
 
 }  // namespace kvasir::scalar

@@ -30,7 +30,8 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/codec.h",
               "kvasir/backend.h",
               "kvasir/kmeans.h",
-              "kvasir/matrix.h"
+              "kvasir/matrix.h",
+              "kvasir/model.h"
             }))
 public class kvasir implements InfoMapper {
   @Override

@@ -5,9 +5,9 @@ import dev.kvasir.calibrate.Profile;
 import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.codebook.KeyCodebook;
 import dev.kvasir.codebook.ValueCodebook;
-import dev.kvasir.lab.TinyModel;
-import dev.kvasir.lab.model.Model;
 import dev.kvasir.rope.RopePairs;
+import dev.kvasir.runner.Model;
+import dev.kvasir.runner.TinyModel;
 import dev.kvasir.tensor.Safetensors;
 import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
@@ -42,6 +42,9 @@ final class FileKinds {
     try (var files = Files.list(model)) {
       files.sorted().forEach(path -> kinds.add(new FileKind(path.getFileName().toString(), path, any -> Model.load(model))));
     }
+    Path gguf = folder.resolve("model.gguf");
+    TinyModel.gguf(gguf, "llama", 8);
+    kinds.add(new FileKind("gguf", gguf, Model::load));
     return kinds;
   }
 

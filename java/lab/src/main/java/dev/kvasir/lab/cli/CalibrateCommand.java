@@ -48,7 +48,7 @@ final class CalibrateCommand implements Callable<Integer> {
   public Integer call() throws IOException {
     Recording recording = text.record();
     KvGeometry geometry = recording.model().geometry();
-    KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope().forCache()).bits(bits);
+    KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope()).bits(bits);
     KeyScaling scaling =
         KeyScaling.calibrate(geometry, options, layer -> List.of(recording.sample(layer).lastQueries(queries)));
     Profile.Builder profile = Profile.builder(geometry).keyScaling(scaling).note("model", text.name());

@@ -9,11 +9,12 @@ import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.PromptMode;
 import dev.kvasir.lab.evaluate.Sample;
 import dev.kvasir.lab.evaluate.SampleSets;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Model;
 import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.TextTable;
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
@@ -38,13 +39,15 @@ final class EvaluateCommand implements Callable<Integer> {
   @ParentCommand private Main main;
   @Spec private CommandLine.Model.CommandSpec spec;
 
-  @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
-  private Path folder;
+  @Parameters(
+      paramLabel = "MODEL",
+      description = "A GGUF file, or a model's folder: config.json, safetensors, tokenizer.json.")
+  private Path path;
 
   @Option(
       names = "--data",
       paramLabel = "DIR",
-      description = "Texts (*_test.bin) and tasks (*.jsonl). Default: MODEL/tests.")
+      description = "Texts (*_test.bin) and tasks (*.jsonl). Default: tests beside the model's files.")
   private @Nullable Path data;
 
   @Option(
@@ -74,6 +77,15 @@ final class EvaluateCommand implements Callable<Integer> {
   @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: ${DEFAULT-VALUE}.")
   private int windows = 3;
 
+  @Option(
+      names = "--window",
+      paramLabel = "N",
+      description = {
+        "Tokens of a window. Default: as many as the model was made for if it is a GGUF file, else windows of 4096",
+        "bytes, or of fewer where the model was made for fewer tokens."
+      })
+  private @Nullable Integer window;
+
   @Option(names = "--samples", paramLabel = "N", description = "Instances of each task. Default: ${DEFAULT-VALUE}.")
   private int samples = 10;
 
@@ -91,15 +103,24 @@ final class EvaluateCommand implements Callable<Integer> {
     } catch (IllegalArgumentException e) {
       throw new CommandLine.ParameterException(spec.commandLine(), e.getMessage());
     }
-    if (windows < 1 || samples < 1) {
+    if (windows < 0 || samples < 0 || window != null && window < 1) {
       throw new CommandLine.ParameterException(
-          spec.commandLine(), "--windows " + windows + " --samples " + samples + ": both must be 1 or more");
+          spec.commandLine(),
+          "--windows " + windows + " --samples " + samples + ": both must be 0 or more, --window 1 or more");
     }
-    Model model = Model.load(folder);
+    Model model = Model.load(path);
+    boolean file = !Files.isDirectory(path);
+    Path folder = file ? path.toAbsolutePath().getParent() : path;
     Path tests = data == null ? folder.resolve("tests") : data;
     Map<String, List<Sample>> sets =
-        SampleSets.read(tests, model.tokenizer(), windows, samples, model.config().maxPositions());
-    String name = folder.toAbsolutePath().normalize().getFileName().toString();
+        SampleSets.read(
+            tests,
+            model.tokenizer(),
+            windows,
+            window != null ? window : file ? model.config().maxPositions() : 0,
+            samples,
+            model.config().maxPositions());
+    String name = model.name();
     ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))

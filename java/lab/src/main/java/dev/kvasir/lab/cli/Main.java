@@ -17,13 +17,16 @@ import picocli.CommandLine;
 /** The program {@code kvasir}. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by the user. */
 @Command(
     name = "kvasir",
-    description = "Compressed KV caches: measure, calibrate, look inside.",
+    description = "Compressed KV caches: run models, measure, calibrate, look inside.",
     mixinStandardHelpOptions = true,
     versionProvider = Main.Version.class,
     synopsisSubcommandLabel = "COMMAND",
     exitCodeListHeading = "%nExit codes:%n",
     exitCodeList = {"0:done", "1:failed", "2:asked wrongly", "130:stopped by the user; results are partial"},
     subcommands = {
+      GenerateCommand.class,
+      ChatCommand.class,
+      PerplexityCommand.class,
       EvaluateCommand.class,
       CalibrateCommand.class,
       TrainCommand.class,

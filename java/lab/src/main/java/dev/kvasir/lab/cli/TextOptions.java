@@ -1,8 +1,8 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.lab.inspect.Recording;
-import dev.kvasir.lab.model.Model;
-import dev.kvasir.lab.model.ModelException;
+import dev.kvasir.runner.Model;
+import dev.kvasir.runner.file.ModelException;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;

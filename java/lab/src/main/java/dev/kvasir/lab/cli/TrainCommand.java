@@ -4,7 +4,7 @@ import dev.kvasir.calibrate.Profile;
 import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Codebooks;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Locale;

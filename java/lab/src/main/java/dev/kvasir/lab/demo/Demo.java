@@ -9,8 +9,8 @@ import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.PromptMode;
 import dev.kvasir.lab.evaluate.SampleSets;
-import dev.kvasir.lab.model.Decoder;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Decoder;
+import dev.kvasir.runner.Model;
 import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.Transcript;
 import java.io.IOException;
@@ -203,7 +203,7 @@ public final class Demo {
         new Evaluation(
                 "a small model",
                 model,
-                SampleSets.read(tests(), model.tokenizer(), WINDOWS, INSTANCES, model.config().maxPositions()),
+                SampleSets.read(tests(), model.tokenizer(), WINDOWS, 0, INSTANCES, model.config().maxPositions()),
                 Methods.named(MEASURED),
                 PromptMode.STREAM,
                 calibrations,

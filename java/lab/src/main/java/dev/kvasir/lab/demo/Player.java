@@ -2,8 +2,8 @@ package dev.kvasir.lab.demo;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.lab.evaluate.MethodEntry;
-import dev.kvasir.lab.evaluate.Session;
-import dev.kvasir.lab.model.Decoder;
+import dev.kvasir.lab.evaluate.Narrator;
+import dev.kvasir.runner.Decoder;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -13,10 +13,10 @@ final class Player implements AutoCloseable {
   private final MethodEntry method;
   private final Decoder decoder;
   private final KvCache cache;
-  private final Session reading;
+  private final Narrator reading;
   private final List<String> answers = new ArrayList<>();
   private final List<String> steps = new ArrayList<>();
-  private Session running;
+  private Narrator running;
   private double readingBytes;
   private double readingBits;
 
@@ -24,7 +24,7 @@ final class Player implements AutoCloseable {
     this.method = method;
     this.decoder = decoder;
     this.cache = method.factory().create(request);
-    this.reading = new Session(decoder, cache.newSequence());
+    this.reading = new Narrator(decoder, cache.newSequence());
   }
 
   MethodEntry method() {
@@ -40,7 +40,7 @@ final class Player implements AutoCloseable {
 
   /** Answers a question. The next one is asked as if this had not been. */
   void answer(Script.Question question) {
-    try (Session fork = reading.fork()) {
+    try (Narrator fork = reading.fork()) {
       fork.read(decoder.model().tokenizer().encode(question.text()));
       answers.add(fork.write("\n", question.answer().length() + 1));
     }
@@ -48,7 +48,7 @@ final class Player implements AutoCloseable {
 
   /** Reads a program, with an empty memory. */
   void begin(String program) {
-    running = new Session(decoder, cache.newSequence());
+    running = new Narrator(decoder, cache.newSequence());
     running.read(decoder.model().tokenizer().encode(program));
   }
 

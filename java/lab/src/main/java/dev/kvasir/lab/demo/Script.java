@@ -1,6 +1,6 @@
 package dev.kvasir.lab.demo;
 
-import dev.kvasir.lab.Json;
+import dev.kvasir.runner.file.Json;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;

@@ -4,7 +4,7 @@ import dev.kvasir.calibrate.CalibrationTensors;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
 import dev.kvasir.lab.inspect.Recording;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;

@@ -133,6 +133,6 @@ public final class Codebooks {
   }
 
   private static Rope rope(Calibrations calibrations) {
-    return calibrations.model().config().rope().forCache();
+    return calibrations.model().config().rope();
   }
 }

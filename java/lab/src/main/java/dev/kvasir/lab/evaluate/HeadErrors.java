@@ -3,8 +3,8 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
-import dev.kvasir.lab.model.Decoder;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Decoder;
+import dev.kvasir.runner.Model;
 import java.nio.FloatBuffer;
 import java.util.Arrays;
 import java.util.List;
@@ -74,7 +74,7 @@ final class HeadErrors {
   static void transfer(Model model, KvSequence from, KvSequence to, int layer, int tokens) {
     float[] keys = from.read(layer, Side.KEYS, 0, tokens);
     if (to.cache().method().keysBeforeRope()) {
-      model.config().rope().forCache().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
+      model.config().rope().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
     }
     to.append(layer, keys, from.read(layer, Side.VALUES, 0, tokens), tokens);
   }

@@ -1,9 +1,10 @@
 package dev.kvasir.lab.evaluate;
 
-import dev.kvasir.lab.Json;
-import dev.kvasir.lab.model.ModelException;
-import dev.kvasir.lab.model.Tokenizer;
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.text.Tokenizer;
 import java.io.IOException;
+import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
@@ -37,17 +38,24 @@ public final class SampleSets {
   /**
    * The samples of a folder, by set: texts first, then tasks.
    *
-   * @param windows most windows of each text
-   * @param samples most instances of each task
+   * @param windows most windows of each text, 0 for none
+   * @param window tokens of a window, the model's prefix among them: the text is tokenised as a whole and cut there; 0
+   *     for windows of {@link #WINDOW_BYTES} bytes that are tokenised one by one
+   * @param samples most instances of each task, 0 for none
    * @param context most tokens that the model was made for; beyond it a score says nothing of the cache
    * @throws ModelException if there are none, or an instance does not fit the context
    */
   public static Map<String, List<Sample>> read(
-      Path folder, Tokenizer tokenizer, int windows, int samples, int context) throws IOException {
+      Path folder, Tokenizer tokenizer, int windows, int window, int samples, int context) throws IOException {
     Map<String, List<Sample>> sets = new LinkedHashMap<>();
     if (Files.isDirectory(folder)) {
       for (Path file : files(folder, "*" + TEXT_ENDING)) {
-        put(sets, name(file, TEXT_ENDING), windows(file, tokenizer, windows, context));
+        put(
+            sets,
+            name(file, TEXT_ENDING),
+            window == 0
+                ? windows(file, tokenizer, windows, context)
+                : tokenWindows(file, tokenizer, windows, Math.min(window, context)));
       }
       for (Path file : files(folder, "*" + TASK_ENDING)) {
         if (file.toString().endsWith(TUNING_TASK_ENDING)) {
@@ -82,6 +90,26 @@ public final class SampleSets {
     List<Sample> samples = new ArrayList<>();
     for (int at = 0; samples.size() < most && at + size <= all.length; at += size) {
       samples.add(text(name(file, TEXT_ENDING), Arrays.copyOfRange(all, at, at + size), tokenizer));
+    }
+    return samples;
+  }
+
+  private static List<Sample> tokenWindows(Path file, Tokenizer tokenizer, int most, int window) throws IOException {
+    int[] prefix = tokenizer.prefix();
+    int own = window - prefix.length;
+    if (own < 2) {
+      throw new ModelException("windows of " + window + " tokens hold no text");
+    }
+    // However many bytes a token stands for, these are enough and do not take long.
+    byte[] bytes;
+    try (InputStream in = Files.newInputStream(file)) {
+      bytes = in.readNBytes((int) Math.min(Integer.MAX_VALUE - 8, 16L * own * most + 64));
+    }
+    int[] all = tokenizer.encode(bytes);
+    List<Sample> samples = new ArrayList<>();
+    for (int at = 0; samples.size() < most && at + own <= all.length; at += own) {
+      int[] tokens = joined(prefix, Arrays.copyOfRange(all, at, at + own));
+      samples.add(new Sample(name(file, TEXT_ENDING), false, tokens, Math.max(0, prefix.length - 1)));
     }
     return samples;
   }

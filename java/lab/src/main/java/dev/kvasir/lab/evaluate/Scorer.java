@@ -1,6 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
-import dev.kvasir.lab.model.Tokenizer;
+import dev.kvasir.runner.text.Tokenizer;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;

@@ -3,7 +3,7 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 import dev.kvasir.lab.inspect.Recording;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Model;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;

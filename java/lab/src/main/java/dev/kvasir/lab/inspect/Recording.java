@@ -6,8 +6,8 @@ import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.AttentionSample;
 import dev.kvasir.codebook.CommVqCodebooks;
-import dev.kvasir.lab.model.Decoder;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Decoder;
+import dev.kvasir.runner.Model;
 import dev.kvasir.method.CommVq;
 import dev.kvasir.method.HalfPrecision;
 import java.util.ArrayList;
@@ -39,7 +39,7 @@ public final class Recording {
   /** The same, with keys as they are before RoPE. */
   public static Recording beforeRope(Model model, int... tokens) {
     CommVqCodebooks none = CommVqCodebooks.builder(model.geometry()).build();
-    return of(model, CommVq.of(none, model.config().rope().forCache()), tokens);
+    return of(model, CommVq.of(none, model.config().rope()), tokens);
   }
 
   private static Recording of(Model model, KvMethod method, int... tokens) {

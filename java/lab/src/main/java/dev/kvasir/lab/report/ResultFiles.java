@@ -1,6 +1,6 @@
 package dev.kvasir.lab.report;
 
-import dev.kvasir.lab.Json;
+import dev.kvasir.runner.file.Json;
 import dev.kvasir.lab.evaluate.Figure;
 import dev.kvasir.lab.evaluate.MethodResult;
 import dev.kvasir.lab.evaluate.Outcome;

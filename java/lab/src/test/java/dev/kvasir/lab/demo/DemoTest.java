@@ -7,8 +7,8 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.MethodEntry;
 import dev.kvasir.lab.evaluate.Methods;
-import dev.kvasir.lab.model.Decoder;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Decoder;
+import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.net.URISyntaxException;
 import java.nio.file.Files;
@@ -26,7 +26,7 @@ class DemoTest {
   private static final int STEPS = 6;
 
   private static Path folder() throws URISyntaxException {
-    return Path.of(Objects.requireNonNull(Model.class.getResource("config.json")).toURI()).getParent();
+    return Path.of(Objects.requireNonNull(Demo.class.getResource("/dev/kvasir/lab/model/config.json")).toURI()).getParent();
   }
 
   @Test

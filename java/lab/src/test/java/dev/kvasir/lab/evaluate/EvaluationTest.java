@@ -9,10 +9,10 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
-import dev.kvasir.lab.TinyModel;
+import dev.kvasir.runner.TinyModel;
 import dev.kvasir.lab.inspect.Recording;
-import dev.kvasir.lab.model.Decoder;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Decoder;
+import dev.kvasir.runner.Model;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
@@ -269,7 +269,7 @@ class EvaluationTest {
     Files.writeString(folder.resolve("guess.jsonl"), "{\"prompt\": \"ab\", \"answer\": \"cd\"}\n");
     Files.writeString(folder.resolve("guess_val.jsonl"), "{\"prompt\": \"abcd\", \"answer\": \"efg\"}\n");
     Files.write(folder.resolve("noise_val.bin"), bytes(8, 3000));
-    Map<String, List<Sample>> sets = SampleSets.read(folder, model.tokenizer(), 1, 9, 1024);
+    Map<String, List<Sample>> sets = SampleSets.read(folder, model.tokenizer(), 1, 0, 9, 1024);
     assertEquals(List.of("guess"), List.copyOf(sets.keySet()));
     assertEquals(1, sets.get("guess").size());
 
@@ -306,7 +306,7 @@ class EvaluationTest {
     Decoder decoder = new Decoder(model);
     try (KvCache cache = KvCache.builder(model.geometry()).method(Uniform.bits(2).sinks(3)).build();
         KvSequence plain = cache.newSequence();
-        Session session = new Session(decoder, cache.newSequence())) {
+        Narrator session = new Narrator(decoder, cache.newSequence())) {
       int[] text = model.tokenizer().encode(letters(4, 300));
       float[] logits = {};
       double bits = 0;
@@ -331,7 +331,7 @@ class EvaluationTest {
         written.append(new String(model.tokenizer().decode(likeliest), StandardCharsets.UTF_8));
         logits = decoder.decode(plain, likeliest);
       }
-      try (Session fork = session.fork()) {
+      try (Narrator fork = session.fork()) {
         fork.read(text);
         assertEquals(session.length() + 300, fork.length());
       }

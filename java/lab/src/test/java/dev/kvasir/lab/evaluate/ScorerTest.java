@@ -2,8 +2,9 @@ package dev.kvasir.lab.evaluate;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import dev.kvasir.lab.model.Tokenizer;
+import dev.kvasir.runner.text.Tokenizer;
 import java.util.List;
+import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 
 class ScorerTest {
@@ -11,6 +12,11 @@ class ScorerTest {
   /** Four tokens; token 3 stands for two bytes. */
   private static final Tokenizer TOKENS =
       new Tokenizer() {
+        @Override
+        public OptionalInt special(String name) {
+          return OptionalInt.empty();
+        }
+
         @Override
         public int[] encode(byte[] text) {
           throw new UnsupportedOperationException();

@@ -5,7 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.kvasir.lab.TinyModel;
+import dev.kvasir.runner.TinyModel;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.Methods;
@@ -13,7 +13,7 @@ import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.PromptMode;
 import dev.kvasir.lab.evaluate.Sample;
 import dev.kvasir.lab.evaluate.SampleSets;
-import dev.kvasir.lab.model.Model;
+import dev.kvasir.runner.Model;
 import java.io.ByteArrayInputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;

@@ -1,0 +1,87 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.KvMethod;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
+import dev.kvasir.method.Uniform;
+import dev.kvasir.runner.Engine;
+import dev.kvasir.runner.Model;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** Which cache a model runs on. */
+final class CacheOptions {
+
+  /** What --method may be: a name, and --bits or an ending such as -4 says how many. */
+  static final List<String> METHODS = List.of("f16", "uniform", "pattern", "pm-kvq", "mix-kvq");
+
+  @Option(
+      names = "--method",
+      paramLabel = "NAME",
+      description = "f16, uniform, pattern, pm-kvq or mix-kvq; uniform-4 is uniform --bits 4. Default: f16.")
+  private String method = "f16";
+
+  @Option(names = "--bits", paramLabel = "B", description = "Bits of an element. Default: 4.")
+  private @Nullable Double bits;
+
+  @Option(names = "--budget", paramLabel = "BYTES", description = "Hard limit for the cache, e.g. 64M. Default: none.")
+  private @Nullable String budget;
+
+  /** An engine with such a cache. */
+  Engine.Builder engine(Model model) {
+    Engine.Builder builder = Engine.builder(model).method(method());
+    return budget == null ? builder : builder.budgetBytes(bytes(budget));
+  }
+
+  /** The method. */
+  KvMethod method() {
+    String name = method;
+    double wanted = bits == null ? 4 : bits;
+    int dash = name.lastIndexOf('-');
+    if (!METHODS.contains(name) && dash > 0 && bits == null) {
+      try {
+        wanted = Double.parseDouble(name.substring(dash + 1));
+        name = name.substring(0, dash);
+      } catch (NumberFormatException e) {
+        throw unknown();
+      }
+    }
+    switch (name) {
+      case "f16":
+        return new HalfPrecision();
+      case "uniform":
+        return Uniform.bits(whole(wanted));
+      case "pattern":
+        return PatternKv.bits(whole(wanted));
+      case "pm-kvq":
+        return PmKvq.floor(whole(wanted));
+      case "mix-kvq":
+        return MixKvq.budget(wanted);
+      default:
+        throw unknown();
+    }
+  }
+
+  private IllegalArgumentException unknown() {
+    return new IllegalArgumentException("no method \"" + method + "\"; there are " + String.join(", ", METHODS));
+  }
+
+  private static int whole(double bits) {
+    if (bits != (int) bits) {
+      throw new IllegalArgumentException(bits + " bits; this method has whole ones");
+    }
+    return (int) bits;
+  }
+
+  private static long bytes(String text) {
+    int unit = "KMG".indexOf(Character.toUpperCase(text.charAt(text.length() - 1))) + 1;
+    try {
+      return Math.multiplyExact(Long.parseLong(unit > 0 ? text.substring(0, text.length() - 1) : text), 1L << 10 * unit);
+    } catch (NumberFormatException | ArithmeticException e) {
+      throw new IllegalArgumentException("a budget of \"" + text + "\"; 67108864 or 64M would be one", e);
+    }
+  }
+}

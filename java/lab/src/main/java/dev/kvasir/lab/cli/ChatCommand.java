@@ -1,0 +1,89 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.runner.Engine;
+import dev.kvasir.runner.Generation;
+import dev.kvasir.runner.Model;
+import dev.kvasir.runner.Session;
+import dev.kvasir.runner.text.ChatTemplate;
+import dev.kvasir.runner.text.ChatTemplate.Message;
+import dev.kvasir.runner.text.ChatTemplate.Role;
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Option;
+import picocli.CommandLine.ParentCommand;
+
+@Command(
+    name = "chat",
+    description = {
+      "Talks with a model: a line is a message, and an answer follows.",
+      "/undo takes back the last message and its answer; the end of the input ends the conversation."
+    },
+    mixinStandardHelpOptions = true)
+final class ChatCommand implements Callable<Integer> {
+
+  @ParentCommand private Main main;
+  @Mixin private CacheOptions cache;
+  @Mixin private SamplingOptions sampling;
+
+  @Option(names = "--model", paramLabel = "FILE", required = true, description = "A GGUF file, or a model's folder.")
+  private Path path;
+
+  @Option(names = "--system", paramLabel = "TEXT", description = "What the model is told before all else.")
+  private @Nullable String system;
+
+  @Override
+  public Integer call() throws IOException {
+    Model model = Model.load(path);
+    ChatTemplate template = model.chatTemplate();
+    BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+    List<Integer> turns = new ArrayList<>();
+    try (Engine engine = cache.engine(model).build();
+        Session session = engine.newSession()) {
+      while (!main.stopped()) {
+        main.out().print("> ");
+        main.out().flush();
+        String line = in.readLine();
+        if (line == null) {
+          break;
+        }
+        if (line.strip().equals("/undo")) {
+          session.truncate(turns.isEmpty() ? 0 : turns.remove(turns.size() - 1));
+        } else if (!line.isBlank()) {
+          turns.add(session.length());
+          answer(engine, session, template, line);
+        }
+      }
+    }
+    return main.stopped() ? Main.STOPPED : 0;
+  }
+
+  private void answer(Engine engine, Session session, ChatTemplate template, String line) throws IOException {
+    boolean first = session.length() == 0;
+    List<Message> messages = new ArrayList<>();
+    if (first && system != null) {
+      messages.add(new Message(Role.SYSTEM, system));
+    }
+    messages.add(new Message(Role.USER, line));
+    int[] tokens = template.encode(messages, first);
+    session.append(tokens);
+    LiveText text = new LiveText(main.out(), System.console() != null);
+    GenerateCommand.await(
+        main,
+        session,
+        session.generate(
+            Generation.greedy(engine.model(), sampling.tokens)
+                .sampling(sampling.sampling())
+                .alsoStopAt(template.end())
+                .listener((token, piece) -> text.written(piece, engine))));
+    text.end(engine, tokens.length);
+  }
+}

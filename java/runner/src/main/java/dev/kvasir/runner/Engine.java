@@ -1,0 +1,355 @@
+package dev.kvasir.runner;
+
+import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
+import dev.kvasir.KvSequence;
+import dev.kvasir.KvStats;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicLong;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Serves many sessions of one model at once.
+ *
+ * <pre>{@code
+ * try (Engine engine = Engine.builder(Model.load(path)).method(Uniform.bits(4)).build();
+ *     Session session = engine.newSession()) {
+ *   session.append("The Eiffel Tower is located in");
+ *   System.out.println(session.generate(Generation.greedy(engine.model(), 32)).join().text());
+ * }
+ * }</pre>
+ *
+ * <p>One thread runs steps. A step takes one token of every session that writes, and of those that read a prompt, chunks
+ * of it, up to a number of tokens; whoever was served goes to the back of the line, so nobody waits for more than a round
+ * and a long prompt does not hold up the others. Where a prompt is cut does not depend on the others.
+ *
+ * <p>Sessions whose tokens do not fit the cache's budget fail alone; the others go on.
+ */
+public final class Engine implements AutoCloseable {
+
+  /** How prompts are cut: so many tokens at once. */
+  static final int CHUNK = 128;
+
+  private final Model model;
+  private final Decoder decoder;
+  private final KvCache cache;
+  private final int stepTokens;
+  private final int maxSessions;
+  private final Thread thread;
+  private final AtomicLong read = new AtomicLong();
+  private final AtomicLong written = new AtomicLong();
+
+  // Of the engine's thread: what the logits of a step led to.
+  private final Map<Session, Integer> chosen = new HashMap<>();
+
+  // Under the engine's lock.
+  private final Deque<Session> line = new ArrayDeque<>();
+  private final Set<Session> sessions = new HashSet<>();
+  private boolean closed;
+
+  private Engine(Builder builder) {
+    this.model = builder.model;
+    this.decoder = new Decoder(model);
+    KvCache.Builder settings = KvCache.builder(model.geometry());
+    if (builder.method != null) {
+      settings.method(builder.method);
+    }
+    if (builder.budgetBytes > 0) {
+      settings.budgetBytes(builder.budgetBytes);
+    }
+    this.cache = settings.build();
+    this.stepTokens = builder.stepTokens;
+    this.maxSessions = builder.maxSessions;
+    this.thread = new Thread(this::serve, "kvasir-engine");
+    thread.setDaemon(true);
+    thread.start();
+  }
+
+  /** An engine for a model, with a 16-bit cache without a budget unless told otherwise. */
+  public static Builder builder(Model model) {
+    return new Builder(model);
+  }
+
+  /** Makes engines. */
+  public static final class Builder {
+    private final Model model;
+    private @Nullable KvMethod method;
+    private long budgetBytes;
+    private int stepTokens = 512;
+    private int maxSessions = 1024;
+
+    private Builder(Model model) {
+      this.model = model;
+    }
+
+    /** How the cache is compressed. */
+    public Builder method(KvMethod wanted) {
+      this.method = wanted;
+      return this;
+    }
+
+    /** A hard limit for the cache. */
+    public Builder budgetBytes(long bytes) {
+      if (bytes < 1) {
+        throw new IllegalArgumentException("a budget of " + bytes + " bytes");
+      }
+      this.budgetBytes = bytes;
+      return this;
+    }
+
+    /** Most tokens of a step: more read prompts faster, fewer let writers wait less. At least a chunk, 128. */
+    public Builder stepTokens(int tokens) {
+      if (tokens < CHUNK) {
+        throw new IllegalArgumentException("stepTokens is " + tokens + ", not " + CHUNK + " or more");
+      }
+      this.stepTokens = tokens;
+      return this;
+    }
+
+    /** Most sessions that may exist at once. */
+    public Builder maxSessions(int count) {
+      if (count < 1) {
+        throw new IllegalArgumentException("maxSessions is " + count + ", not 1 or more");
+      }
+      this.maxSessions = count;
+      return this;
+    }
+
+    /** Starts the engine. */
+    public Engine build() {
+      return new Engine(this);
+    }
+  }
+
+  /** The model. */
+  public Model model() {
+    return model;
+  }
+
+  /** The statistics of its cache. */
+  public KvStats stats() {
+    return cache.stats();
+  }
+
+  /** Tokens read so far, prompts alone. */
+  public long tokensRead() {
+    return read.get();
+  }
+
+  /** Tokens written so far. */
+  public long tokensWritten() {
+    return written.get();
+  }
+
+  /**
+   * A conversation without tokens.
+   *
+   * @throws IllegalStateException if there are as many sessions as may be, or the engine is closed
+   */
+  public Session newSession() {
+    KvSequence sequence = cache.newSequence();
+    try {
+      return adopt(new Session(this, sequence, new int[64], 0, 0));
+    } catch (RuntimeException e) {
+      sequence.close();
+      throw e;
+    }
+  }
+
+  /** Ends what is under way, as cancelled, and closes sessions and cache. */
+  @Override
+  public void close() {
+    List<Session> left;
+    synchronized (this) {
+      closed = true;
+      left = new ArrayList<>(sessions);
+      left.forEach(Session::cancel);
+      notifyAll();
+    }
+    boolean interrupted = false;
+    while (thread.isAlive() && Thread.currentThread() != thread) {
+      try {
+        thread.join();
+      } catch (InterruptedException e) {
+        interrupted = true;
+      }
+    }
+    if (interrupted) {
+      Thread.currentThread().interrupt();
+    }
+    left.forEach(Session::close);
+    cache.close();
+  }
+
+  synchronized Session adopt(Session fresh) {
+    requireOpen();
+    if (sessions.size() >= maxSessions) {
+      throw new IllegalStateException("there are " + maxSessions + " sessions, as many as may be");
+    }
+    sessions.add(fresh);
+    return fresh;
+  }
+
+  synchronized void enqueue(Session session) {
+    requireOpen();
+    line.add(session);
+    notifyAll();
+  }
+
+  void release(Session session) {
+    synchronized (this) {
+      sessions.remove(session);
+    }
+    session.sequence().close();
+  }
+
+  private void requireOpen() {
+    if (closed) {
+      throw new IllegalStateException("the engine is closed");
+    }
+  }
+
+  /** A session's part of a step. */
+  private record Part(Session session, Decoder.Feed feed) {}
+
+  private void serve() {
+    while (true) {
+      List<Session> cancelled;
+      List<Part> step;
+      synchronized (this) {
+        while (line.isEmpty() && !closed) {
+          try {
+            wait();
+          } catch (InterruptedException e) {
+            continue; // only a close ends this thread
+          }
+        }
+        if (line.isEmpty()) {
+          return;
+        }
+        cancelled = line.stream().filter(session -> closed || session.run().cancelled).toList();
+        line.removeAll(cancelled);
+        step = plan();
+      }
+      // Without the lock: whoever waits for a result may do anything.
+      cancelled.forEach(session -> finish(session, Generation.End.CANCELLED));
+      if (!step.isEmpty()) {
+        run(step);
+      }
+    }
+  }
+
+  /** Takes sessions off the line: one token of each writer, then chunks of prompts, as far as there is room. */
+  private List<Part> plan() {
+    List<Part> step = new ArrayList<>();
+    int room = stepTokens;
+    for (boolean prompts : new boolean[] {false, true}) {
+      for (Iterator<Session> all = line.iterator(); all.hasNext() && room > 0; ) {
+        Session session = all.next();
+        int count = Math.min(session.pending(), CHUNK);
+        if (count > 1 == prompts && count <= room) {
+          all.remove();
+          room -= count;
+          step.add(new Part(session, session.feed(count)));
+        }
+      }
+    }
+    return step;
+  }
+
+  private void run(List<Part> step) {
+    try {
+      decoder.decode(
+          step.stream().map(Part::feed).toList(), (feed, token, logits) -> choose(step.get(feed).session(), logits));
+    } catch (RuntimeException | OutOfMemoryError e) {
+      // The cache is as before. Whoever fails alone is to blame; one that had been served already is in no part.
+      if (step.size() == 1) {
+        fail(step.get(0).session(), e);
+      } else {
+        step.forEach(part -> run(List.of(part)));
+      }
+      return;
+    }
+    step.forEach(this::advance);
+  }
+
+  /** Takes note that a part was run, and puts its session back in line or ends its generation. */
+  private void advance(Part part) {
+    Session session = part.session();
+    Session.Run run = session.run();
+    int count = part.feed().count();
+    session.ran(count);
+    (count == 1 && session.length() > run.begin ? written : read).addAndGet(count);
+    Generation.End end = part.feed().wanted() == 1 ? ended(session, run) : null;
+    if (end != null) {
+      finish(session, end);
+      return;
+    }
+    synchronized (this) {
+      line.add(session);
+    }
+  }
+
+  private void choose(Session session, float[] logits) {
+    Session.Run run = session.run();
+    try {
+      chosen.put(session, run.sampler.next(logits, session.history(), session.length()));
+    } catch (IllegalArgumentException e) {
+      run.result.completeExceptionally(e); // the session's own failure, which the others do not see
+    }
+  }
+
+  private Generation.@Nullable End ended(Session session, Session.Run run) {
+    Integer token = chosen.remove(session);
+    if (token == null) {
+      return Generation.End.CANCELLED;
+    }
+    session.write(token);
+    String text = run.stream.add(model.tokenizer().decode(token));
+    run.text.append(text);
+    if (run.wanted.listener() != null) {
+      try {
+        run.wanted.listener().written(token, text);
+      } catch (RuntimeException | Error e) {
+        run.result.completeExceptionally(e);
+        return Generation.End.CANCELLED;
+      }
+    }
+    if (run.wanted.stops().contains(token)) {
+      return Generation.End.STOP;
+    }
+    boolean full = session.length() >= model.config().maxPositions();
+    return full || session.length() - run.begin >= run.wanted.maxTokens() ? Generation.End.LENGTH : null;
+  }
+
+  private void finish(Session session, Generation.End end) {
+    Session.Run run = session.run();
+    run.text.append(run.stream.rest());
+    int[] all = session.tokens();
+    List<Integer> fresh = new ArrayList<>();
+    for (int i = run.begin; i < all.length; i++) {
+      fresh.add(all[i]);
+    }
+    if (session.idle()) {
+      release(session);
+    }
+    run.result.complete(new Generation.Result(List.copyOf(fresh), run.text.toString(), end));
+  }
+
+  private void fail(Session session, Throwable cause) {
+    Session.Run run = session.run();
+    chosen.remove(session);
+    if (session.idle()) {
+      release(session);
+    }
+    run.result.completeExceptionally(cause);
+  }
+}

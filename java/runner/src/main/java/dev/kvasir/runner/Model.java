@@ -1,0 +1,241 @@
+package dev.kvasir.runner;
+
+import dev.kvasir.KvGeometry;
+import dev.kvasir.runner.file.Gguf;
+import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.file.SafetensorsModel;
+import dev.kvasir.runner.file.WeightFile;
+import dev.kvasir.runner.file.Weights;
+import dev.kvasir.runner.text.ChatTemplate;
+import dev.kvasir.runner.text.Tokenizer;
+import dev.kvasir.runner.text.Tokenizers;
+import dev.kvasir.tensor.SafetensorsException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The weights of a Llama, Mistral, Qwen2 or Qwen3 model: a GGUF file, or a folder in the layout of Hugging Face ({@code
+ * config.json}, safetensors, {@code tokenizer.json}). A {@link Decoder} or an {@link Engine} runs it; the weights may be
+ * shared by several.
+ */
+public final class Model {
+
+  /** A projection: weights and, in some models, a bias. */
+  record Projection(Weights weights, float @Nullable [] bias) {}
+
+  /** One decoder layer. */
+  record Layer(
+      float[] attentionNorm,
+      Projection queries,
+      Projection keys,
+      Projection values,
+      float @Nullable [] queryNorm,
+      float @Nullable [] keyNorm,
+      Projection output,
+      float[] feedNorm,
+      Projection gate,
+      Projection up,
+      Projection down) {}
+
+  private final String name;
+  private final ModelConfig config;
+  private final KvGeometry geometry;
+  private final Tokenizer tokenizer;
+  private final @Nullable String template;
+  private final Weights embedding;
+  private final List<Layer> layers;
+  private final float[] finalNorm;
+  private final Weights head;
+
+  private Model(Path path, ModelConfig config, Tokenizer tokenizer, @Nullable String template, Reader reader)
+      throws IOException {
+    this.name = path.toAbsolutePath().normalize().getFileName().toString();
+    this.config = config;
+    this.geometry = config.geometry();
+    this.tokenizer = tokenizer;
+    this.template = template;
+    this.embedding = reader.matrix(reader.names.embedding(), config.vocabulary(), config.hidden()).weights();
+    this.layers = new ArrayList<>();
+    for (int i = 0; i < config.layers(); i++) {
+      layers.add(reader.layer(config, i));
+    }
+    this.finalNorm = reader.vector(reader.names.finalNorm(), config.hidden());
+    this.head =
+        config.tiedEmbeddings()
+            ? embedding
+            : reader.matrix(reader.names.head(), config.vocabulary(), config.hidden()).weights();
+  }
+
+  /**
+   * Reads a model.
+   *
+   * @param path a GGUF file, or a folder in the layout of Hugging Face
+   * @throws ModelException if the model is none that can be run, or a tensor is missing or misshapen
+   * @throws IOException if a file cannot be read
+   */
+  public static Model load(Path path) throws IOException {
+    if (!Files.isDirectory(path)) {
+      try (Gguf file = Gguf.open(path)) {
+        ModelConfig config = ModelConfig.read(file);
+        String template = file.findText("tokenizer.chat_template").orElse(null);
+        return new Model(path, config, Tokenizers.of(file), template, new Reader(file, Names.GGUF));
+      }
+    }
+    ModelConfig config = ModelConfig.read(path);
+    Tokenizer tokenizer = Tokenizers.of(path, config.vocabulary(), config.bos());
+    try (SafetensorsModel file = SafetensorsModel.open(path)) {
+      return new Model(path, config, tokenizer, Tokenizers.template(path), new Reader(file, Names.HUGGING_FACE));
+    } catch (SafetensorsException e) {
+      throw new ModelException(path + ": " + e.getMessage(), e);
+    }
+  }
+
+  /** What files call things. */
+  private record Names(
+      String embedding,
+      String finalNorm,
+      String head,
+      String layer,
+      String attentionNorm,
+      String queries,
+      String keys,
+      String values,
+      String queryNorm,
+      String keyNorm,
+      String output,
+      String feedNorm,
+      String gate,
+      String up,
+      String down) {
+
+    static final Names HUGGING_FACE =
+        new Names(
+            "model.embed_tokens", "model.norm", "lm_head", "model.layers.%d.", "input_layernorm", "self_attn.q_proj",
+            "self_attn.k_proj", "self_attn.v_proj", "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj",
+            "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj");
+    static final Names GGUF =
+        new Names(
+            "token_embd", "output_norm", "output", "blk.%d.", "attn_norm", "attn_q", "attn_k", "attn_v", "attn_q_norm",
+            "attn_k_norm", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down");
+  }
+
+  private record Reader(WeightFile file, Names names) {
+
+    Projection matrix(String name, int outputs, int inputs) throws IOException {
+      Weights weights = file.read(name + ".weight").require(outputs, inputs);
+      return new Projection(weights, file.has(name + ".bias") ? floats(name + ".bias", outputs) : null);
+    }
+
+    float[] vector(String name, int size) throws IOException {
+      return floats(name + ".weight", size);
+    }
+
+    private float[] floats(String name, int size) throws IOException {
+      return file.read(name).require(1, size).floats();
+    }
+
+    private float @Nullable [] optional(String name, int size) throws IOException {
+      return file.has(name + ".weight") ? vector(name, size) : null;
+    }
+
+    Layer layer(ModelConfig config, int number) throws IOException {
+      String layer = String.format(names.layer(), number);
+      int hidden = config.hidden();
+      int queries = config.queryHeads() * config.headDim();
+      int rows = config.kvHeads() * config.headDim();
+      return new Layer(
+          vector(layer + names.attentionNorm(), hidden),
+          matrix(layer + names.queries(), queries, hidden),
+          matrix(layer + names.keys(), rows, hidden),
+          matrix(layer + names.values(), rows, hidden),
+          optional(layer + names.queryNorm(), config.headDim()),
+          optional(layer + names.keyNorm(), config.headDim()),
+          matrix(layer + names.output(), hidden, queries),
+          vector(layer + names.feedNorm(), hidden),
+          matrix(layer + names.gate(), config.intermediate(), hidden),
+          matrix(layer + names.up(), config.intermediate(), hidden),
+          matrix(layer + names.down(), hidden, config.intermediate()));
+    }
+  }
+
+  /** The name of its file or folder. */
+  public String name() {
+    return name;
+  }
+
+  /** What its files say of it. */
+  public ModelConfig config() {
+    return config;
+  }
+
+  /** The shape of caches for this model. */
+  public KvGeometry geometry() {
+    return geometry;
+  }
+
+  /** Its tokens. */
+  public Tokenizer tokenizer() {
+    return tokenizer;
+  }
+
+  /**
+   * How conversations are written for this model.
+   *
+   * @throws ModelException if its files have no template, or one of a family that is not known
+   */
+  public ChatTemplate chatTemplate() throws ModelException {
+    return ChatTemplate.of(template, tokenizer, name);
+  }
+
+  /** Weights, embeddings included; tied ones once. */
+  public long parameters() {
+    long sum = weights(embedding) + finalNorm.length + (head == embedding ? 0 : weights(head));
+    for (Layer layer : layers) {
+      sum += layer.attentionNorm().length + layer.feedNorm().length;
+      for (Projection projection : projections(layer)) {
+        sum += weights(projection.weights());
+      }
+    }
+    return sum;
+  }
+
+  /** Bytes of all matrices, as they lie in memory or in the mapped file. */
+  public long weightBytes() {
+    long sum = embedding.size() + (head == embedding ? 0 : head.size());
+    for (Layer layer : layers) {
+      for (Projection projection : projections(layer)) {
+        sum += projection.weights().size();
+      }
+    }
+    return sum;
+  }
+
+  private static List<Projection> projections(Layer layer) {
+    return List.of(
+        layer.queries(), layer.keys(), layer.values(), layer.output(), layer.gate(), layer.up(), layer.down());
+  }
+
+  private static long weights(Weights weights) {
+    return (long) weights.rows() * weights.width();
+  }
+
+  Weights embedding() {
+    return embedding;
+  }
+
+  List<Layer> layers() {
+    return layers;
+  }
+
+  float[] finalNorm() {
+    return finalNorm;
+  }
+
+  Weights head() {
+    return head;
+  }
+}

@@ -1,0 +1,104 @@
+package dev.kvasir.runner;
+
+import dev.kvasir.rope.Rope;
+import dev.kvasir.rope.RopePairs;
+import dev.kvasir.runner.file.Gguf;
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import java.io.IOException;
+import java.nio.file.Path;
+
+/**
+ * The rotary embedding that a model's files describe. Hugging Face's weights turn the two halves of a head; GGUF keeps
+ * that order but for Llama's, whose query and key rows were re-ordered so that neighbours turn together.
+ */
+final class RopeSettings {
+
+  private static final double BETA_FAST = 32;
+  private static final double BETA_SLOW = 1;
+
+  private RopeSettings() {}
+
+  /** From a config.json: plain, linear, llama3 or yarn. */
+  static Rope of(Json config, int headDim, Path file) throws ModelException {
+    // Newer files gather everything in rope_parameters.
+    Json scaling = config.find("rope_parameters").or(() -> config.find("rope_scaling")).orElse(null);
+    double base = config.find("rope_theta").map(Json::number).orElse(10000.0);
+    if (scaling != null) {
+      base = scaling.find("rope_theta").map(Json::number).orElse(base);
+    }
+    Rope plain = Rope.plain(RopePairs.HALVES, base, headDim);
+    String type =
+        scaling == null
+            ? "default"
+            : scaling.find("rope_type").or(() -> scaling.find("type")).map(Json::text).orElse("default");
+    switch (type) {
+      case "default":
+        return plain;
+      case "linear":
+        return plain.linear(scaling.get("factor").number());
+      case "llama3":
+        return plain.llama3(
+            scaling.get("factor").number(),
+            scaling.get("low_freq_factor").number(),
+            scaling.get("high_freq_factor").number(),
+            scaling.get("original_max_position_embeddings").number());
+      case "yarn":
+        if (scaling.find("attention_factor").isPresent() || scaling.find("mscale").isPresent()) {
+          throw new ModelException(file + ": yarn with an attention factor of its own cannot be run");
+        }
+        return plain.yarn(
+            scaling.get("factor").number(),
+            scaling.find("beta_fast").map(Json::number).orElse(BETA_FAST),
+            scaling.find("beta_slow").map(Json::number).orElse(BETA_SLOW),
+            scaling
+                .find("original_max_position_embeddings")
+                .or(() -> config.find("max_position_embeddings"))
+                .map(Json::number)
+                .orElseThrow(() -> new Json.JsonException(file + ": yarn without an original context")));
+      default:
+        throw new ModelException(
+            file + ": rope scaling is \"" + type + "\"; default, linear, llama3 and yarn can be run");
+    }
+  }
+
+  /** From metadata, and from the tensor of factors that stands for Llama 3's scaling. */
+  static Rope of(Gguf file, String architecture, int headDim) throws IOException {
+    String name = architecture + ".rope.";
+    int turned = file.findInteger(name + "dimension_count").orElse(headDim);
+    if (turned != headDim) {
+      throw new ModelException(file.path() + ": " + turned + " of " + headDim + " channels turn; all or none can");
+    }
+    boolean neighbours = architecture.equals("llama") || architecture.equals("mistral");
+    RopePairs pairs = neighbours ? RopePairs.NEIGHBOURS : RopePairs.HALVES;
+    Rope plain = Rope.plain(pairs, file.findNumber(name + "freq_base").orElse(10000.0), headDim);
+    if (file.has("rope_freqs.weight")) {
+      float[] factors = file.read("rope_freqs.weight").require(1, headDim / 2).floats();
+      double[] frequencies = plain.frequencies();
+      for (int j = 0; j < frequencies.length; j++) {
+        frequencies[j] /= factors[j];
+      }
+      return Rope.of(pairs, frequencies);
+    }
+    String type = file.findText(name + "scaling.type").orElse("none");
+    double factor = file.findNumber(name + "scaling.factor").orElse(1.0);
+    switch (type) {
+      case "none":
+        return plain;
+      case "linear":
+        return plain.linear(factor);
+      case "yarn":
+        if (file.findNumber(name + "scaling.attn_factor").orElse(1.0) != 1.0) {
+          throw new ModelException(file.path() + ": yarn with an attention factor of its own cannot be run");
+        }
+        return plain.yarn(
+            factor,
+            file.findNumber(name + "scaling.yarn_beta_fast").orElse(BETA_FAST),
+            file.findNumber(name + "scaling.yarn_beta_slow").orElse(BETA_SLOW),
+            file.integer(name + "scaling.original_context_length"));
+      default:
+        throw new ModelException(
+            file.path() + ": rope scaling is \"" + type + "\"; none, linear and yarn can be run");
+    }
+  }
+}

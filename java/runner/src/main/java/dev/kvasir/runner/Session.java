@@ -1,0 +1,245 @@
+package dev.kvasir.runner;
+
+import dev.kvasir.KvSequence;
+import java.util.Arrays;
+import java.util.concurrent.CompletableFuture;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * One conversation of an {@link Engine}: tokens, of which the cache holds all but the last ones.
+ *
+ * <p>{@link #append} adds tokens, {@link #generate} lets the model read what is new and write on. Every method may be
+ * called from any thread; while a generation runs, the conversation can only be looked at and cancelled.
+ */
+public final class Session implements AutoCloseable {
+
+  /** A generation under way; its fields belong to the engine's thread. */
+  static final class Run {
+    final Generation wanted;
+    final Sampler sampler;
+    final CompletableFuture<Generation.Result> result = new CompletableFuture<>();
+    final TextStream stream = new TextStream();
+    final StringBuilder text = new StringBuilder();
+    final int begin;
+    volatile boolean cancelled;
+
+    Run(Generation wanted, int begin) {
+      this.wanted = wanted;
+      this.sampler = new Sampler(wanted.sampling());
+      this.begin = begin;
+    }
+  }
+
+  private final Engine engine;
+  private final KvSequence sequence;
+  // Changed under the session's own lock; by the engine's thread alone while there is a run.
+  private int[] tokens;
+  private int size;
+  /** Tokens that the cache holds. One at least is always left for the next step, whose logits continue the text. */
+  private int cached;
+  private @Nullable Run run;
+  private boolean closed;
+
+  Session(Engine engine, KvSequence sequence, int[] tokens, int size, int cached) {
+    this.engine = engine;
+    this.sequence = sequence;
+    this.tokens = tokens;
+    this.size = size;
+    this.cached = cached;
+  }
+
+  /** The engine that the session is part of. */
+  public Engine engine() {
+    return engine;
+  }
+
+  /** A copy of all tokens, read and written. */
+  public synchronized int[] tokens() {
+    return Arrays.copyOf(tokens, size);
+  }
+
+  /** How many those are. */
+  public synchronized int length() {
+    return size;
+  }
+
+  /**
+   * Adds tokens to the conversation; the next generation reads them.
+   *
+   * @throws IllegalArgumentException if one is not in the vocabulary, or they are more than the model was made for
+   * @throws IllegalStateException if a generation is under way or the session is closed
+   */
+  public synchronized void append(int... added) {
+    requireIdle();
+    ModelConfig config = engine.model().config();
+    for (int token : added) {
+      if (token < 0 || token >= config.vocabulary()) {
+        throw new IllegalArgumentException("token " + token + " of a vocabulary of " + config.vocabulary());
+      }
+    }
+    if (added.length > config.maxPositions() - size) {
+      throw new IllegalArgumentException(
+          size + " tokens and " + added.length + " more; the model was made for " + config.maxPositions());
+    }
+    reserve(size + added.length);
+    System.arraycopy(added, 0, tokens, size, added.length);
+    size += added.length;
+  }
+
+  /** Adds a text, after what the model expects before every text if it is the first. */
+  public void append(String text) {
+    if (length() == 0) {
+      append(engine.model().tokenizer().prefix());
+    }
+    append(engine.model().tokenizer().encode(text));
+  }
+
+  /**
+   * Lets the model write on, beside the engine's other sessions.
+   *
+   * @return what it has written, once it is done; exceptional if its tokens do not fit the cache, or the listener threw.
+   *     The conversation then is as before, with what had been written
+   * @throws IllegalStateException if there is no token yet, a generation is under way, or the session is closed
+   */
+  public CompletableFuture<Generation.Result> generate(Generation wanted) {
+    Run begun;
+    synchronized (this) {
+      requireIdle();
+      if (size == 0) {
+        throw new IllegalStateException("there is nothing to go on from");
+      }
+      begun = new Run(wanted, size);
+      run = begun;
+    }
+    try {
+      engine.enqueue(this);
+    } catch (RuntimeException e) {
+      synchronized (this) {
+        run = null;
+      }
+      throw e;
+    }
+    return begun.result;
+  }
+
+  /** Ends the generation under way, if there is one, after its current step. */
+  public synchronized void cancel() {
+    if (run != null) {
+      run.cancelled = true;
+    }
+  }
+
+  /**
+   * A second session with the same tokens; compressed pages are shared.
+   *
+   * @throws IllegalStateException if a generation is under way, the session is closed or the engine has no room for more
+   */
+  public Session fork() {
+    KvSequence copy;
+    Session fresh;
+    synchronized (this) {
+      requireIdle();
+      copy = sequence.fork();
+      fresh = new Session(engine, copy, tokens.clone(), size, cached);
+    }
+    try {
+      return engine.adopt(fresh);
+    } catch (RuntimeException e) {
+      copy.close();
+      throw e;
+    }
+  }
+
+  /**
+   * Forgets all tokens from {@code length} on.
+   *
+   * @throws IllegalArgumentException if it is negative or more than there are
+   * @throws IllegalStateException if a generation is under way or the session is closed
+   */
+  public synchronized void truncate(int length) {
+    requireIdle();
+    if (length < 0 || length > size) {
+      throw new IllegalArgumentException("length is " + length + ", not 0.." + size);
+    }
+    // The last token is run again, for its logits.
+    int kept = Math.min(cached, Math.max(0, length - 1));
+    if (kept < cached) {
+      sequence.truncate(kept);
+    }
+    cached = kept;
+    size = length;
+  }
+
+  /** Cancels what is under way and gives the memory back. */
+  @Override
+  public void close() {
+    synchronized (this) {
+      if (closed) {
+        return;
+      }
+      closed = true;
+      if (run != null) {
+        run.cancelled = true; // the engine's thread ends it and releases
+        return;
+      }
+    }
+    engine.release(this);
+  }
+
+  KvSequence sequence() {
+    return sequence;
+  }
+
+  synchronized @Nullable Run run() {
+    return run;
+  }
+
+  synchronized boolean isClosed() {
+    return closed;
+  }
+
+  /** Tokens that the next step has to read. */
+  synchronized int pending() {
+    return size - cached;
+  }
+
+  /** The next step for {@code count} of the pending tokens; with logits if those are all. */
+  synchronized Decoder.Feed feed(int count) {
+    return new Decoder.Feed(sequence, tokens, cached, count, count == size - cached ? 1 : 0);
+  }
+
+  synchronized void ran(int count) {
+    cached += count;
+  }
+
+  /** Takes a token that was written. */
+  synchronized void write(int token) {
+    reserve(size + 1);
+    tokens[size++] = token;
+  }
+
+  synchronized int[] history() {
+    return tokens;
+  }
+
+  /** The end of a run. Returns whether the session was closed meanwhile. */
+  synchronized boolean idle() {
+    run = null;
+    return closed;
+  }
+
+  private void reserve(int count) {
+    if (count > tokens.length) {
+      tokens = Arrays.copyOf(tokens, Math.max(count, tokens.length * 3 / 2));
+    }
+  }
+
+  private void requireIdle() {
+    if (closed) {
+      throw new IllegalStateException("the session is closed");
+    }
+    if (run != null) {
+      throw new IllegalStateException("a generation is under way");
+    }
+  }
+}

@@ -1,0 +1,153 @@
+package dev.kvasir.runner.file;
+
+import java.io.IOException;
+import java.nio.MappedByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.Collections;
+import java.util.Map;
+import java.util.Optional;
+import java.util.Set;
+
+/**
+ * A GGUF file, version 2 or 3: metadata by name, and tensors that are mapped into memory where they are read.
+ *
+ * <p>Nothing that the file says is believed before it is checked against the length of the file. Mapped weights are the
+ * file itself: whoever cuts it short while a model runs ends the program, so replace files, do not rewrite them.
+ */
+public final class Gguf implements WeightFile {
+
+  /** Where a tensor lies. */
+  record Entry(int type, long rows, long width, long offset, long bytes) {}
+
+  private final Path path;
+  private final FileChannel channel;
+  private final Map<String, Object> metadata;
+  private final Map<String, Entry> tensors;
+
+  Gguf(Path path, FileChannel channel, Map<String, Object> metadata, Map<String, Entry> tensors) {
+    this.path = path;
+    this.channel = channel;
+    this.metadata = Collections.unmodifiableMap(metadata);
+    this.tensors = Collections.unmodifiableMap(tensors);
+  }
+
+  /**
+   * Opens a file and reads all but the weights.
+   *
+   * @throws ModelException if it is no such file, was cut short, or contradicts itself
+   * @throws IOException if it cannot be read
+   */
+  public static Gguf open(Path path) throws IOException {
+    FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
+    try {
+      return new GgufHeader(path, channel).read();
+    } catch (IOException | RuntimeException | Error e) {
+      channel.close();
+      throw e;
+    }
+  }
+
+  /** The file. */
+  public Path path() {
+    return path;
+  }
+
+  /** The names of the tensors. */
+  public Set<String> names() {
+    return tensors.keySet();
+  }
+
+  /** A text. */
+  public String text(String key) throws ModelException {
+    return findText(key).orElseThrow(() -> missing(key));
+  }
+
+  /** A text, if there is one. */
+  public Optional<String> findText(String key) throws ModelException {
+    return find(key, String.class, "a text");
+  }
+
+  /** A whole number. */
+  public int integer(String key) throws ModelException {
+    return findInteger(key).orElseThrow(() -> missing(key));
+  }
+
+  /** A whole number, if there is one. */
+  public Optional<Integer> findInteger(String key) throws ModelException {
+    Optional<Long> value = find(key, Long.class, "a whole number");
+    if (value.isPresent() && value.get() != value.get().intValue()) {
+      throw new ModelException(path + ": " + key + " is " + value.get());
+    }
+    return value.map(Long::intValue);
+  }
+
+  /** A number, if there is one. */
+  public Optional<Double> findNumber(String key) throws ModelException {
+    Optional<Number> value = find(key, Number.class, "a number");
+    return value.map(Number::doubleValue);
+  }
+
+  /** True or false, if it is there. */
+  public Optional<Boolean> findFlag(String key) throws ModelException {
+    return find(key, Boolean.class, "true or false");
+  }
+
+  /** An array of texts. */
+  public String[] texts(String key) throws ModelException {
+    return find(key, String[].class, "an array of texts").orElseThrow(() -> missing(key));
+  }
+
+  /** An array of numbers, if there is one. */
+  public Optional<double[]> findNumbers(String key) throws ModelException {
+    return find(key, double[].class, "an array of numbers");
+  }
+
+  private <T> Optional<T> find(String key, Class<T> type, String what) throws ModelException {
+    Object value = metadata.get(key);
+    if (value != null && !type.isInstance(value)) {
+      throw new ModelException(path + ": " + key + " is not " + what);
+    }
+    return Optional.ofNullable(type.cast(value));
+  }
+
+  private ModelException missing(String key) {
+    return new ModelException(path + " has no " + key);
+  }
+
+  @Override
+  public boolean has(String name) {
+    return tensors.containsKey(name);
+  }
+
+  @Override
+  public Weights read(String name) throws IOException {
+    Entry entry = tensors.get(name);
+    if (entry == null) {
+      throw new ModelException(path + " has no tensor " + name);
+    }
+    WeightType type =
+        WeightType.of(entry.type())
+            .orElseThrow(
+                () ->
+                    new ModelException(
+                        path + ": " + name + " is of type " + WeightType.nameOf(entry.type()) + "; " + WeightType.names()
+                            + " can be run"));
+    if (entry.bytes() > Integer.MAX_VALUE || entry.rows() > Integer.MAX_VALUE || entry.width() > Integer.MAX_VALUE) {
+      throw new ModelException(path + ": " + name + " has " + entry.bytes() + " bytes; up to 2 GiB can be run");
+    }
+    MappedByteBuffer bytes = channel.map(FileChannel.MapMode.READ_ONLY, entry.offset(), entry.bytes());
+    return new Weights(name, type, (int) entry.rows(), (int) entry.width(), bytes);
+  }
+
+  @Override
+  public void close() throws IOException {
+    channel.close();
+  }
+
+  @Override
+  public String toString() {
+    return "Gguf[" + path + ", " + tensors.size() + " tensors]";
+  }
+}

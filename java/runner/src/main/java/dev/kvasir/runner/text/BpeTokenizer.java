@@ -1,0 +1,189 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.ModelException;
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.text.Normalizer;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.IntStream;
+
+/**
+ * Byte-level BPE: a text is cut into words by regular expressions, each word becomes its bytes, and neighbouring tokens
+ * are merged, the earliest rule of the list first.
+ */
+final class BpeTokenizer implements Tokenizer {
+
+  /** How GPT-2 cuts a text. */
+  static final String GPT2_WORDS =
+      "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+  /** The character that stands for each byte in the files' strings. */
+  private static final char[] BYTE_CHARS = byteChars();
+
+  private static final Map<Character, Integer> CHAR_BYTES = new HashMap<>();
+
+  static {
+    for (int b = 0; b < 256; b++) {
+      CHAR_BYTES.put(BYTE_CHARS[b], b);
+    }
+  }
+
+  /**
+   * What a file says of such a tokenizer.
+   *
+   * @param vocabulary ids by the characters that stand for bytes
+   * @param merges pairs of such strings, the earliest first
+   * @param words how texts are cut, each expression within what the one before leaves
+   * @param composed whether texts are brought to NFC first
+   * @param wholeWords whether a word that is a token is that token, whatever the rules say
+   * @param specials tokens beside those
+   * @param prefix tokens before every text
+   */
+  record Description(
+      Map<String, Integer> vocabulary,
+      List<String[]> merges,
+      List<Pattern> words,
+      boolean composed,
+      boolean wholeWords,
+      SpecialTokens specials,
+      int[] prefix) {}
+
+  private final Description file;
+  private final Map<Integer, byte[]> bytes = new HashMap<>();
+  private final Merger merger = new Merger();
+  private final int[] byteTokens = new int[256];
+
+  BpeTokenizer(Description file, String place) throws ModelException {
+    this.file = file;
+    for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
+      bytes.put(entry.getValue(), toBytes(entry.getKey()));
+    }
+    bytes.putAll(file.specials().bytes());
+    for (int b = 0; b < 256; b++) {
+      byteTokens[b] = id(String.valueOf(BYTE_CHARS[b]), place);
+    }
+    for (String[] pair : file.merges()) {
+      merger.add(id(pair[0], place), id(pair[1], place), merger.rules(), id(pair[0] + pair[1], place));
+    }
+  }
+
+  @Override
+  public int[] encode(byte[] text) {
+    IntStream.Builder tokens = IntStream.builder();
+    if (file.words().isEmpty() && !file.composed() && !file.specials().hasAdded()) {
+      encodeWord(text, tokens);
+    } else {
+      Utf8.read(
+          text,
+          valid -> file.specials().cut(valid, part -> encodeText(part, tokens), tokens::add),
+          broken -> encodeWord(broken, tokens));
+    }
+    return tokens.build().toArray();
+  }
+
+  @Override
+  public byte[] decode(int... tokens) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    for (int token : tokens) {
+      out.writeBytes(bytes.getOrDefault(token, new byte[0]));
+    }
+    return out.toByteArray();
+  }
+
+  @Override
+  public int[] prefix() {
+    return file.prefix().clone();
+  }
+
+  @Override
+  public OptionalInt special(String name) {
+    return file.specials().find(name);
+  }
+
+  private void encodeText(String text, IntStream.Builder tokens) {
+    encodeWords(file.composed() ? Normalizer.normalize(text, Normalizer.Form.NFC) : text, 0, tokens);
+  }
+
+  /** Cuts by the expressions from {@code level} on: what one matches, and what lies between matches. */
+  private void encodeWords(String text, int level, IntStream.Builder tokens) {
+    if (text.isEmpty()) {
+      return;
+    }
+    if (level == file.words().size()) {
+      encodeWord(text.getBytes(StandardCharsets.UTF_8), tokens);
+      return;
+    }
+    Matcher matcher = file.words().get(level).matcher(text);
+    int end = 0;
+    while (matcher.find()) {
+      encodeWords(text.substring(end, matcher.start()), level + 1, tokens);
+      encodeWords(matcher.group(), level + 1, tokens);
+      end = matcher.end();
+    }
+    encodeWords(text.substring(end), level + 1, tokens);
+  }
+
+  private void encodeWord(byte[] word, IntStream.Builder tokens) {
+    if (file.wholeWords()) {
+      Integer whole = file.vocabulary().get(toChars(word));
+      if (whole != null) {
+        tokens.add(whole);
+        return;
+      }
+    }
+    int[] token = new int[word.length];
+    for (int i = 0; i < token.length; i++) {
+      token[i] = byteTokens[word[i] & 0xFF];
+    }
+    merger.merge(token, tokens);
+  }
+
+  static Pattern words(String expression) {
+    return Pattern.compile(expression, Pattern.UNICODE_CHARACTER_CLASS);
+  }
+
+  private int id(String token, String place) throws ModelException {
+    Integer id = file.vocabulary().get(token);
+    if (id == null) {
+      throw new ModelException(place + ": the vocabulary lacks \"" + token + "\", so it is not byte-level BPE");
+    }
+    return id;
+  }
+
+  private static String toChars(byte[] word) {
+    StringBuilder out = new StringBuilder();
+    for (byte b : word) {
+      out.append(BYTE_CHARS[b & 0xFF]);
+    }
+    return out.toString();
+  }
+
+  private static byte[] toBytes(String token) {
+    byte[] result = new byte[token.length()];
+    for (int i = 0; i < result.length; i++) {
+      Integer b = CHAR_BYTES.get(token.charAt(i));
+      if (b == null) {
+        // A special token that the vocabulary lists among the others.
+        return token.getBytes(StandardCharsets.UTF_8);
+      }
+      result[i] = b.byteValue();
+    }
+    return result;
+  }
+
+  /** Printable Latin-1 characters stand for themselves, all other bytes for the characters from 256 on. */
+  private static char[] byteChars() {
+    char[] chars = new char[256];
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+      boolean printable = b >= '!' && b <= '~' || b >= 0xA1 && b <= 0xAC || b >= 0xAE;
+      chars[b] = printable ? (char) b : (char) next++;
+    }
+    return chars;
+  }
+}

@@ -1,0 +1,206 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.ModelException;
+import java.util.List;
+import java.util.OptionalInt;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * How a conversation is written for a model: which tokens stand around what was said.
+ *
+ * <p>Files have templates as little programs. Those are not run: the family that a template belongs to is recognised by
+ * its marks, and written here. One that belongs to none is refused.
+ */
+public final class ChatTemplate {
+
+  /** Who speaks. */
+  public enum Role {
+    /** Says how to answer. */
+    SYSTEM,
+    /** Asks. */
+    USER,
+    /** Answers. */
+    ASSISTANT;
+
+    String text() {
+      return name().toLowerCase(java.util.Locale.ROOT);
+    }
+  }
+
+  /**
+   * Something that was said.
+   *
+   * @param role who said it
+   * @param text what was said
+   */
+  public record Message(Role role, String text) {}
+
+  /** The families that are known. */
+  public enum Family {
+    /** {@code <|im_start|>user\n...<|im_end|>}: Qwen and others. */
+    CHAT_ML,
+    /** {@code <|start_header_id|>user<|end_header_id|>\n\n...<|eot_id|>}. */
+    LLAMA_3,
+    /** {@code <|user|>\n...</s>}: Zephyr, TinyLlama. */
+    ZEPHYR,
+    /** {@code [INST] ... [/INST]}, with {@code <<SYS>>} for the system. */
+    LLAMA_2,
+    /** {@code [INST] ... [/INST]}. */
+    MISTRAL
+  }
+
+  private final Family family;
+  private final Tokenizer tokenizer;
+  private final String model;
+
+  private ChatTemplate(Family family, Tokenizer tokenizer, String model) {
+    this.family = family;
+    this.tokenizer = tokenizer;
+    this.model = model;
+  }
+
+  /**
+   * The template of a model.
+   *
+   * @param template what its files say, or null
+   * @param model what errors call it
+   * @throws ModelException if there is none, or its family is not known
+   */
+  public static ChatTemplate of(@Nullable String template, Tokenizer tokenizer, String model) throws ModelException {
+    if (template == null) {
+      throw new ModelException(model + " has no chat template: it was not made for conversations");
+    }
+    Family family = familyOf(template);
+    if (family == null) {
+      throw new ModelException(
+          model + " has a chat template of no known family; ChatML, Llama 3, Zephyr, Llama 2 and Mistral can be"
+              + " written");
+    }
+    ChatTemplate known = new ChatTemplate(family, tokenizer, model);
+    known.end(); // the marks that it needs must be tokens
+    return known;
+  }
+
+  private static @Nullable Family familyOf(String template) {
+    if (template.contains("<|im_start|>")) {
+      return Family.CHAT_ML;
+    }
+    if (template.contains("<|start_header_id|>")) {
+      return Family.LLAMA_3;
+    }
+    if (template.contains("<|user|>") && template.contains("<|assistant|>") && template.contains("eos_token")) {
+      return Family.ZEPHYR;
+    }
+    if (template.contains("[INST]")) {
+      return template.contains("<<SYS>>") ? Family.LLAMA_2 : Family.MISTRAL;
+    }
+    return null;
+  }
+
+  /** The family. */
+  public Family family() {
+    return family;
+  }
+
+  /** The token that ends an answer. */
+  public int end() throws ModelException {
+    return switch (family) {
+      case CHAT_ML -> mark("<|im_end|>");
+      case LLAMA_3 -> mark("<|eot_id|>");
+      case ZEPHYR, LLAMA_2, MISTRAL -> mark("</s>");
+    };
+  }
+
+  /**
+   * The tokens of messages that follow those before, and of what makes the model answer.
+   *
+   * @param messages what is new
+   * @param first whether nothing was said before: the tokens then begin with the model's prefix
+   * @throws ModelException if the family has no place for a message
+   */
+  public int[] encode(List<Message> messages, boolean first) throws ModelException {
+    IntStream.Builder out = IntStream.builder();
+    if (first) {
+      add(out, tokenizer.prefix());
+    }
+    String system = "";
+    for (int i = 0; i < messages.size(); i++) {
+      Message message = messages.get(i);
+      switch (family) {
+        case CHAT_ML -> {
+          out.add(mark("<|im_start|>"));
+          text(out, message.role().text() + "\n" + message.text());
+          out.add(mark("<|im_end|>"));
+          text(out, "\n");
+        }
+        case LLAMA_3 -> {
+          header(out, message.role());
+          text(out, message.text().strip());
+          out.add(mark("<|eot_id|>"));
+        }
+        case ZEPHYR -> {
+          text(out, (first && i == 0 ? "" : "\n") + "<|" + message.role().text() + "|>\n" + message.text());
+          out.add(mark("</s>"));
+        }
+        case LLAMA_2, MISTRAL -> system = instruct(out, message, system, first && i == 0);
+      }
+    }
+    switch (family) {
+      case CHAT_ML -> {
+        out.add(mark("<|im_start|>"));
+        text(out, "assistant\n");
+      }
+      case LLAMA_3 -> header(out, Role.ASSISTANT);
+      case ZEPHYR -> text(out, "\n<|assistant|>\n");
+      case LLAMA_2, MISTRAL -> {}
+    }
+    return out.build().toArray();
+  }
+
+  /** Writes an instruction or an answer; a system's message is kept for the user's that follows. Returns that. */
+  private String instruct(IntStream.Builder out, Message message, String system, boolean begun) throws ModelException {
+    switch (message.role()) {
+      case SYSTEM:
+        return family == Family.LLAMA_2
+            ? "<<SYS>>\n" + message.text() + "\n<</SYS>>\n\n"
+            : message.text() + "\n\n";
+      case ASSISTANT:
+        text(out, message.text());
+        out.add(mark("</s>"));
+        return system;
+      default:
+        // Llama 2 begins every turn anew; the first has its beginning already.
+        if (family == Family.LLAMA_2 && !begun && system.isEmpty()) {
+          add(out, tokenizer.prefix());
+        }
+        text(out, "[INST] " + system + message.text() + " [/INST]");
+        return "";
+    }
+  }
+
+  private void header(IntStream.Builder out, Role role) throws ModelException {
+    out.add(mark("<|start_header_id|>"));
+    text(out, role.text());
+    out.add(mark("<|end_header_id|>"));
+    text(out, "\n\n");
+  }
+
+  private void text(IntStream.Builder out, String text) {
+    add(out, tokenizer.encode(text));
+  }
+
+  private static void add(IntStream.Builder out, int[] tokens) {
+    for (int token : tokens) {
+      out.add(token);
+    }
+  }
+
+  private int mark(String name) throws ModelException {
+    OptionalInt id = tokenizer.special(name);
+    if (id.isEmpty()) {
+      throw new ModelException(model + " lacks the token " + name + ", which its chat template needs");
+    }
+    return id.getAsInt();
+  }
+}

@@ -1,0 +1,140 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.Gguf;
+import dev.kvasir.runner.file.ModelException;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.jspecify.annotations.Nullable;
+
+/** Reads the vocabulary of a GGUF file: {@code llama} is SentencePiece's BPE, {@code gpt2} byte-level BPE. */
+final class GgufVocabulary {
+
+  // Types of tokens, as tokenizer.ggml.token_type has them.
+  private static final int UNKNOWN = 2;
+  private static final int CONTROL = 3;
+  private static final int USER_DEFINED = 4;
+
+  /** How words are cut, by the names that tokenizer.ggml.pre gives. */
+  private static final Map<String, String> WORDS = new HashMap<>();
+
+  static {
+    String tail = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    String head = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
+    for (String name : List.of("llama-bpe", "llama3", "llama-v3", "smaug-bpe")) {
+      WORDS.put(name, head + "\\p{N}{1,3}" + tail);
+    }
+    for (String name : List.of("qwen2", "deepseek-r1-qwen")) {
+      WORDS.put(name, head + "\\p{N}" + tail);
+    }
+    for (String name : List.of("default", "gpt-2")) {
+      WORDS.put(name, BpeTokenizer.GPT2_WORDS);
+    }
+  }
+
+  private final Gguf file;
+  private final String place;
+
+  GgufVocabulary(Gguf file) {
+    this.file = file;
+    this.place = file.path().toString();
+  }
+
+  Tokenizer tokenizer() throws ModelException {
+    String model = file.text("tokenizer.ggml.model");
+    String[] tokens = file.texts("tokenizer.ggml.tokens");
+    double @Nullable [] types = numbers("tokenizer.ggml.token_type", tokens.length);
+    SpecialTokens specials = new SpecialTokens();
+    Map<String, Integer> vocabulary = new HashMap<>();
+    for (int id = 0; id < tokens.length; id++) {
+      int type = types == null ? 1 : (int) types[id];
+      if (type == CONTROL || type == UNKNOWN) {
+        specials.special(tokens[id], id);
+      } else if (type == USER_DEFINED) {
+        specials.added(tokens[id], id);
+      } else {
+        vocabulary.put(tokens[id], id);
+      }
+    }
+    switch (model) {
+      case "llama":
+        return sentencePiece(vocabulary, specials, tokens.length);
+      case "gpt2":
+        return byteLevel(vocabulary, specials, tokens.length);
+      default:
+        throw new ModelException(place + ": tokenizer.ggml.model is \"" + model + "\"; llama and gpt2 can be read");
+    }
+  }
+
+  private Tokenizer sentencePiece(Map<String, Integer> vocabulary, SpecialTokens specials, int size)
+      throws ModelException {
+    double @Nullable [] given = numbers("tokenizer.ggml.scores", size);
+    if (given == null) {
+      throw new ModelException(place + " has no tokenizer.ggml.scores");
+    }
+    float[] scores = new float[size];
+    for (int i = 0; i < size; i++) {
+      scores[i] = (float) given[i];
+    }
+    return new SentencePieceTokenizer(
+        new SentencePieceTokenizer.Description(
+            vocabulary,
+            scores,
+            null,
+            file.findFlag("tokenizer.ggml.add_space_prefix").orElse(true),
+            specials,
+            prefix(true, size),
+            token("tokenizer.ggml.unknown_token_id", size, 0)),
+        place);
+  }
+
+  private Tokenizer byteLevel(Map<String, Integer> vocabulary, SpecialTokens specials, int size)
+      throws ModelException {
+    String pre = file.findText("tokenizer.ggml.pre").orElse("default");
+    String words = WORDS.get(pre);
+    if (words == null) {
+      throw new ModelException(
+          place + ": tokenizer.ggml.pre is \"" + pre + "\"; "
+              + String.join(", ", WORDS.keySet().stream().sorted().toList()) + " can be read");
+    }
+    List<String[]> merges = new ArrayList<>();
+    for (String merge : file.texts("tokenizer.ggml.merges")) {
+      // A piece may begin with a space of its own only in vocabularies that are not byte-level.
+      String[] pair = merge.split(" ", 2);
+      if (pair.length != 2) {
+        throw new ModelException(place + ": the merge \"" + merge + "\" is no pair");
+      }
+      merges.add(pair);
+    }
+    boolean llama3 = pre.startsWith("llama");
+    return new BpeTokenizer(
+        new BpeTokenizer.Description(
+            vocabulary, merges, List.of(BpeTokenizer.words(words)), false, llama3, specials, prefix(llama3, size)),
+        place);
+  }
+
+  private int[] prefix(boolean standard, int size) throws ModelException {
+    if (!file.findFlag("tokenizer.ggml.add_bos_token").orElse(standard)) {
+      return new int[0];
+    }
+    int bos = token("tokenizer.ggml.bos_token_id", size, -1);
+    return bos < 0 ? new int[0] : new int[] {bos};
+  }
+
+  private int token(String key, int size, int standard) throws ModelException {
+    int id = file.findInteger(key).orElse(standard);
+    if (id >= size || id < -1) {
+      throw new ModelException(place + ": " + key + " is " + id + " of " + size + " tokens");
+    }
+    return id;
+  }
+
+  private double @Nullable [] numbers(String key, int size) throws ModelException {
+    double @Nullable [] found = file.findNumbers(key).orElse(null);
+    if (found != null && found.length != size) {
+      throw new ModelException(place + ": " + key + " has " + found.length + " elements for " + size + " tokens");
+    }
+    return found;
+  }
+}

@@ -1,0 +1,179 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.ModelException;
+import java.io.ByteArrayOutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * SentencePiece's BPE: spaces become {@code ▁}, one stands before every text, characters are merged, and what is no
+ * token is written as bytes.
+ *
+ * <p>Which pair is merged first is said by a list of merges, or by scores of the pieces that they make: the highest
+ * first.
+ */
+final class SentencePieceTokenizer implements Tokenizer {
+
+  private static final char SPACE = '\u2581';
+
+  /**
+   * What a file says of such a tokenizer.
+   *
+   * @param vocabulary ids by piece; bytes are {@code <0x00>} to {@code <0xFF>}
+   * @param scores by id, or null where there are merges
+   * @param merges pairs of pieces, the earliest first, or null where there are scores
+   * @param spaceBefore whether every text begins with a space
+   * @param specials tokens beside those
+   * @param prefix tokens before every text
+   * @param unknown what stands for what cannot be written
+   */
+  record Description(
+      Map<String, Integer> vocabulary,
+      float @Nullable [] scores,
+      @Nullable List<String[]> merges,
+      boolean spaceBefore,
+      SpecialTokens specials,
+      int[] prefix,
+      int unknown) {}
+
+  private final Description file;
+  private final Map<Integer, byte[]> bytes = new HashMap<>();
+  private final Merger merger = new Merger();
+  private final int[] byteTokens = new int[256];
+
+  SentencePieceTokenizer(Description file, String place) throws ModelException {
+    this.file = file;
+    Arrays.fill(byteTokens, file.unknown());
+    for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
+      int written = byteOf(entry.getKey());
+      if (written >= 0) {
+        byteTokens[written] = entry.getValue();
+        bytes.put(entry.getValue(), new byte[] {(byte) written});
+      } else {
+        bytes.put(entry.getValue(), entry.getKey().replace(SPACE, ' ').getBytes(StandardCharsets.UTF_8));
+      }
+    }
+    bytes.putAll(file.specials().bytes());
+    if (file.merges() != null) {
+      for (String[] pair : file.merges()) {
+        merger.add(id(pair[0], place), id(pair[1], place), merger.rules(), id(pair[0] + pair[1], place));
+      }
+    } else if (file.scores() != null) {
+      addByScores(file.scores());
+    } else {
+      throw new ModelException(place + ": neither scores nor merges");
+    }
+  }
+
+  /** Every way to cut a piece in two pieces is a rule; equal scores are of equal rank. */
+  private void addByScores(float[] scores) {
+    float[] falling = scores.clone();
+    Arrays.sort(falling);
+    for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
+      String piece = entry.getKey();
+      if (file.specials().bytes().containsKey(entry.getValue()) || byteOf(piece) >= 0) {
+        continue;
+      }
+      int rank = -Arrays.binarySearch(falling, scores[entry.getValue()]);
+      for (int cut = piece.offsetByCodePoints(0, Math.min(1, piece.length())); cut < piece.length(); ) {
+        Integer left = file.vocabulary().get(piece.substring(0, cut));
+        Integer right = file.vocabulary().get(piece.substring(cut));
+        if (left != null && right != null) {
+          merger.add(left, right, rank, entry.getValue());
+        }
+        cut = piece.offsetByCodePoints(cut, 1);
+      }
+    }
+  }
+
+  @Override
+  public int[] encode(byte[] text) {
+    IntStream.Builder tokens = IntStream.builder();
+    boolean[] begun = {!file.spaceBefore()};
+    Utf8.read(
+        text,
+        valid ->
+            file.specials()
+                .cut(
+                    valid,
+                    part -> {
+                      encodeText((begun[0] ? "" : " ") + part, tokens);
+                      begun[0] = true;
+                    },
+                    tokens::add),
+        broken -> {
+          addBytes(broken, tokens);
+          begun[0] = true;
+        });
+    return tokens.build().toArray();
+  }
+
+  private void encodeText(String text, IntStream.Builder out) {
+    String escaped = text.replace(' ', SPACE);
+    int[] characters = escaped.codePoints().toArray();
+    int[] token = new int[characters.length];
+    for (int i = 0; i < token.length; i++) {
+      // A character that is no piece is remembered as the negative of its place, less one.
+      Integer id = file.vocabulary().get(Character.toString(characters[i]));
+      token[i] = id == null || file.specials().bytes().containsKey(id) ? -i - 1 : id;
+    }
+    IntStream.Builder merged = IntStream.builder();
+    merger.merge(token, merged);
+    for (int found : merged.build().toArray()) {
+      if (found >= 0) {
+        out.add(found);
+      } else {
+        addBytes(Character.toString(characters[-found - 1]).getBytes(StandardCharsets.UTF_8), out);
+      }
+    }
+  }
+
+  private void addBytes(byte[] text, IntStream.Builder out) {
+    for (byte b : text) {
+      out.add(byteTokens[b & 0xFF]);
+    }
+  }
+
+  @Override
+  public byte[] decode(int... tokens) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    for (int token : tokens) {
+      out.writeBytes(bytes.getOrDefault(token, new byte[0]));
+    }
+    return out.toByteArray();
+  }
+
+  @Override
+  public int[] prefix() {
+    return file.prefix().clone();
+  }
+
+  @Override
+  public OptionalInt special(String name) {
+    return file.specials().find(name);
+  }
+
+  private int id(String piece, String place) throws ModelException {
+    Integer id = file.vocabulary().get(piece);
+    if (id == null) {
+      throw new ModelException(place + ": the vocabulary lacks \"" + piece + "\", which a merge names");
+    }
+    return id;
+  }
+
+  /** The byte that {@code <0x41>} stands for, or -1. */
+  private static int byteOf(String piece) {
+    if (piece.length() != 6 || !piece.startsWith("<0x") || piece.charAt(5) != '>') {
+      return -1;
+    }
+    int high = Character.digit(piece.charAt(3), 16);
+    int low = Character.digit(piece.charAt(4), 16);
+    return high < 0 || low < 0 ? -1 : 16 * high + low;
+  }
+}

@@ -1,0 +1,152 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Pattern;
+
+/** Reads {@code tokenizer.json}: byte-level BPE, or SentencePiece's BPE, which falls back to bytes. */
+final class TokenizerJson {
+
+  private final Json json;
+  private final String place;
+
+  TokenizerJson(Json json, String place) {
+    this.json = json;
+    this.place = place;
+  }
+
+  Tokenizer tokenizer() throws ModelException {
+    Json model = json.get("model");
+    String type = model.find("type").map(Json::text).orElse("BPE");
+    if (!type.equals("BPE")) {
+      throw new ModelException(place + ": a " + type + " model; BPE can be read");
+    }
+    Map<String, Integer> vocabulary = new HashMap<>();
+    model.get("vocab").map().forEach((token, id) -> vocabulary.put(token, id.integer()));
+    SpecialTokens specials = specials();
+    int[] prefix = prefix();
+    if (model.find("byte_fallback").map(Json::flag).orElse(false)) {
+      int unknown = model.find("unk_token").map(token -> vocabulary.getOrDefault(token.text(), 0)).orElse(0);
+      return new SentencePieceTokenizer(
+          new SentencePieceTokenizer.Description(
+              vocabulary, null, merges(model), spaceBefore(), specials, prefix, unknown),
+          place);
+    }
+    boolean composed = false;
+    for (Json step : steps("normalizer", "normalizers")) {
+      composed = true;
+      if (!step.get("type").text().equals("NFC")) {
+        throw new ModelException(
+            place + ": the normalizer is " + step.get("type").text() + "; none and NFC can be read");
+      }
+    }
+    List<Pattern> words = new ArrayList<>();
+    for (Json step : steps("pre_tokenizer", "pretokenizers")) {
+      addWords(step, words);
+    }
+    boolean wholeWords = model.find("ignore_merges").map(Json::flag).orElse(false);
+    return new BpeTokenizer(
+        new BpeTokenizer.Description(vocabulary, merges(model), words, composed, wholeWords, specials, prefix), place);
+  }
+
+  private List<String[]> merges(Json model) throws ModelException {
+    List<String[]> merges = new ArrayList<>();
+    for (Json merge : model.get("merges").list()) {
+      // Older files join the pair by a space.
+      String[] pair =
+          merge.isText()
+              ? merge.text().split(" ", 2)
+              : merge.list().stream().map(Json::text).toArray(String[]::new);
+      if (pair.length != 2) {
+        throw new ModelException(place + ": the merge " + merge + " is no pair");
+      }
+      merges.add(pair);
+    }
+    return merges;
+  }
+
+  private SpecialTokens specials() {
+    SpecialTokens specials = new SpecialTokens();
+    for (Json token : json.find("added_tokens").map(Json::list).orElse(List.of())) {
+      String content = token.get("content").text();
+      if (token.find("special").map(Json::flag).orElse(false)) {
+        specials.special(content, token.get("id").integer());
+      } else {
+        specials.added(content, token.get("id").integer());
+      }
+    }
+    return specials;
+  }
+
+  /** Whether every text begins with a space: by a normalizer that prepends one, or a step that replaces them. */
+  private boolean spaceBefore() throws ModelException {
+    boolean before = false;
+    for (Json step : steps("normalizer", "normalizers")) {
+      String type = step.get("type").text();
+      if (type.equals("Prepend")) {
+        before = true;
+      } else if (!type.equals("Replace")) {
+        throw new ModelException(place + ": the normalizer " + type + " is not one of SentencePiece's BPE");
+      }
+    }
+    for (Json step : steps("pre_tokenizer", "pretokenizers")) {
+      if (!step.get("type").text().equals("Metaspace")) {
+        throw new ModelException(place + ": the step " + step.get("type").text() + " is not one of SentencePiece's BPE");
+      }
+      before |= !step.find("prepend_scheme").map(Json::text).orElse("always").equals("never");
+    }
+    return before;
+  }
+
+  private void addWords(Json step, List<Pattern> words) throws ModelException {
+    String type = step.get("type").text();
+    if (type.equals("ByteLevel")) {
+      if (step.find("add_prefix_space").map(Json::flag).orElse(false)) {
+        throw new ModelException(place + ": add_prefix_space is true, which is not supported");
+      }
+      if (step.find("use_regex").map(Json::flag).orElse(true)) {
+        words.add(BpeTokenizer.words(BpeTokenizer.GPT2_WORDS));
+      }
+    } else if (type.equals("Split") && step.get("pattern").find("Regex").isPresent()) {
+      String behaviour = step.get("behavior").text();
+      if (!behaviour.equals("Isolated") && !behaviour.equals("Removed")
+          || behaviour.equals("Removed") != step.find("invert").map(Json::flag).orElse(false)) {
+        throw new ModelException(place + ": a Split step that neither isolates nor keeps what it matches");
+      }
+      words.add(BpeTokenizer.words(step.get("pattern").get("Regex").text()));
+    } else {
+      throw new ModelException(place + ": a pre-tokenizer step " + type + "; ByteLevel and Split can be read");
+    }
+  }
+
+  /** A step, or the steps of a sequence of them. */
+  private List<Json> steps(String name, String members) {
+    return json.find(name)
+        .map(step -> step.get("type").text().equals("Sequence") ? step.get(members).list() : List.of(step))
+        .orElse(List.of());
+  }
+
+  /** The special tokens that a template puts before the text. */
+  private int[] prefix() {
+    int[] prefix = new int[0];
+    for (Json step : steps("post_processor", "processors")) {
+      if (step.find("single").isPresent()) {
+        List<Integer> ids = new ArrayList<>();
+        for (Json piece : step.get("single").list()) {
+          if (piece.find("Sequence").isPresent()) {
+            break;
+          }
+          String name = piece.get("SpecialToken").get("id").text();
+          Arrays.stream(step.get("special_tokens").get(name).get("ids").integers()).forEach(ids::add);
+        }
+        prefix = ids.stream().mapToInt(Integer::intValue).toArray();
+      }
+    }
+    return prefix;
+  }
+}

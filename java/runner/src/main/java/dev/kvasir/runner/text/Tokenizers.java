@@ -1,0 +1,64 @@
+package dev.kvasir.runner.text;
+
+import dev.kvasir.runner.file.Gguf;
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.OptionalInt;
+import java.util.regex.PatternSyntaxException;
+import org.jspecify.annotations.Nullable;
+
+/** The tokenizer of a model, from whatever its files are. */
+public final class Tokenizers {
+
+  private Tokenizers() {}
+
+  /**
+   * The tokenizer of a folder: {@code tokenizer.json}, or bytes where there is none and the vocabulary is that small.
+   *
+   * @throws ModelException if there is neither, or the file describes something else than BPE
+   */
+  public static Tokenizer of(Path folder, int vocabulary, OptionalInt bos) throws IOException {
+    Path file = folder.resolve("tokenizer.json");
+    if (Files.exists(file)) {
+      try {
+        return new TokenizerJson(Json.read(file), file.toString()).tokenizer();
+      } catch (Json.JsonException | PatternSyntaxException e) {
+        throw new ModelException(file + ": " + e.getMessage(), e);
+      }
+    }
+    if (vocabulary < 256 || vocabulary > 512) {
+      throw new ModelException(
+          folder + " has no tokenizer.json, and a vocabulary of " + vocabulary + " is not one of bytes");
+    }
+    return new ByteTokenizer(bos);
+  }
+
+  /**
+   * The tokenizer of a GGUF file.
+   *
+   * @throws ModelException if it is neither SentencePiece's BPE nor byte-level BPE, or cuts words in an unknown way
+   */
+  public static Tokenizer of(Gguf file) throws IOException {
+    return new GgufVocabulary(file).tokenizer();
+  }
+
+  /** The chat template of a folder: of its own file, or in {@code tokenizer_config.json}; null where there is none. */
+  public static @Nullable String template(Path folder) throws IOException {
+    Path own = folder.resolve("chat_template.jinja");
+    if (Files.exists(own)) {
+      return Files.readString(own);
+    }
+    Path file = folder.resolve("tokenizer_config.json");
+    if (!Files.exists(file)) {
+      return null;
+    }
+    try {
+      return Json.read(file).find("chat_template").filter(Json::isText).map(Json::text).orElse(null);
+    } catch (Json.JsonException e) {
+      throw new ModelException(e.getMessage(), e);
+    }
+  }
+}

@@ -1,0 +1,295 @@
+package dev.kvasir.runner;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.runner.Generation.End;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Random;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.atomic.AtomicInteger;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Sessions and the engine that serves them, on a small random model. */
+@Timeout(120)
+class EngineTest {
+
+  @TempDir static Path folder;
+  private static Model model;
+
+  @BeforeAll
+  static void load() throws Exception {
+    TinyModel.llama(folder, 31, dev.kvasir.tensor.TensorType.F32);
+    model = Model.load(folder);
+  }
+
+  private static int[] tokens(long seed, int count) {
+    return new Random(seed).ints(count, 0, 256).toArray();
+  }
+
+  /** Never ends by itself. */
+  private static Generation greedy(int count) {
+    return new Generation(count, Sampling.GREEDY, Set.of(), null);
+  }
+
+  private static List<Integer> alone(int[] prompt, Generation wanted) {
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(prompt);
+      return session.generate(wanted).join().tokens();
+    }
+  }
+
+  @Test
+  void manySessionsGetWhatTheyGetAlone() {
+    List<Session> sessions = new ArrayList<>();
+    List<CompletableFuture<Generation.Result>> results = new ArrayList<>();
+    try (Engine engine = Engine.builder(model).stepTokens(160).build()) {
+      for (int i = 0; i < 64; i++) {
+        Session session = engine.newSession();
+        session.append(tokens(i, 1 + i * 37 % 300));
+        sessions.add(session);
+      }
+      for (int i = 0; i < 64; i++) {
+        results.add(sessions.get(i).generate(greedy(5 + i * 11 % 23)));
+      }
+      for (int i = 0; i < 64; i++) {
+        Generation.Result result = results.get(i).join();
+        assertEquals(alone(tokens(i, 1 + i * 37 % 300), greedy(5 + i * 11 % 23)), result.tokens(), "session " + i);
+        assertEquals(End.LENGTH, result.end());
+      }
+    }
+  }
+
+  @Test
+  void aLongPromptDoesNotHoldUpWriters() {
+    try (Engine engine = Engine.builder(model).stepTokens(128).build();
+        Session writer = engine.newSession();
+        Session reader = engine.newSession()) {
+      AtomicInteger whileReading = new AtomicInteger();
+      CountDownLatch begun = new CountDownLatch(1);
+      writer.append(tokens(1, 3));
+      reader.append(tokens(2, 1000));
+      CompletableFuture<Generation.Result> read = new CompletableFuture<>();
+      CompletableFuture<Generation.Result> written =
+          writer.generate(
+              greedy(200)
+                  .listener(
+                      (token, text) -> {
+                        begun.countDown();
+                        if (reader.length() == 1000) {
+                          whileReading.incrementAndGet();
+                        }
+                      }));
+      assertTrue(awaited(begun));
+      reader.generate(greedy(1)).thenAccept(read::complete);
+      read.join();
+      written.join();
+      // 1000 tokens are eight chunks, and each leaves the writer a token of its own.
+      assertTrue(whileReading.get() >= 8, whileReading + " tokens were written beside the prompt");
+    }
+  }
+
+  private static boolean awaited(CountDownLatch latch) {
+    try {
+      latch.await();
+      return true;
+    } catch (InterruptedException e) {
+      return false;
+    }
+  }
+
+  @Test
+  void aConversationGoesOnWhereItEnded() {
+    int[] prompt = tokens(3, 150);
+    List<Integer> whole = alone(prompt, greedy(30));
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(prompt);
+      List<Integer> parts = new ArrayList<>(session.generate(greedy(10)).join().tokens());
+      parts.addAll(session.generate(greedy(20)).join().tokens());
+      assertEquals(whole, parts);
+      assertEquals(180, session.length());
+      int[] all = session.tokens();
+      assertArrayEquals(prompt, Arrays.copyOf(all, 150));
+      for (int i = 0; i < 30; i++) {
+        assertEquals(whole.get(i), all[150 + i]);
+      }
+      assertEquals(30, engine.tokensWritten() + 2); // the last of each generation is read by the next step
+    }
+  }
+
+  @Test
+  void forksAndCutsGoTheirOwnWays() {
+    int[] prompt = tokens(4, 140);
+    int[] other = tokens(5, 9);
+    List<Integer> expected = alone(prompt, greedy(12));
+    int[] joined = Arrays.copyOf(prompt, 149);
+    System.arraycopy(other, 0, joined, 140, 9);
+    List<Integer> branched = alone(joined, greedy(12));
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(prompt);
+      assertEquals(expected, session.generate(greedy(12)).join().tokens());
+      try (Session fork = session.fork()) {
+        fork.truncate(140);
+        fork.append(other);
+        assertEquals(branched, fork.generate(greedy(12)).join().tokens());
+      }
+      session.truncate(140);
+      assertEquals(expected, session.generate(greedy(12)).join().tokens());
+      session.truncate(0);
+      session.append(joined);
+      assertEquals(branched, session.generate(greedy(12)).join().tokens());
+      assertThrows(IllegalArgumentException.class, () -> session.truncate(1000));
+      assertThrows(IllegalArgumentException.class, () -> session.truncate(-1));
+    }
+  }
+
+  @Test
+  void stopTokensEndAText() {
+    int[] prompt = tokens(6, 20);
+    List<Integer> free = alone(prompt, greedy(20));
+    int stop = free.get(7);
+    int at = free.indexOf(stop);
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(prompt);
+      StringBuilder heard = new StringBuilder();
+      Generation.Result result =
+          session
+              .generate(greedy(20).alsoStopAt(stop).listener((token, text) -> heard.append(text)))
+              .join();
+      assertEquals(free.subList(0, at + 1), result.tokens());
+      assertEquals(End.STOP, result.end());
+      assertTrue(result.text().startsWith(heard.toString()));
+    }
+  }
+
+  @Test
+  void theModelsContextIsAnEnd() {
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(tokens(7, 1020));
+      Generation.Result result = session.generate(greedy(50)).join();
+      assertEquals(4, result.tokens().size());
+      assertEquals(End.LENGTH, result.end());
+      assertThrows(IllegalArgumentException.class, () -> session.append(1));
+    }
+  }
+
+  @Test
+  void cancellationEndsAGenerationAndNoMore() {
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(tokens(8, 10));
+      Generation.Result result =
+          session.generate(greedy(1000).listener((token, text) -> session.cancel())).join();
+      assertEquals(End.CANCELLED, result.end());
+      assertTrue(result.tokens().size() < 1000);
+      session.truncate(10);
+      assertEquals(alone(tokens(8, 10), greedy(5)), session.generate(greedy(5)).join().tokens());
+    }
+  }
+
+  @Test
+  void whoeverDoesNotFitFailsAlone() {
+    // Room for the short ones, and not for a thousand tokens.
+    try (Engine engine = Engine.builder(model).budgetBytes(400_000).build();
+        Session small = engine.newSession();
+        Session large = engine.newSession()) {
+      small.append(tokens(9, 10));
+      large.append(tokens(10, 1000));
+      CompletableFuture<Generation.Result> failing = large.generate(greedy(5));
+      CompletableFuture<Generation.Result> fine = small.generate(greedy(20));
+      Throwable cause = assertThrows(CompletionException.class, failing::join).getCause();
+      assertInstanceOf(BudgetExceededException.class, cause);
+      assertEquals(alone(tokens(9, 10), greedy(20)), fine.join().tokens());
+      large.truncate(0);
+      large.append(tokens(11, 12));
+      assertEquals(alone(tokens(11, 12), greedy(5)), large.generate(greedy(5)).join().tokens());
+    }
+  }
+
+  @Test
+  void aListenerThatThrowsFailsItsOwnGeneration() {
+    try (Engine engine = Engine.builder(model).build();
+        Session bad = engine.newSession();
+        Session good = engine.newSession()) {
+      bad.append(tokens(12, 5));
+      good.append(tokens(13, 5));
+      CompletableFuture<Generation.Result> failing =
+          bad.generate(
+              greedy(5)
+                  .listener(
+                      (token, text) -> {
+                        throw new UnsupportedOperationException("no");
+                      }));
+      CompletableFuture<Generation.Result> fine = good.generate(greedy(5));
+      assertInstanceOf(
+          UnsupportedOperationException.class, assertThrows(CompletionException.class, failing::join).getCause());
+      assertEquals(alone(tokens(13, 5), greedy(5)), fine.join().tokens());
+      assertEquals(1, bad.generate(greedy(1)).join().tokens().size());
+    }
+  }
+
+  @Test
+  void misuseIsRefused() {
+    Engine engine = Engine.builder(model).maxSessions(2).build();
+    Session session = engine.newSession();
+    assertThrows(IllegalStateException.class, () -> session.generate(greedy(1)));
+    assertThrows(IllegalArgumentException.class, () -> session.append(-1));
+    assertThrows(IllegalArgumentException.class, () -> session.append(TinyModel.VOCABULARY));
+    session.append(1, 2);
+    Session second = session.fork();
+    assertThrows(IllegalStateException.class, session::fork);
+    assertThrows(IllegalStateException.class, engine::newSession);
+    second.close();
+    second.close();
+    assertThrows(IllegalStateException.class, () -> second.append(1));
+    CompletableFuture<Generation.Result> running =
+        session.generate(
+            greedy(500)
+                .listener(
+                    (token, text) -> {
+                      assertThrows(IllegalStateException.class, () -> session.append(1));
+                      assertThrows(IllegalStateException.class, () -> session.truncate(0));
+                      assertThrows(IllegalStateException.class, session::fork);
+                      assertThrows(IllegalStateException.class, () -> session.generate(greedy(1)));
+                    }));
+    engine.close();
+    assertEquals(End.CANCELLED, running.join().end());
+    assertThrows(IllegalStateException.class, engine::newSession);
+    assertThrows(IllegalStateException.class, () -> session.generate(greedy(1)));
+    assertThrows(IllegalArgumentException.class, () -> Engine.builder(model).stepTokens(5));
+    assertThrows(IllegalArgumentException.class, () -> new Generation(0, Sampling.GREEDY, Set.of(), null));
+  }
+
+  @Test
+  void textArrivesInWholeCharacters() {
+    TextStream stream = new TextStream();
+    assertEquals("a", stream.add(new byte[] {'a', (byte) 0xC3}));
+    assertEquals("ä", stream.add(new byte[] {(byte) 0xA4}));
+    assertEquals("", stream.add(new byte[] {(byte) 0xF0, (byte) 0x9F}));
+    assertEquals("", stream.add(new byte[] {(byte) 0x98}));
+    assertEquals("\uD83D\uDE00", stream.add(new byte[] {(byte) 0x80}));
+    assertEquals("\uFFFDx", stream.add(new byte[] {(byte) 0x80, 'x'}));
+    assertEquals("", stream.add(new byte[] {(byte) 0xE2}));
+    assertFalse(stream.rest().isEmpty());
+    assertEquals("", stream.rest());
+  }
+}

@@ -1,0 +1,212 @@
+package dev.kvasir.runner.text;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.runner.GgufWriter;
+import dev.kvasir.runner.file.Gguf;
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.text.ChatTemplate.Message;
+import dev.kvasir.runner.text.ChatTemplate.Role;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.Random;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** SentencePiece's BPE from both kinds of files, GGUF's byte-level BPE, and the templates on top. */
+class SentencePieceTest {
+
+  @TempDir Path folder;
+
+  /** After three special tokens and 256 bytes; later pieces have lower scores. */
+  private static final List<String> PIECES =
+      List.of("▁", "l", "o", "w", "e", "r", "lo", "er", "low", "▁low", "wer", "ä", "▁▁");
+
+  private static int id(String piece) {
+    return 259 + PIECES.indexOf(piece);
+  }
+
+  private static int bytes(int b) {
+    return 3 + b;
+  }
+
+  private static GgufWriter file() {
+    List<String> tokens = new ArrayList<>(List.of("<unk>", "<s>", "</s>"));
+    for (int b = 0; b < 256; b++) {
+      tokens.add(String.format("<0x%02X>", b));
+    }
+    tokens.addAll(PIECES);
+    tokens.add("[mark]");
+    float[] scores = new float[tokens.size()];
+    int[] types = new int[tokens.size()];
+    for (int i = 0; i < types.length; i++) {
+      types[i] = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : i == types.length - 1 ? 4 : 1;
+      scores[i] = i < 259 ? 0 : 258 - i;
+    }
+    GgufWriter out = new GgufWriter();
+    out.text("tokenizer.ggml.model", "llama");
+    out.texts("tokenizer.ggml.tokens", tokens);
+    out.numbers("tokenizer.ggml.scores", scores);
+    out.integers("tokenizer.ggml.token_type", types);
+    out.integer("tokenizer.ggml.bos_token_id", 1);
+    return out;
+  }
+
+  private Tokenizer fromGguf(GgufWriter out) throws Exception {
+    Path file = folder.resolve("vocabulary.gguf");
+    out.write(file);
+    try (Gguf opened = Gguf.open(file)) {
+      return Tokenizers.of(opened);
+    }
+  }
+
+  private Tokenizer fromJson() throws Exception {
+    Map<String, Object> vocabulary = new LinkedHashMap<>(Map.of("<unk>", 0, "<s>", 1, "</s>", 2));
+    for (int b = 0; b < 256; b++) {
+      vocabulary.put(String.format("<0x%02X>", b), 3 + b);
+    }
+    PIECES.forEach(piece -> vocabulary.put(piece, id(piece)));
+    Map<String, Object> model = new LinkedHashMap<>();
+    model.put("type", "BPE");
+    model.put("byte_fallback", true);
+    model.put("unk_token", "<unk>");
+    model.put("vocab", vocabulary);
+    model.put("merges", List.of("l o", "e r", "lo w", "▁ low", "▁lo w", "w er", "▁ ▁"));
+    vocabulary.put("▁lo", 900);
+    Map<String, Object> json = new LinkedHashMap<>();
+    json.put(
+        "added_tokens",
+        List.of(
+            Map.of("id", 1, "content", "<s>", "special", true),
+            Map.of("id", 2, "content", "</s>", "special", true),
+            Map.of("id", 272, "content", "[mark]", "special", false)));
+    json.put(
+        "normalizer",
+        Map.of(
+            "type", "Sequence",
+            "normalizers",
+                List.of(
+                    Map.of("type", "Prepend", "prepend", "▁"),
+                    Map.of("type", "Replace", "pattern", Map.of("String", " "), "content", "▁"))));
+    json.put("model", model);
+    json.put(
+        "post_processor",
+        Map.of(
+            "type", "TemplateProcessing",
+            "single", List.of(Map.of("SpecialToken", Map.of("id", "<s>")), Map.of("Sequence", Map.of("id", "A"))),
+            "special_tokens", Map.of("<s>", Map.of("ids", List.of(1)))));
+    Files.writeString(folder.resolve("tokenizer.json"), Json.write(json));
+    return Tokenizers.of(folder, 300, OptionalInt.empty());
+  }
+
+  @Test
+  void bothFilesGiveTheSameTokens() throws Exception {
+    for (Tokenizer tokenizer : List.of(fromGguf(file()), fromJson())) {
+      assertArrayEquals(new int[] {1}, tokenizer.prefix());
+      assertArrayEquals(new int[] {id("▁low"), id("er")}, tokenizer.encode("lower"));
+      // Without a space before it, "low" is merged before "wer" can be.
+      assertArrayEquals(new int[] {id("▁low"), id("▁low"), id("er")}, tokenizer.encode("low lower"));
+      assertArrayEquals(new int[] {id("▁"), id("wer")}, tokenizer.encode("wer"));
+      assertArrayEquals(new int[] {id("▁"), id("ä")}, tokenizer.encode("ä"));
+      // What is no piece is written as bytes: U+00FC is C3 BC.
+      assertArrayEquals(new int[] {id("▁"), bytes(0xC3), bytes(0xBC), id("l")}, tokenizer.encode("ül"));
+      assertArrayEquals(new int[] {}, tokenizer.encode(""));
+      assertArrayEquals(new int[] {id("▁"), id("l"), 272, id("o")}, tokenizer.encode("l[mark]o"));
+      assertEquals(OptionalInt.of(2), tokenizer.special("</s>"));
+      assertTrue(tokenizer.special("<x>").isEmpty());
+      assertEquals(" low[mark]", new String(tokenizer.decode(1, id("▁low"), 2, 272), StandardCharsets.UTF_8));
+    }
+  }
+
+  @Test
+  void textsSurviveARoundTripBehindTheirSpace() throws Exception {
+    Random random = new Random(3);
+    for (Tokenizer tokenizer : List.of(fromGguf(file()), fromJson())) {
+      for (int i = 0; i < 200; i++) {
+        byte[] text = new byte[1 + random.nextInt(60)];
+        random.nextBytes(text);
+        if (i % 2 == 0) {
+          text = "lower  lölow 12 slower ünder 日本 é \uD83D\uDE00".getBytes(StandardCharsets.UTF_8);
+          text = java.util.Arrays.copyOfRange(text, random.nextInt(20), 20 + random.nextInt(text.length - 20));
+        }
+        byte[] back = tokenizer.decode(tokenizer.encode(text));
+        int space = back.length - text.length;
+        assertTrue(space == 0 || space == 1 && back[0] == ' ', "a space, or a broken character first");
+        assertArrayEquals(text, java.util.Arrays.copyOfRange(back, space, back.length));
+      }
+    }
+  }
+
+  @Test
+  void withoutASpaceWhereTheFileSaysSo() throws Exception {
+    GgufWriter out = file();
+    out.flag("tokenizer.ggml.add_space_prefix", false);
+    out.flag("tokenizer.ggml.add_bos_token", false);
+    Tokenizer tokenizer = fromGguf(out);
+    assertArrayEquals(new int[] {id("low"), id("er")}, tokenizer.encode("lower"));
+    assertArrayEquals(new int[] {}, tokenizer.prefix());
+  }
+
+  @Test
+  void byteLevelVocabulariesOfGguf() throws Exception {
+    List<String> tokens = new ArrayList<>();
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+      boolean shown = b > 32 && b < 127 || b > 160 && b != 173;
+      tokens.add(String.valueOf((char) (shown ? b : next++)));
+    }
+    tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>"));
+    int[] types = new int[tokens.size()];
+    java.util.Arrays.fill(types, 1);
+    types[260] = 3;
+    GgufWriter out = new GgufWriter();
+    out.text("tokenizer.ggml.model", "gpt2");
+    out.text("tokenizer.ggml.pre", "qwen2");
+    out.texts("tokenizer.ggml.tokens", tokens);
+    out.integers("tokenizer.ggml.token_type", types);
+    out.texts("tokenizer.ggml.merges", List.of("l o", "lo w", "Ġ low", "1 2"));
+    Tokenizer qwen = fromGguf(out);
+    assertArrayEquals(new int[] {257, 258, '1', '2'}, qwen.encode("low low12")); // digits stand alone
+    assertEquals(OptionalInt.of(260), qwen.special("<|im_end|>"));
+    assertArrayEquals(new int[] {}, qwen.prefix());
+    out.text("tokenizer.ggml.pre", "llama-bpe");
+    assertArrayEquals(new int[] {257, 258, 259}, fromGguf(out).encode("low low12")); // up to three together
+    out.text("tokenizer.ggml.pre", "falcon");
+    assertTrue(assertThrows(ModelException.class, () -> fromGguf(out)).getMessage().contains("falcon"));
+  }
+
+  @Test
+  void conversationsAreWrittenAsTheFamilyWants() throws Exception {
+    Tokenizer tokenizer = fromGguf(file());
+    String zephyr = "{{ '<|user|>\n' + message['content'] + eos_token }} {{ '<|assistant|>' }}";
+    ChatTemplate template = ChatTemplate.of(zephyr, tokenizer, "it");
+    assertEquals(ChatTemplate.Family.ZEPHYR, template.family());
+    assertEquals(2, template.end());
+    List<Message> messages = List.of(new Message(Role.SYSTEM, "low"), new Message(Role.USER, "lower"));
+    int[] tokens = template.encode(messages, true);
+    assertEquals(1, tokens[0]);
+    assertEquals(2, java.util.Arrays.stream(tokens).filter(token -> token == 2).count());
+    assertEquals(
+        " <|system|>\nlow \n<|user|>\nlower \n<|assistant|>\n",
+        new String(tokenizer.decode(tokens), StandardCharsets.UTF_8));
+    assertEquals(0, java.util.Arrays.stream(template.encode(messages, false)).filter(token -> token == 1).count());
+    ChatTemplate llama2 = ChatTemplate.of("[INST] <<SYS>>", tokenizer, "it");
+    assertEquals(
+        " [INST] <<SYS>>\nlow\n<</SYS>>\n\nlower [/INST]",
+        new String(tokenizer.decode(llama2.encode(messages, true)), StandardCharsets.UTF_8));
+    for (String wrong : List.of("<start_of_turn>", "<|im_start|>", "<|start_header_id|>")) {
+      assertThrows(ModelException.class, () -> ChatTemplate.of(wrong, tokenizer, "it"), wrong);
+    }
+    assertThrows(ModelException.class, () -> ChatTemplate.of(null, tokenizer, "it"));
+  }
+}

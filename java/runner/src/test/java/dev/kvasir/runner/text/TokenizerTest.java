@@ -1,0 +1,153 @@
+package dev.kvasir.runner.text;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.runner.file.Json;
+import dev.kvasir.runner.file.ModelException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.OptionalInt;
+import java.util.Random;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class TokenizerTest {
+
+  private static final String[][] MERGES = {{"l", "o"}, {"lo", "w"}, {"e", "r"}, {"Ġ", "low"}, {"Ã", "©"}, {"w", "er"}};
+
+  @TempDir Path folder;
+
+  /** The names of the 256 bytes: printable Latin-1 as it is, the others from U+0100 on. */
+  private static Map<String, Object> vocabulary() {
+    Map<String, Object> ids = new LinkedHashMap<>();
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+      boolean shown = b > 32 && b < 127 || b > 160 && b != 173;
+      ids.put(String.valueOf((char) (shown ? b : next++)), b);
+    }
+    for (String[] merge : MERGES) {
+      ids.put(merge[0] + merge[1], ids.size());
+    }
+    ids.put("hidden", 299);
+    return ids;
+  }
+
+  private Tokenizer tokenizer(Object preTokenizer, boolean joined, boolean wholeWords) throws Exception {
+    List<Object> merges = new ArrayList<>();
+    for (String[] merge : MERGES) {
+      merges.add(joined ? merge[0] + " " + merge[1] : List.of(merge));
+    }
+    Map<String, Object> model = new LinkedHashMap<>();
+    model.put("type", "BPE");
+    model.put("ignore_merges", wholeWords);
+    model.put("vocab", vocabulary());
+    model.put("merges", merges);
+    Map<String, Object> json = new LinkedHashMap<>();
+    json.put("added_tokens", List.of(Map.of("id", 300, "content", "<s>", "special", true)));
+    json.put("normalizer", null);
+    json.put("pre_tokenizer", preTokenizer);
+    json.put(
+        "post_processor",
+        Map.of(
+            "type", "TemplateProcessing",
+            "single", List.of(Map.of("SpecialToken", Map.of("id", "<s>")), Map.of("Sequence", Map.of("id", "A"))),
+            "special_tokens", Map.of("<s>", Map.of("ids", List.of(300)))));
+    json.put("model", model);
+    Path file = folder.resolve("tokenizer.json");
+    Files.writeString(file, Json.write(json));
+    return Tokenizers.of(folder, 301, OptionalInt.empty());
+  }
+
+  private static final Map<String, Object> PLAIN = Map.of("type", "ByteLevel", "use_regex", false);
+  private static final Map<String, Object> WORDS = Map.of("type", "ByteLevel", "add_prefix_space", false);
+
+  @Test
+  void mergesTheEarliestRuleFirst() throws Exception {
+    for (boolean joined : new boolean[] {true, false}) {
+      Tokenizer tokenizer = tokenizer(PLAIN, joined, false);
+      // "low" + "er": "lo" comes first, then "low", then "er"; "wer" would need the w that is gone.
+      assertArrayEquals(new int[] {257, 258}, tokenizer.encode("lower"));
+      assertArrayEquals(new int[] {259, 258}, tokenizer.encode(" lower"));
+      assertArrayEquals(new int[] {261}, tokenizer.encode("wer"));
+      assertArrayEquals(new int[] {260}, tokenizer.encode("é"));
+      assertArrayEquals(new int[] {256, 256, 'l'}, tokenizer.encode("lolol"));
+      assertArrayEquals(new int[] {300}, tokenizer.prefix());
+      assertEquals(" lower", new String(tokenizer.decode(300, 259, 258), StandardCharsets.UTF_8));
+    }
+  }
+
+  @Test
+  void wordsAreCutBeforeMerging() throws Exception {
+    Tokenizer words = tokenizer(WORDS, false, false);
+    assertArrayEquals(new int[] {257, 259, 258, '!', '!'}, words.encode("low lower!!"));
+    // The last of several spaces goes with the word.
+    assertArrayEquals(new int[] {' ', ' ', 259}, words.encode("   low"));
+    Object split =
+        Map.of(
+            "type", "Sequence",
+            "pretokenizers",
+                List.of(
+                    Map.of(
+                        "type", "Split",
+                        "pattern", Map.of("Regex", "\\p{N}{1,3}|o"),
+                        "behavior", "Isolated",
+                        "invert", false),
+                    PLAIN));
+    assertArrayEquals(new int[] {'l', 'o', 'w', '1', '2'}, tokenizer(split, false, false).encode("low12"));
+  }
+
+  @Test
+  void wholeWordsSkipTheMerges() throws Exception {
+    int[] merged = {'h', 'i', 'd', 'd', 'e', 'n'};
+    assertArrayEquals(merged, tokenizer(WORDS, false, false).encode("hidden"));
+    assertArrayEquals(new int[] {299}, tokenizer(WORDS, false, true).encode("hidden"));
+  }
+
+  @Test
+  void anyBytesSurviveARoundTrip() throws Exception {
+    Random random = new Random(3);
+    Tokenizer bytes = new ByteTokenizer(OptionalInt.of(256));
+    for (Tokenizer tokenizer : List.of(bytes, tokenizer(PLAIN, true, false), tokenizer(WORDS, true, false))) {
+      for (int i = 0; i < 200; i++) {
+        byte[] text = new byte[random.nextInt(60)];
+        random.nextBytes(text);
+        if (i % 2 == 0) {
+          text = "Lower lölow\n\t 12 slower ünder 日本 é".getBytes(StandardCharsets.UTF_8);
+          text = java.util.Arrays.copyOfRange(text, random.nextInt(20), 20 + random.nextInt(text.length - 20));
+        }
+        assertArrayEquals(text, tokenizer.decode(tokenizer.encode(text)));
+      }
+    }
+    assertArrayEquals(new int[] {256}, bytes.prefix());
+    assertArrayEquals(new int[] {255, 0, 65}, bytes.encode(new byte[] {-1, 0, 65}));
+  }
+
+  @Test
+  void otherKindsAreRefused() throws Exception {
+    String[][] cases = {
+      {"\"BPE\"", "\"Unigram\"", "Unigram"},
+      {"\"ByteLevel\"", "\"Metaspace\"", "Metaspace"},
+      {"\"l\":108,", "", "\"l\""},
+      {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "Lowercase"},
+      {"\"merges\":[[\"l\",\"o\"]", "\"merges\":[[\"l\",\"x\"]", "lx"},
+      {"\"merges\":[[\"l\",\"o\"]", "\"merges\":[[\"l\"]", "pair"},
+    };
+    Path file = folder.resolve("tokenizer.json");
+    tokenizer(PLAIN, false, false);
+    String good = Files.readString(file);
+    for (String[] wrong : cases) {
+      assertTrue(good.contains(wrong[0]), wrong[0]);
+      Files.writeString(file, good.replace(wrong[0], wrong[1]));
+      ModelException e = assertThrows(ModelException.class, () -> Tokenizers.of(folder, 301, OptionalInt.empty()), wrong[2]);
+      assertTrue(e.getMessage().contains(wrong[2]), e.getMessage());
+    }
+  }
+}

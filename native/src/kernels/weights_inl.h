@@ -1,0 +1,286 @@
+// Widening of weights, the same source for every level.
+//
+// All block types are, for each 16 neighbouring weights, scale * code - minimum with an 8-bit code: a block becomes
+// codes first (Codes), whatever bits it is made of, and those become floats in one loop.
+#pragma once
+
+#include <cstring>
+
+#include "base/half.h"
+#include "kernels/weights.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kCodeGroup = 16;   // weights that share a scale
+constexpr int kCodeBlock = 256;  // weights of the longest block
+
+struct Codes {
+  int8_t codes[kCodeBlock];
+  float scales[kCodeBlock / kCodeGroup];
+  float minimums[kCodeBlock / kCodeGroup];  // unset where the type has none
+};
+
+inline float load_half_at(const uint8_t* from) {
+  uint16_t half;
+  memcpy(&half, from, sizeof half);
+  return half_to_float(half);
+}
+
+inline uint64_t load_word(const uint8_t* from) {
+  uint64_t word;
+  memcpy(&word, from, sizeof word);
+  return word;
+}
+
+// 32 weights: a scale, then nibbles, those of the first half in the low bits; 8 is zero.
+inline void unpack_q4_0(const uint8_t* block, int8_t* codes, float* scales) {
+  scales[0] = scales[1] = load_half_at(block);
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = static_cast<int8_t>((block[2 + i] & 15) - 8);
+    codes[i + 16] = static_cast<int8_t>((block[2 + i] >> 4) - 8);
+  }
+}
+
+// 32 weights: a scale, then signed bytes.
+inline void unpack_q8_0(const uint8_t* block, int8_t* codes, float* scales) {
+  scales[0] = scales[1] = load_half_at(block);
+  memcpy(codes, block + 2, 32);
+}
+
+// 16 bytes of a scale (low) and a minimum (high), each of 4 bits; 64 bytes of 2-bit codes; the scales of both. Byte i
+// of the 32 that serve 128 weights holds weights i, i + 32, i + 64 and i + 96.
+inline void unpack_q2_k(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block + 80);
+  const float minimum = load_half_at(block + 82);
+  for (int g = 0; g < 16; ++g) {
+    out->scales[g] = scale * static_cast<float>(block[g] & 15);
+    out->minimums[g] = minimum * static_cast<float>(block[g] >> 4);
+  }
+  for (int part = 0; part < 8; ++part) {
+    const uint8_t* from = block + 16 + part / 4 * 32;
+    for (int i = 0; i < 32; ++i) out->codes[part * 32 + i] = static_cast<int8_t>((from[i] >> part % 4 * 2) & 3);
+  }
+}
+
+// 32 bytes of high bits (bit p of byte i: weight 32 p + i), 64 of low bits as in Q2_K, 12 of scales, a scale of those.
+// A code is low + 4 * high - 4. Scale g has 4 low bits in nibble g of bytes 0..7, and 2 high ones in bytes 8..11; 32 is
+// zero.
+inline void unpack_q3_k(const uint8_t* block, Codes* out) {
+  const uint8_t* packed = block + 96;
+  const float scale = load_half_at(block + 108);
+  for (int g = 0; g < 16; ++g) {
+    const int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4;
+    const int high = (packed[8 + g % 4] >> g / 4 * 2) & 3;
+    out->scales[g] = scale * static_cast<float>((low | high << 4) - 32);
+  }
+  for (int part = 0; part < 8; ++part) {
+    const uint8_t* from = block + 32 + part / 4 * 32;
+    for (int i = 0; i < 32; ++i) {
+      const int low = (from[i] >> part % 4 * 2) & 3;
+      out->codes[part * 32 + i] = static_cast<int8_t>(low + ((block[i] >> part) & 1) * 4 - 4);
+    }
+  }
+}
+
+// The scales and minimums of Q4_K and Q5_K: 6 bits each for 8 parts of 32 weights, in 12 bytes.
+inline void unpack_six_bits(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block);
+  const float minimum = load_half_at(block + 2);
+  const uint8_t* packed = block + 4;
+  for (int part = 0; part < 8; ++part) {
+    int s, m;
+    if (part < 4) {
+      s = packed[part] & 63;
+      m = packed[part + 4] & 63;
+    } else {
+      s = (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4);
+      m = (packed[part + 4] >> 4) | (packed[part] >> 6 << 4);
+    }
+    out->scales[2 * part] = out->scales[2 * part + 1] = scale * static_cast<float>(s);
+    out->minimums[2 * part] = out->minimums[2 * part + 1] = minimum * static_cast<float>(m);
+  }
+}
+
+// Nibbles: 32 bytes hold 32 weights in their low and the next 32 in their high bits.
+inline void unpack_q4_k(const uint8_t* block, Codes* out) {
+  unpack_six_bits(block, out);
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint8_t* from = block + 16 + pair * 32;
+    int8_t* to = out->codes + pair * 64;
+    for (int i = 0; i < 32; ++i) {
+      to[i] = static_cast<int8_t>(from[i] & 15);
+      to[i + 32] = static_cast<int8_t>(from[i] >> 4);
+    }
+  }
+}
+
+// The same with a fifth bit: bit p of byte i of 32 belongs to weight 32 p + i.
+inline void unpack_q5_k(const uint8_t* block, Codes* out) {
+  unpack_six_bits(block, out);
+  const uint8_t* high = block + 16;
+  for (int pair = 0; pair < 4; ++pair) {
+    const uint8_t* from = block + 48 + pair * 32;
+    int8_t* to = out->codes + pair * 64;
+    for (int i = 0; i < 32; ++i) {
+      to[i] = static_cast<int8_t>((from[i] & 15) | ((high[i] >> 2 * pair) & 1) << 4);
+      to[i + 32] = static_cast<int8_t>((from[i] >> 4) | ((high[i] >> (2 * pair + 1)) & 1) << 4);
+    }
+  }
+}
+
+// 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, a scale of those; 32 is zero. Of each half of 128
+// weights, nibble byte i holds weights i and i + 64, byte i + 32 holds i + 32 and i + 96; high byte i all four.
+inline void unpack_q6_k(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block + 208);
+  for (int g = 0; g < 16; ++g) out->scales[g] = scale * static_cast<float>(static_cast<int8_t>(block[192 + g]));
+  for (int half = 0; half < 2; ++half) {
+    const uint8_t* low = block + half * 64;
+    const uint8_t* high = block + 128 + half * 32;
+    int8_t* to = out->codes + half * 128;
+    for (int i = 0; i < 32; ++i) {
+      to[i] = static_cast<int8_t>(((low[i] & 15) | (high[i] & 3) << 4) - 32);
+      to[i + 32] = static_cast<int8_t>(((low[i + 32] & 15) | ((high[i] >> 2) & 3) << 4) - 32);
+      to[i + 64] = static_cast<int8_t>(((low[i] >> 4) | ((high[i] >> 4) & 3) << 4) - 32);
+      to[i + 96] = static_cast<int8_t>(((low[i + 32] >> 4) | (high[i] >> 6) << 4) - 32);
+    }
+  }
+}
+
+// The 256 points of IQ2_XXS: eight magnitudes of 2 bits each, 0, 1, 2 for 8, 25, 43; part of the format.
+// clang-format off
+constexpr uint16_t kPoints[256] = {
+    0x0000, 0x0002, 0x0005, 0x0008, 0x000a, 0x0011, 0x0014, 0x0020, 0x0022, 0x0028, 0x002a, 0x0041, 0x0044, 0x0050, 0x0058, 0x0061,
+    0x0064, 0x0080, 0x0082, 0x008a, 0x00a2, 0x0101, 0x0104, 0x0110, 0x0115, 0x0140, 0x0184, 0x0198, 0x0200, 0x0202, 0x0222, 0x0282,
+    0x0401, 0x0404, 0x0410, 0x0421, 0x0424, 0x0440, 0x0442, 0x0448, 0x0460, 0x0481, 0x0484, 0x0490, 0x04a4, 0x0500, 0x0502, 0x0508,
+    0x0520, 0x0546, 0x0569, 0x0580, 0x0591, 0x0609, 0x0610, 0x0640, 0x0684, 0x06a4, 0x0800, 0x0805, 0x0808, 0x0814, 0x0828, 0x0841,
+    0x0844, 0x0850, 0x0852, 0x0888, 0x0904, 0x0940, 0x0a02, 0x0a14, 0x1001, 0x1004, 0x1010, 0x1021, 0x1040, 0x1060, 0x1084, 0x1090,
+    0x1095, 0x1100, 0x1108, 0x1120, 0x1150, 0x115a, 0x1180, 0x1224, 0x1245, 0x1400, 0x1408, 0x1420, 0x1425, 0x1449, 0x1480, 0x1518,
+    0x1562, 0x1600, 0x1616, 0x1801, 0x1804, 0x1810, 0x1840, 0x1881, 0x1900, 0x1905, 0x19a0, 0x1a51, 0x2000, 0x2002, 0x200a, 0x2044,
+    0x2061, 0x2080, 0x2082, 0x2129, 0x2148, 0x2200, 0x2202, 0x2401, 0x2404, 0x2410, 0x2440, 0x2456, 0x2500, 0x2541, 0x2564, 0x2690,
+    0x2808, 0x2820, 0x2894, 0x2a44, 0x4001, 0x4004, 0x4010, 0x4018, 0x4021, 0x4024, 0x4040, 0x4048, 0x4056, 0x4060, 0x4081, 0x4084,
+    0x4090, 0x4100, 0x4120, 0x4161, 0x4180, 0x4185, 0x4201, 0x4210, 0x4248, 0x4256, 0x4268, 0x4400, 0x4408, 0x4420, 0x4480, 0x4499,
+    0x4512, 0x4524, 0x4600, 0x4801, 0x4804, 0x4810, 0x4840, 0x4845, 0x4900, 0x4958, 0x4961, 0x4982, 0x4a45, 0x4a90, 0x5000, 0x5008,
+    0x5011, 0x5019, 0x5020, 0x5080, 0x5088, 0x5104, 0x5142, 0x51a4, 0x5291, 0x5490, 0x5492, 0x550a, 0x5601, 0x5654, 0x5800, 0x5811,
+    0x5819, 0x5864, 0x5940, 0x5a08, 0x6004, 0x6010, 0x6040, 0x6068, 0x6100, 0x6155, 0x6218, 0x6260, 0x6400, 0x6405, 0x6510, 0x6512,
+    0x6584, 0x6842, 0x8000, 0x8002, 0x800a, 0x8041, 0x8082, 0x8104, 0x8118, 0x8140, 0x8211, 0x8401, 0x8404, 0x8410, 0x8415, 0x8440,
+    0x8460, 0x8500, 0x8546, 0x8594, 0x8609, 0x8640, 0x8660, 0x8802, 0x8904, 0x8a11, 0x9004, 0x9010, 0x9024, 0x9040, 0x90a1, 0x9116,
+    0x9180, 0x9245, 0x9400, 0x9422, 0x9444, 0x9551, 0x9881, 0x9920, 0xa002, 0xa050, 0xa085, 0xa109, 0xa200, 0xa418, 0xa850, 0xa904,
+};
+// clang-format on
+
+struct PointTables {
+  uint64_t magnitudes[256];  // eight bytes each
+  uint64_t signs[128];       // 255 in the bytes of negative weights
+};
+
+constexpr PointTables make_point_tables() {
+  PointTables tables = {};
+  constexpr uint64_t kMagnitudes[] = {8, 25, 43};
+  for (int p = 0; p < 256; ++p) {
+    for (int i = 0; i < 8; ++i) tables.magnitudes[p] |= kMagnitudes[(kPoints[p] >> 2 * i) & 3] << 8 * i;
+  }
+  for (int s = 0; s < 128; ++s) {
+    int odd = 0;
+    for (int i = 0; i < 7; ++i) {
+      if (s >> i & 1) tables.signs[s] |= uint64_t{255} << 8 * i, odd ^= 1;
+    }
+    if (odd) tables.signs[s] |= uint64_t{255} << 56;  // the number of negative weights is even
+  }
+  return tables;
+}
+
+// A scale, then 8 bytes for each 32 weights: four points, four times 7 signs (an eighth follows from parity), and 4
+// bits that scale: (s + 1/2) / 4.
+inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
+  static constexpr PointTables kTables = make_point_tables();
+  constexpr uint64_t kOnes = 0x0101010101010101u;
+  const float scale = load_half_at(block);
+  for (int part = 0; part < 8; ++part) {
+    const uint64_t word = load_word(block + 2 + part * 8);
+    const float part_scale = scale * (0.5f + static_cast<float>(word >> 60)) * 0.25f;
+    out->scales[2 * part] = out->scales[2 * part + 1] = part_scale;
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t mask = kTables.signs[(word >> (32 + 7 * i)) & 127];
+      // -x is ~x + 1; no byte is 0, so no sum carries into the next.
+      const uint64_t eight = (kTables.magnitudes[(word >> 8 * i) & 255] ^ mask) + (mask & kOnes);
+      memcpy(out->codes + part * 32 + i * 8, &eight, sizeof eight);
+    }
+  }
+}
+
+// Group::widen<kMinimum>(codes, scale, minimum, out) makes floats of kCodeGroup codes: a level's own loop.
+template <class Group, bool kMinimums>
+inline void widen_codes(const Codes& codes, int count, float* out) {
+  for (int g = 0; g < count / kCodeGroup; ++g) {
+    Group::template widen<kMinimums>(codes.codes + g * kCodeGroup, codes.scales[g],
+                                     kMinimums ? codes.minimums[g] : 0.0f, out + g * kCodeGroup);
+  }
+}
+
+template <class Group, void (*kUnpack)(const uint8_t*, int8_t*, float*)>
+inline void widen_small(const uint8_t* from, int bytes, int count, float* out) {
+  Codes codes;
+  for (int at = 0; at < count; at += 32, from += bytes) {
+    kUnpack(from, codes.codes, codes.scales);
+    widen_codes<Group, false>(codes, 32, out + at);
+  }
+}
+
+template <class Group, void (*kUnpack)(const uint8_t*, Codes*), bool kMinimums>
+inline void widen_large(const uint8_t* from, int bytes, int count, float* out) {
+  Codes codes;
+  for (int at = 0; at < count; at += kCodeBlock, from += bytes) {
+    kUnpack(from, &codes);
+    widen_codes<Group, kMinimums>(codes, kCodeBlock, out + at);
+  }
+}
+
+// Weights begin .. begin + count of a row, both at the borders of blocks. Float16 is left to the caller's instructions.
+template <class Group>
+inline void widen_blocks(WeightType type, const uint8_t* row, int64_t begin, int count, float* out) {
+  const WeightLayout& layout = *find_layout(type);
+  const uint8_t* from = row + begin / layout.elements * layout.bytes;
+  switch (type) {
+    case WeightType::kF32:
+      memcpy(out, from, static_cast<size_t>(count) * sizeof *out);
+      break;
+    case WeightType::kF16:
+      for (int i = 0; i < count; ++i) out[i] = load_half_at(from + 2 * i);
+      break;
+    case WeightType::kBF16:
+      for (int i = 0; i < count; ++i) {
+        uint16_t bits;
+        memcpy(&bits, from + 2 * i, sizeof bits);
+        out[i] = bfloat_to_float(bits);
+      }
+      break;
+    case WeightType::kQ4_0:
+      widen_small<Group, unpack_q4_0>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ8_0:
+      widen_small<Group, unpack_q8_0>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ2_K:
+      widen_large<Group, unpack_q2_k, true>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ3_K:
+      widen_large<Group, unpack_q3_k, false>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ4_K:
+      widen_large<Group, unpack_q4_k, true>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ5_K:
+      widen_large<Group, unpack_q5_k, true>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kQ6_K:
+      widen_large<Group, unpack_q6_k, false>(from, layout.bytes, count, out);
+      break;
+    case WeightType::kIQ2_XXS:
+      widen_large<Group, unpack_iq2_xxs, false>(from, layout.bytes, count, out);
+      break;
+  }
+}
+
+}  // namespace
+}  // namespace kvasir
