@@ -37,15 +37,20 @@ final class FileKinds {
     Path profile = folder.resolve("model.profile");
     Profile.builder(geometry).codebooks(codebooks).note("model", "none").build().save(profile);
     kinds.add(new FileKind("profile", profile, path -> Profile.load(path).codebooks()));
+    Path gguf = folder.resolve("model.gguf");
+    TinyModel.gguf(gguf, "llama", 7);
+    kinds.add(new FileKind("gguf", gguf, FileKinds::readModel));
     Path model = Files.createDirectory(folder.resolve("model"));
     TinyModel.llama(model, 7, TensorType.F16);
     try (var files = Files.list(model)) {
-      files.sorted().forEach(path -> kinds.add(new FileKind(path.getFileName().toString(), path, any -> Model.load(model))));
+      files.sorted().forEach(path -> kinds.add(new FileKind(path.getFileName().toString(), path, any -> readModel(model))));
     }
-    Path gguf = folder.resolve("model.gguf");
-    TinyModel.gguf(gguf, "llama", 8);
-    kinds.add(new FileKind("gguf", gguf, Model::load));
     return kinds;
+  }
+
+  /** Loads a model, and lets it split a text into tokens. */
+  private static void readModel(Path path) throws IOException {
+    Model.load(path).tokenizer().encode("The history of the city begins in the ");
   }
 
   private static void readTensors(Path path) throws IOException {
