@@ -26,7 +26,7 @@ class NoThreads {
     pthread_getattr_default_np(&before_);
     pthread_attr_t huge;
     pthread_attr_init(&huge);
-    pthread_attr_setstacksize(&huge, size_t{1} << 46);
+    pthread_attr_setstacksize(&huge, size_t{1} << 52);  // more than any process can address
     pthread_setattr_default_np(&huge);
     pthread_attr_destroy(&huge);
   }

@@ -16,8 +16,7 @@
 //                    That is PagePart::meet of commvq/values.cu.
 //
 // Both check what they read, a million times over, and fail where a read is out of order. Controls: with --broken the
-// ring's producer does not wait for `empty`, and the meeting is skipped every other time; then sums must come out
-// wrong.
+// ring's producer waits for no `empty` and its consumers for no `full`, and nobody meets; then words must be wrong.
 //
 //   limits            runs both, says "ok" for each
 //   limits --broken   both must be seen to fail
@@ -55,22 +54,18 @@ __global__ void bulk_ring(const uint32_t* data, int rounds, bool broken, unsigne
     if (lane != 0) return;
     for (int round = 0; round < rounds; ++round) {
       const int s = round % kSlots, turn = round / kSlots;
-      if (turn > 0 && !broken) barrier_wait(shared_address(&empty[s]), (turn - 1) & 1);
+      // Broken, it waits for its own copy alone: phases of a barrier must not run into each other.
+      if (turn > 0) barrier_wait(shared_address(broken ? &full[s] : &empty[s]), (turn - 1) & 1);
       barrier_expect(shared_address(&full[s]), sizeof slots[s]);
       bulk_copy(shared_address(slots[s]), reinterpret_cast<const uint8_t*>(data + round * kSlotWords), sizeof slots[s],
                 shared_address(&full[s]), evict_first());
-      if (broken) __nanosleep(200);  // far enough ahead to be seen, not so far that phases are lost
     }
     return;
   }
   unsigned long long bad = 0;
   for (int round = 0; round < rounds; ++round) {
     const int s = round % kSlots, turn = round / kSlots;
-    if (!broken) {
-      barrier_wait(shared_address(&full[s]), turn & 1);
-    } else {
-      for (int i = 0; i < 64 && !barrier_test(shared_address(&full[s]), turn & 1); ++i) __nanosleep(20);
-    }
+    if (!broken) barrier_wait(shared_address(&full[s]), turn & 1);
     for (int i = lane; i < kSlotWords; i += 32) bad += slots[s][i] != static_cast<uint32_t>(round * kSlotWords + i);
     __syncwarp();
     if (lane == 0) barrier_arrive(shared_address(&empty[s]));
@@ -85,16 +80,16 @@ __global__ void meeting_places(int rounds, bool broken, unsigned long long* wron
   if (warp < 2) {
     for (int round = 0; round < rounds; ++round) {
       page[threadIdx.x] = static_cast<uint32_t>(round);
-      if (!broken || round % 2 == 0) sync_threads(1, 128);
-      if (!broken || round % 2 == 0) sync_threads(1, 128);
+      if (!broken) sync_threads(1, 128);
+      if (!broken) sync_threads(1, 128);
     }
     return;
   }
   unsigned long long bad = 0;
   for (int round = 0; round < rounds; ++round) {
-    if (!broken || round % 2 == 0) sync_threads(1, 128);
+    if (!broken) sync_threads(1, 128);
     bad += page[(threadIdx.x + 17) % 64] != static_cast<uint32_t>(round);
-    if (!broken || round % 2 == 0) sync_threads(1, 128);
+    if (!broken) sync_threads(1, 128);
   }
   if (bad != 0) atomicAdd(wrong, bad);
 }

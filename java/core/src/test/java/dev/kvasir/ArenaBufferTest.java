@@ -155,7 +155,7 @@ class ArenaBufferTest {
     Optional<Path> home = ChildJvm.jdk(22);
     Assumptions.assumeTrue(home.isPresent(), "no JDK 22 or newer in /usr/lib/jvm");
     ChildJvm.Outcome outcome =
-        new ChildJvm().on(home.get()).with("--enable-native-access=ALL-UNNAMED").run(Program.class);
+        new ChildJvm().on(home.get()).withLibrary().with("--enable-native-access=ALL-UNNAMED").run(Program.class);
     assertEquals(0, outcome.status(), outcome.output());
     assertTrue(outcome.output().contains("length 1\nlives"), outcome.output());
     assertTrue(!outcome.output().contains("accepted") && !outcome.output().contains("Exception"), outcome.output());

@@ -26,6 +26,12 @@ public final class ChildJvm {
     return this;
   }
 
+  /** It finds the library where this JVM was told to: by {@code kvasir.native.path}, or else on the class path. */
+  public ChildJvm withLibrary() {
+    String path = System.getProperty("kvasir.native.path");
+    return path == null ? this : with("-Dkvasir.native.path=" + path);
+  }
+
   /** Another JDK than this one. */
   public ChildJvm on(Path home) {
     java = home.resolve("bin/java").toString();

@@ -75,7 +75,8 @@ class ExhaustedMemoryTest {
         new ChildJvm()
             .under("ulimit -v 3000000")
             // No compiler, whose own needs would end the JVM.
-            .with("-Xint", "-Xmx256m", "-XX:ReservedCodeCacheSize=16m", "-XX:CompressedClassSpaceSize=32m")
+            .withLibrary()
+            .with("-Dkvasir.backend=cpu", "-Xint", "-Xmx256m", "-XX:ReservedCodeCacheSize=16m", "-XX:CompressedClassSpaceSize=32m")
             .run(Program.class);
     assertEquals(0, outcome.status(), outcome.output());
     String refused = "(OUT_OF_MEMORY|OutOfMemoryError)";

@@ -192,7 +192,7 @@ class LoadingTest {
 
   @Test
   void everyClassLoaderMayHaveItsOwn() throws Exception {
-    ChildJvm.Outcome outcome = new ChildJvm().run(TwoLoaders.class);
+    ChildJvm.Outcome outcome = new ChildJvm().withLibrary().run(TwoLoaders.class);
     assertEquals(0, outcome.status(), outcome.output());
     assertEquals(6, outcome.output().split("runs ", -1).length - 1, outcome.output());
     assertEquals(0, new ChildJvm().with(library()).run(TwoLoaders.class).status());
@@ -280,7 +280,8 @@ class LoadingTest {
     ChildJvm.Outcome outcome =
         new ChildJvm()
             .under("ulimit -v 4000000")
-            .with("-Xint", "-Xmx128m", "-XX:ReservedCodeCacheSize=16m", "-XX:CompressedClassSpaceSize=32m")
+            .withLibrary()
+            .with("-Dkvasir.backend=cpu", "-Xint", "-Xmx128m", "-XX:ReservedCodeCacheSize=16m", "-XX:CompressedClassSpaceSize=32m")
             .run(ManyThreads.class);
     assertEquals(0, outcome.status(), outcome.output());
     assertSays(outcome.output(), "refused ", "not 1024", "as before", "runs ");
