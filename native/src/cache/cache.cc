@@ -156,12 +156,6 @@ class Cache::Impl {
     require_pointer("sequences", ids);
     require_pointer("queries", device ? device->queries : queries);
     require_pointer("outputs", device ? device->outputs : outputs);
-    AlignedArray<float> own;
-    if (!device) {
-      own = copy_of(queries, query_elements(plan, count, tokens));
-      queries = own.get();
-    }
-
     std::vector<std::shared_ptr<Sequence>> sequences;
     for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
     const auto locks = lock_shared(sequences);
@@ -173,6 +167,11 @@ class Cache::Impl {
       views.push_back(each.view(plan));
       views.back().shifts = sequences[i]->shifts.data();
       views.back().shift_count = static_cast<int>(sequences[i]->shifts.size());
+    }
+    AlignedArray<float> own;
+    if (!device) {  // not before all is checked: a count that is refused may be more than the caller has
+      own = copy_of(queries, query_elements(plan, count, tokens));
+      queries = own.get();
     }
     const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
     const Engine::Tiles tiles = device ? engine().attend(plan, request, *device) : engine().attend(plan, request);
