@@ -92,7 +92,7 @@ void TakenRows::take(const LayerPlan& plan, Side side, const void* elements, Ele
   uint16_t* out = halves_.get() + (side == Side::kValues ? elements_ : 0);
   FirstRefused refused;
   const auto take_block = [&](size_t first, size_t count) {
-    alignas(64) float copy[kBlock];
+    alignas(64) unsigned char copy[kBlock * sizeof(float)];
     std::memcpy(copy, static_cast<const char*>(elements) + first * size, count * size);
     if (row == 0 && kernels.check(copy, type, count)) return kernels.to_half(copy, type, count, out + first);
     alignas(64) float scaled[kBlock];

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <sstream>
 #include <thread>
 
 #include "base/half.h"
@@ -37,6 +38,16 @@ std::vector<uint8_t> in_type(const std::vector<float>& rows, ElementType type) {
   return bytes;
 }
 
+// An element of such bytes.
+float element(const std::vector<uint8_t>& bytes, ElementType type, size_t index) {
+  float value;
+  uint16_t half;
+  std::memcpy(&value, &bytes[type == ElementType::kFloat32 ? 4 * index : 0], 4);
+  std::memcpy(&half, &bytes[2 * index], 2);
+  if (type == ElementType::kFloat32) return value;
+  return type == ElementType::kFloat16 ? kvasir::half_to_float(half) : kvasir::bfloat_to_float(half);
+}
+
 void append(kvasir::Cache& cache, int64_t id, ElementType type, const void* keys, const void* values, int tokens) {
   const auto* k = static_cast<const uint16_t*>(keys);
   const auto* v = static_cast<const uint16_t*>(values);
@@ -60,7 +71,8 @@ TEST_CASE("caller memory: once an append has begun, what it stores no longer dep
         engine.engine->prepare(plans);
 
         const auto rows = support::half_rows(support::Profile::kNormal, 5, kTokens, EveryCodec::kRow);
-        auto keys = in_type(rows, type), values = keys;
+        const auto given = in_type(rows, type);
+        auto keys = given, values = given;
         const auto pending =
             engine.engine->begin_append(plans[0], {{keys.data(), values.data()}, {type, type}, kTokens});
         std::fill(keys.begin(), keys.end(), 0xFF);  // NaN in every type
@@ -72,16 +84,18 @@ TEST_CASE("caller memory: once an append has begun, what it stores no longer dep
             std::vector<float> got(256 * EveryCodec::kHeadDim);
             pending->rows(side, head, 0, 256, got.data(), EveryCodec::kHeadDim);
             int wrong = 0;
+            std::ostringstream first;
             for (size_t i = 0; i < got.size(); ++i) {
               const size_t token = i / EveryCodec::kHeadDim + plans[0].sinks;
-              float expected =
-                  rows[(token * EveryCodec::kKvHeads + head) * EveryCodec::kHeadDim + i % EveryCodec::kHeadDim];
-              if (type == ElementType::kBFloat16)
-                expected = kvasir::bits_float(kvasir::float_bits(expected) & ~0xFFFFu);
+              const size_t row = token * EveryCodec::kKvHeads + head;
+              float expected = element(given, type, row * EveryCodec::kHeadDim + i % EveryCodec::kHeadDim);
               if (scaled && side == Side::kKeys) expected /= 2.0f;
-              wrong += got[i] != kvasir::half_to_float(kvasir::float_to_half(expected));
+              expected = kvasir::half_to_float(kvasir::float_to_half(expected));
+              if (got[i] != expected && wrong++ == 0)
+                first << "; first at " << i << ": " << got[i] << ", not " << expected;
             }
-            CHECK_MESSAGE(wrong == 0, codec, ", type ", static_cast<int>(type), ", scaled ", scaled);
+            CHECK_MESSAGE(wrong == 0, codec, ", type ", static_cast<int>(type), ", scaled ", scaled, ": ", wrong,
+                          first.str());
           }
         }
       }

@@ -25,6 +25,7 @@ DeviceArena::~DeviceArena() {
 uint8_t* DeviceArena::take(size_t bytes, bool) {
   const size_t wanted = aligned(bytes);
   std::lock_guard<std::mutex> lock(mutex_);
+  stock_nodes(used_.size() + 1 + slabs_.size());
   auto found = by_size_.lower_bound({wanted, 0});
   if (found == by_size_.end()) {
     add_slab(wanted);
@@ -32,12 +33,8 @@ uint8_t* DeviceArena::take(size_t bytes, bool) {
   }
   const auto [size, address] = *found;
   used_.emplace(address, wanted);
-  by_size_.erase(found);
-  free_.erase(address);
-  if (size > wanted) {
-    free_.emplace(address + wanted, size - wanted);
-    by_size_.emplace(size - wanted, address + wanted);
-  }
+  remove_free(free_.find(address));
+  if (size > wanted) add_free(address + wanted, size - wanted);
   return reinterpret_cast<uint8_t*>(address);
 }
 
@@ -60,6 +57,8 @@ void DeviceArena::give_back(uint8_t* memory, size_t, bool) noexcept {
 // With the mutex held, like what follows.
 void DeviceArena::add_slab(size_t bytes) {
   const CurrentDevice current(device_);
+  slabs_.reserve(slabs_.size() + 1);
+  stock_nodes(used_.size() + 1 + slabs_.size() + 1);
   // A part of what there is, so that many small requests take few slabs, and large caches few large ones.
   size_t all = 0;
   for (const auto& slab : slabs_) all += slab.second;
@@ -75,11 +74,19 @@ void DeviceArena::add_slab(size_t bytes) {
   slabs_.emplace_back(static_cast<uint8_t*>(memory), size);
   const auto address = reinterpret_cast<uintptr_t>(memory);
   // Slabs that the driver happens to put side by side stay apart.
-  free_.emplace(address, size);
-  by_size_.emplace(size, address);
+  add_free(address, size);
 }
 
-void DeviceArena::release(uintptr_t begin, size_t bytes) {
+void DeviceArena::stock_nodes(size_t most) {
+  if (spare_.capacity() < most) spare_.reserve(2 * most);
+  while (free_.size() + spare_.size() < most) {
+    ByAddress by_address = {{0, 0}};
+    BySize by_size = {{0, 0}};
+    spare_.push_back({by_address.extract(by_address.begin()), by_size.extract(by_size.begin())});
+  }
+}
+
+void DeviceArena::release(uintptr_t begin, size_t bytes) noexcept {
   const auto same_slab = [this](uintptr_t boundary) {
     return std::none_of(slabs_.begin(), slabs_.end(),
                         [&](const auto& slab) { return reinterpret_cast<uintptr_t>(slab.first) == boundary; });
@@ -87,21 +94,33 @@ void DeviceArena::release(uintptr_t begin, size_t bytes) {
   const auto after = free_.lower_bound(begin);
   if (after != free_.end() && after->first == begin + bytes && same_slab(after->first)) {
     bytes += after->second;
-    by_size_.erase({after->second, after->first});
-    free_.erase(after);
+    remove_free(after);
   }
   const auto next = free_.lower_bound(begin);
   if (next != free_.begin()) {
     const auto before = std::prev(next);
     if (before->first + before->second == begin && same_slab(begin)) {
-      by_size_.erase({before->second, before->first});
-      before->second += bytes;
-      by_size_.emplace(before->second, before->first);
-      return;
+      begin = before->first;
+      bytes += before->second;
+      remove_free(before);
     }
   }
-  free_.emplace(begin, bytes);
-  by_size_.emplace(bytes, begin);
+  add_free(begin, bytes);
+}
+
+void DeviceArena::add_free(uintptr_t begin, size_t bytes) noexcept {
+  Nodes nodes = std::move(spare_.back());
+  spare_.pop_back();
+  nodes.by_address.key() = begin;
+  nodes.by_address.mapped() = bytes;
+  nodes.by_size.value() = {bytes, begin};
+  free_.insert(std::move(nodes.by_address));
+  by_size_.insert(std::move(nodes.by_size));
+}
+
+void DeviceArena::remove_free(ByAddress::iterator piece) noexcept {
+  const std::pair<size_t, uintptr_t> same = {piece->second, piece->first};
+  spare_.push_back({free_.extract(piece), by_size_.extract(same)});
 }
 
 }  // namespace kvasir::cuda

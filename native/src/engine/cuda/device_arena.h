@@ -3,6 +3,10 @@
 // Blocks are given back while the device may still work on them: memory is reused by work that comes later in the
 // order of the engine, never by the host. Free memory is kept by address, and neighbours grow together; a request gets
 // the smallest piece that holds it. Slabs stay until the arena goes.
+//
+// Giving back must not fail, though it may leave one more piece of free memory to remember. Pieces never outnumber the
+// blocks in use and the slabs, since one of either lies between any two; so `take` sees to it that there are nodes for
+// that many, and giving back only moves them.
 #pragma once
 
 #include <cstddef>
@@ -34,15 +38,26 @@ class DeviceArena : public Arena {
  private:
   static constexpr size_t kSlabBytes = size_t{64} << 20;
 
+  using BySize = std::set<std::pair<size_t, uintptr_t>>;
+  using ByAddress = std::map<uintptr_t, size_t>;
+  struct Nodes {
+    ByAddress::node_type by_address;
+    BySize::node_type by_size;
+  };
+
   void add_slab(size_t bytes);
-  void release(uintptr_t begin, size_t bytes);
+  void stock_nodes(size_t most);
+  void release(uintptr_t begin, size_t bytes) noexcept;
+  void add_free(uintptr_t begin, size_t bytes) noexcept;
+  void remove_free(ByAddress::iterator piece) noexcept;
 
   const int device_;
   std::mutex mutex_;
   std::vector<std::pair<uint8_t*, size_t>> slabs_;
-  std::map<uintptr_t, size_t> free_;                // by address
-  std::set<std::pair<size_t, uintptr_t>> by_size_;  // the same
-  std::map<uintptr_t, size_t> used_;
+  ByAddress free_;
+  BySize by_size_;            // the same
+  std::vector<Nodes> spare_;  // has room for all that are in use too
+  ByAddress used_;
 };
 
 // Memory of the arena that does not outlive a call.
