@@ -29,6 +29,7 @@ TEST_CASE("returned memory: of many forks, all but one in a hundred closed, next
   for (const std::string codec : {"f16", "progressive"}) {
     const auto config = EveryCodec::config(codec);
     config->set_window(400);
+    config->set_backend(kvasir::backend_name(kvasir::backend_count() - 1));  // in memory of this machine
     const support::CachePointer cache(kvasir::Cache::create(*config));
     const auto rows = support::half_rows(support::Profile::kNormal, 31, 600, EveryCodec::kRow);
     const int64_t first = cache->new_sequence();

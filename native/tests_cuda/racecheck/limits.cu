@@ -4,26 +4,31 @@
 // (commvq/values.cu). Both are ordered, by these means:
 //
 //   bulk_ring        A producer starts a bulk copy into a slot of shared memory, which completes on the mbarrier
-//   `full`;
-//                    consumers wait for its phase, read, and arrive on `empty`; the producer waits for that phase
-//                    before it starts the next copy into the slot. The copy's writes are made visible to whoever
+//                    `full`; consumers wait for its phase, read, and arrive on `empty`; the producer waits for that
+//                    phase before it starts the next copy into the slot. The copy's writes are made visible to whoever
 //                    observes the phase of `full` complete, because complete_tx is a release and try_wait an acquire
 //                    (PTX ISA, "mbarrier"); reads precede the next copy by the arrive (release) and wait (acquire) on
 //                    `empty`. That is the ring of attend/ring.cuh, slot for slot. racecheck of CUDA 13.0 reports it,
 //                    hundreds of thousands of times: it does not follow bulk copies.
-//   meeting_places   Warps of two roles meet at one named barrier, bar.sync ID, COUNT, each in a loop of its own.
-//                    bar.sync orders the memory accesses of all participating threads and counts warps, not places of
-//                    the code. That is PagePart::meet of commvq/values.cu. racecheck does not report it: what it
-//                    reports of the value kernel, whose pages come by cp.async, has another cause.
+//   pairs_and_all    Warps that make pages and warps that read them meet at one barrier, bar.sync ID, COUNT, with all
+//                    threads of the block, once a round: pages change places there, so a page is written a round
+//                    before it is read, and written again after the meeting that follows its last read. That is
+//                    PagePart::meet of commvq/values.cu. Makers also meet in pairs, at barriers of their own
+//                    (commvq/weights.cuh). bar.sync orders the accesses of the threads that take part, whatever other
+//                    barriers some of them have been at. racecheck reports the kernel; without the meetings of pairs
+//                    the same kernel is not reported. So it takes the barriers of a part of the block for what they
+//                    are not.
 //
 // Both check what they read, a million times over, and fail where a read is out of order. Controls: with --broken the
-// ring's producer waits for no `empty` and its consumers for no `full`, and nobody meets; then words must be wrong.
+// ring's producer waits for no `empty` and its consumers for no `full`, and makers and readers do not meet; then words
+// must be wrong.
 //
 //   limits            runs both, says "ok" for each
 //   limits --broken   both must be seen to fail
+//   limits N          N rounds
 //
-// ci/test-gpu compiles it, runs it both ways, and runs it under racecheck, which reports the ring: the day it does not,
-// the fused kernel can be taken in there.
+// ci/test-gpu compiles it, runs it both ways, and runs it under racecheck, which reports both: the day it does not, the
+// kernels can be taken in there.
 #include <cstdio>
 #include <cstring>
 
@@ -74,23 +79,39 @@ __global__ void bulk_ring(const uint32_t* data, int rounds, bool broken, unsigne
   if (bad != 0) atomicAdd(wrong, bad);
 }
 
-// Two warps write a page of numbers in turn, two others read it; they meet twice a round.
-__global__ void meeting_places(int rounds, bool broken, unsigned long long* wrong) {
-  __shared__ volatile uint32_t page[64];
-  const int warp = threadIdx.x / 32;
-  if (warp < 2) {
-    for (int round = 0; round < rounds; ++round) {
-      page[threadIdx.x] = static_cast<uint32_t>(round);
-      if (!broken) sync_threads(1, 128);
-      if (!broken) sync_threads(1, 128);
-    }
-    return;
-  }
+constexpr int kRole = 4;  // warps that make pages, and as many that read them
+
+// Word i of the page of a round.
+__device__ uint32_t word_of(int round, int i) { return static_cast<uint32_t>(round * kSlotWords + i); }
+
+__global__ void pairs_and_all(int rounds, bool broken, unsigned long long* wrong) {
+  __shared__ volatile uint32_t pages[2][kSlotWords];
+  __shared__ volatile uint32_t seen[2][kRole];  // what makers tell the other one of their pair
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, first = threadIdx.x % (32 * kRole);
+  const auto meet = [&] {
+    if (!broken) sync_threads(kRole / 2 + 1, 2 * 32 * kRole);
+  };
   unsigned long long bad = 0;
-  for (int round = 0; round < rounds; ++round) {
-    if (!broken) sync_threads(1, 128);
-    bad += page[(threadIdx.x + 17) % 64] != static_cast<uint32_t>(round);
-    if (!broken) sync_threads(1, 128);
+  if (warp < kRole) {
+    const auto make = [&](int round) {
+      if (lane == 0) seen[round % 2][warp] = round;
+      sync_threads(1 + warp / 2, 64);
+      bad += seen[round % 2][warp ^ 1] != static_cast<uint32_t>(round);
+      for (int i = first; i < kSlotWords; i += 32 * kRole) pages[round % 2][i] = word_of(round, i);
+    };
+    make(0);
+    for (int round = 0; round < rounds; ++round) {
+      meet();
+      make(round + 1);
+    }
+  } else {
+    for (int round = 0; round < rounds; ++round) {
+      meet();
+      for (int i = first; i < kSlotWords; i += 32 * kRole) {
+        const int other = (i + 31) % kSlotWords;  // mostly of another warp
+        bad += pages[round % 2][other] != word_of(round, other);
+      }
+    }
   }
   if (bad != 0) atomicAdd(wrong, bad);
 }
@@ -130,7 +151,7 @@ int main(int argc, char** argv) {
   count_up<<<64, 256>>>(data, static_cast<int>(words));
   bulk_ring<<<16, 32 * (kConsumers + 1)>>>(data, rounds, broken, wrong);
   judge("bulk_ring", wrong, broken);
-  meeting_places<<<16, 128>>>(rounds, broken, wrong);
-  judge("meeting_places", wrong, broken);
+  pairs_and_all<<<16, 2 * 32 * kRole>>>(rounds, broken, wrong);
+  judge("pairs_and_all", wrong, broken);
   return failures == 0 ? 0 : 1;
 }
