@@ -1,12 +1,34 @@
 // The plain types and numbers that all other headers share.
 #pragma once
 
+#include <cstdint>
+
 namespace kvasir {
 
 enum class Side : int { kKeys = 0, kValues = 1 };
 
 // What elements look like in memory: IEEE float32, IEEE float16, bfloat16.
 enum class ElementType : int { kFloat32 = 0, kFloat16 = 1, kBFloat16 = 2 };
+
+// Rows in a caller's memory, one for each token and head, channels side by side: that of token t and head h begins
+// t * token_stride + h * head_stride elements after `data`. Both strides 0 mean dense, [tokens][heads][head_dim].
+// Either all heads of a token lie between it and the next one, or all tokens of a head do ("heads first": token_stride
+// is head_dim, and head_stride tokens * head_dim); rows never overlap. The stride of a dimension of size 1 does not
+// matter.
+struct RowsView {
+  const void* data = nullptr;  // aligned to its elements
+  ElementType type = ElementType::kFloat32;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
+
+// The same, to be written.
+struct MutableRowsView {
+  void* data = nullptr;
+  ElementType type = ElementType::kFloat32;
+  int64_t token_stride = 0;
+  int64_t head_stride = 0;
+};
 
 // Which two channels of a head RoPE rotates together.
 enum class RopePairs : int {

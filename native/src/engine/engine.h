@@ -14,14 +14,11 @@
 #include <vector>
 
 #include "attention/attention.h"
+#include "base/row_views.h"
 #include "engine/arena.h"
 #include "engine/layer_plan.h"
 
 namespace kvasir {
-
-inline size_t element_bytes(ElementType type) {
-  return type == ElementType::kFloat32 ? sizeof(float) : sizeof(uint16_t);
-}
 
 // Token rows as they come in: [tokens][kv_heads][head_dim] by side.
 struct TokenRows {
