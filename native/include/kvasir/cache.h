@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "kvasir/attend.h"
 #include "kvasir/config.h"
 
 namespace kvasir {
@@ -62,10 +63,10 @@ class Cache {
   void append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
 
   // Attend ---------------------------------------------------------------------------------------------------
-  // queries, outputs: [count][tokens][query_heads][head_dim]. Each sequence's `tokens` queries belong to its newest
-  // tokens: query i sees the keys up to position length - tokens + i. A sequence may be listed more than once. Outputs
-  // may be written over the queries, in whole or in part.
-  // Throws kInvalidArgument where a layer holds fewer tokens than `tokens`.
+  // All that attention can do: attend.h. Throws kInvalidArgument for what is wrong in the batch, such as more query
+  // tokens than a layer holds, before anything is read or written.
+  void attend(const AttendBatch& batch);
+  // The same number of query tokens for each sequence; queries, outputs: [count][tokens][query_heads][head_dim].
   void attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs);
 
   // For codecs that go by queries ("tiered"): what attend sees, it observes; queries whose attention is computed
@@ -77,15 +78,17 @@ class Cache {
   // For caches of a backend with a device ("cuda"): append and attend on its memory, in the order of one of its streams
   // (a cudaStream_t; null is the default one). Shapes as above; queries and outputs have one type, keys and values too;
   // all begin at multiples of 16 bytes, in memory that the device can reach. Queries and outputs must not overlap.
+  // AttendBatch::on_device has all of attention there.
   // The calls return before the work is done, and wait for nothing but what sealing a page must know of it: the
   // patterns that "pattern" adds, and the sizes that "tiered" finds. Throw kUnavailable where there is no device.
   //
   // The device checks what is appended when it gets there. Elements that append would refuse are stored as 0, and the
   // next call of the cache that appends or attends throws kNotFinite, once.
   //
-  // attend_device with one token a sequence can be captured in a CUDA graph: up to 64 sequences, codecs f16, uniform,
-  // progressive and pattern as they are by default. The graph follows sequences that grow, as long as none of them is
-  // truncated or gives up precision; with patterns by 32K tokens (outputs are NaN afterwards).
+  // Attention with one token a sequence, on dense rows of one type, can be captured in a CUDA graph: up to 64
+  // sequences, codecs f16, uniform, progressive and pattern as they are by default. The graph follows sequences that
+  // grow, as long as none of them is truncated or gives up precision; with patterns by 32K tokens (outputs are NaN
+  // afterwards).
   void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                      int64_t tokens, void* stream);
   void attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries, void* outputs,

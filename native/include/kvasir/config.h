@@ -31,10 +31,19 @@ class CacheConfig {
   // Geometry -------------------------------------------------------------------------------------------------
   // Query heads must be a multiple of kv heads; the head dim a multiple of 16 in 32..256.
   void set_heads(int layer, int query_heads, int kv_heads, int head_dim);
+  // The layer attends to the keys and values of layer `source`, which has its own, and appends to it are refused. Of
+  // what is set for the layer, the sliding window (no longer than that of the source), scale, cap and sink logits are
+  // its own; the rest is as in the source, and heads, if they are set, must be. The layer itself: it has its own again.
+  void set_source(int layer, int source);
   // The layer sees only the newest `tokens` tokens, the query's own included. 0: all of them.
   void set_sliding_window(int layer, int64_t tokens);
   // Scores are multiplied by this before the softmax. Default 1/sqrt(head_dim).
   void set_softmax_scale(int layer, float scale);
+  // Scaled scores become cap * tanh(score / cap) before the softmax. 0: they stay as they are.
+  void set_soft_cap(int layer, float cap);
+  // A learned logit for each query head, which takes part in the softmax's denominator and has no value. A count of 0
+  // removes them.
+  void set_sink_logits(int layer, const float* logits, int count);
 
   // Compression ----------------------------------------------------------------------------------------------
   // A codec of the registry (codec.h) and one of its bit widths.

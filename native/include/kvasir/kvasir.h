@@ -2,6 +2,7 @@
 //
 // types.h            sides, element types and numbers that the others share
 // config.h           what a cache is: geometry, codecs, budget
+// attend.h           one call of attention, and merging results
 // cache.h            sequences, append, attend, inspection, stats
 // codec.h            the table of codecs
 // backend.h          where kernels run; threads
@@ -14,6 +15,7 @@
 // error.h            the one exception type
 #pragma once
 
+#include "kvasir/attend.h"
 #include "kvasir/backend.h"
 #include "kvasir/cache.h"
 #include "kvasir/calibrate.h"

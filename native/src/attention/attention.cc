@@ -58,6 +58,39 @@ struct Task {
   int merge;  // tasks that are parts of one result share this number
 };
 
+// Which tokens of a tile a query sees: begin .. end - 1, but from `newest` on only those whose bits are set.
+struct Sight {
+  int begin, end;
+  int newest = kPageTokens;
+  uint64_t bits = 0;
+
+  bool any() const { return begin < end; }
+  void hide(float* scores) const {
+    for (int t = newest; t < end; ++t) {
+      if ((bits >> (t - newest) & 1) == 0) scores[t] = -std::numeric_limits<float>::infinity();
+    }
+  }
+};
+
+Sight sight_of(const AttentionLayer& layer, const SequenceView& sequence, const QueryRun& run, int query,
+               const Tile& tile) {
+  const auto in_tile = [&](int64_t position) {
+    return static_cast<int>(std::clamp<int64_t>(position - tile.position, 0, tile.tokens));
+  };
+  const int64_t position = run.position(sequence.length, query);
+  const int begin = in_tile(layer.sliding_window ? position - layer.sliding_window + 1 : 0);
+  if (!run.masks) return {begin, in_tile(position + 1)};
+  const int64_t first = sequence.length - run.tokens;
+  const int newest = in_tile(first);
+  if (newest == tile.tokens) return {begin, newest};
+  uint64_t bits = run.masks[query] >> (tile.position + newest - first);
+  const int count = tile.tokens - newest;
+  if (count < 64) bits &= (uint64_t{1} << count) - 1;
+  if (bits == 0) return {begin, newest};
+  const int lowest = newest + __builtin_ctzll(bits), end = newest + 64 - __builtin_clzll(bits);
+  return {begin < newest ? begin : lowest, end, newest, bits};
+}
+
 // A sequence's side tables as one task sees them: the vectors of one kv head, and the products of its queries with
 // them.
 struct TaskSides {
@@ -76,10 +109,9 @@ struct TaskSides {
 
 class Attention {
  public:
-  Attention(const AttentionRequest& request, ThreadPool& pool)
-      : request_(request), layer_(*request.layer), rows_(request.tokens * request.layer->group()) {
+  Attention(const AttentionRequest& request, ThreadPool& pool) : request_(request), layer_(*request.layer) {
     plan(pool.threads());
-    states_.resize(tasks_.size(), std::min(rows_, kMaxTileRows), layer_.head_dim, value_entries(),
+    states_.resize(tasks_.size(), std::min(most_rows(), kMaxTileRows), layer_.head_dim, value_entries(),
                    layer_.formats[1].sums > 0 ? 1 : kEntryRows);
   }
 
@@ -94,19 +126,21 @@ class Attention {
   // Depends on lengths and the thread count alone, so that results are reproducible.
   void plan(int threads) {
     int64_t total = 0;
-    const int row_blocks = (rows_ + kMaxTileRows - 1) / kMaxTileRows;
-    for (int s = 0; s < request_.count; ++s) total += tile_count(request_.sequences[s]) * layer_.kv_heads * row_blocks;
+    for (int s = 0; s < request_.count; ++s) {
+      const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
+      total += tile_count(request_.sequences[s]) * layer_.kv_heads * row_blocks;
+    }
     const int64_t tiles_per_task =
         threads == 1 ? total : std::max(kMinTilesPerTask, total / (kTasksPerThread * threads) + 1);
     for (int s = 0; s < request_.count; ++s) {
       const int64_t tiles = tile_count(request_.sequences[s]);
       const int64_t splits = std::max<int64_t>(1, (tiles + tiles_per_task - 1) / tiles_per_task);
       for (int head = 0; head < layer_.kv_heads; ++head) {
-        for (int row = 0; row < rows_; row += kMaxTileRows) {
+        for (int row = 0; row < rows(s); row += kMaxTileRows) {
           const int merge = static_cast<int>(merge_first_.size());
           merge_first_.push_back(static_cast<int>(tasks_.size()));
           for (int64_t i = 0; i < splits; ++i) {
-            tasks_.push_back({s, head, row, std::min(kMaxTileRows, rows_ - row), tiles * i / splits,
+            tasks_.push_back({s, head, row, std::min(kMaxTileRows, rows(s) - row), tiles * i / splits,
                               tiles * (i + 1) / splits, merge});
           }
         }
@@ -128,15 +162,19 @@ class Attention {
     return most;
   }
 
-  // Position of a row's query token.
-  int64_t query_position(const SequenceView& sequence, int row) const {
-    return sequence.length - request_.tokens + row / layer_.group();
+  // Of one kv head of a sequence.
+  int rows(int sequence) const { return request_.runs[sequence].tokens * layer_.group(); }
+  int most_rows() const {
+    int most = 0;
+    for (int s = 0; s < request_.count; ++s) most = std::max(most, rows(s));
+    return most;
   }
 
-  size_t row_offset(const Task& task, int row) const {
-    const size_t token = static_cast<size_t>(task.sequence) * request_.tokens + row / layer_.group();
-    const size_t head = static_cast<size_t>(task.kv_head) * layer_.group() + row % layer_.group();
-    return (token * layer_.query_heads + head) * layer_.head_dim;
+  int head_of(const Task& task, int row) const { return task.kv_head * layer_.group() + row % layer_.group(); }
+  // Of [rows][query_heads].
+  size_t place_of(const Task& task, int row) const {
+    const auto token = static_cast<size_t>(request_.runs[task.sequence].first + row / layer_.group());
+    return token * layer_.query_heads + head_of(task, row);
   }
 
   void run_task(int index) {
@@ -144,7 +182,7 @@ class Attention {
     alignas(64) float queries[kMaxTileRows * kMaxHeadDim];
     const int d = layer_.head_dim;
     for (int r = 0; r < task.rows; ++r) {
-      const float* query = request_.queries + row_offset(task, task.first_row + r);
+      const float* query = request_.queries + place_of(task, task.first_row + r) * d;
       for (int c = 0; c < d; ++c) queries[r * d + c] = query[c] * layer_.softmax_scale;
       if (!layer_.key_scaling) continue;
       const float* scaling = layer_.key_scaling + static_cast<size_t>(task.kv_head) * d;
@@ -164,9 +202,11 @@ class Attention {
     for (int64_t t = task.first_tile; t < task.end_tile; ++t) run_tile(task, t, queries, sides, state);
 
     // Whoever finishes last merges; the order of merging is that of the tiles, whoever it is.
-    const int first = merge_first_[task.merge];
-    const int end = merge_first_[task.merge + 1];
-    if (missing_[task.merge].fetch_sub(1) != 1) return;
+    if (missing_[task.merge].fetch_sub(1) == 1) finish(task, sides);
+  }
+
+  void finish(const Task& task, const TaskSides& sides) const {
+    const int first = merge_first_[task.merge], end = merge_first_[task.merge + 1];
     SoftmaxState result = states_.at(first);
     for (int other = first + 1; other < end; ++other) result.merge(states_.at(other), task.rows);
     if (layer_.codecs[1].end_values) {
@@ -177,7 +217,11 @@ class Attention {
       layer_.codecs[1].end_values(layer_.formats[1], sides.all(Side::kValues), sums, result.output);
     }
     for (int r = 0; r < task.rows; ++r) {
-      result.write(r, request_.outputs + row_offset(task, task.first_row + r));
+      const int row = task.first_row + r;
+      const size_t place = place_of(task, row);
+      if (request_.sink_logits && layer_.sink_logits) result.add_score(r, layer_.sink_logits[head_of(task, row)]);
+      if (request_.log_sums) request_.log_sums[place] = result.log_sum(r);
+      result.write(r, request_.outputs + place * layer_.head_dim);
     }
   }
 
@@ -199,14 +243,12 @@ class Attention {
                 SoftmaxState& state) const {
     const SequenceView& sequence = request_.sequences[task.sequence];
     const Tile tile = tile_at(sequence, index);
-    int begin[kMaxTileRows], end[kMaxTileRows];
+    Sight sights[kMaxTileRows];
     bool visible = false;
     for (int r = 0; r < task.rows; ++r) {
-      const int64_t query = query_position(sequence, task.first_row + r);
-      const int64_t oldest = layer_.sliding_window ? query - layer_.sliding_window + 1 : 0;
-      begin[r] = static_cast<int>(std::clamp<int64_t>(oldest - tile.position, 0, tile.tokens));
-      end[r] = static_cast<int>(std::clamp<int64_t>(query + 1 - tile.position, 0, tile.tokens));
-      visible |= begin[r] < end[r];
+      const int query = (task.first_row + r) / layer_.group();
+      sights[r] = sight_of(layer_, sequence, request_.runs[task.sequence], query, tile);
+      visible |= sights[r].any();
     }
     if (!visible) return;
 
@@ -236,13 +278,16 @@ class Attention {
 
     for (int r = 0; r < task.rows; ++r) {
       float* row = scores + r * kPageTokens;
-      if (begin[r] < end[r]) {
-        const float old_max = state.max[r];
-        layer_.rows->softmax(row, begin[r], end[r], &state.max[r], &state.sum[r], state.output + r * d, d);
-        state.rescale_extra(r, old_max);
-      } else {
+      if (!sights[r].any()) {
         std::memset(row, 0, kPageTokens * sizeof *row);
+        continue;
       }
+      const int begin = sights[r].begin, end = sights[r].end;
+      if (layer_.soft_cap > 0.0f) layer_.rows->soft_cap(row, begin, end, layer_.soft_cap);
+      sights[r].hide(row);
+      const float old_max = state.max[r];
+      layer_.rows->softmax(row, begin, end, &state.max[r], &state.sum[r], state.output + r * d, d);
+      state.rescale_extra(r, old_max);
     }
 
     if (tile.page) {
@@ -298,7 +343,6 @@ class Attention {
 
   const AttentionRequest& request_;
   const AttentionLayer& layer_;
-  const int rows_;  // per kv head of a sequence
   std::vector<Task> tasks_;
   std::vector<int> merge_first_;                 // first task of each result, and the end
   std::unique_ptr<std::atomic<int>[]> missing_;  // unfinished tasks of each result

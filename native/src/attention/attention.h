@@ -68,6 +68,8 @@ struct AttentionLayer {
   int head_dim;
   int64_t sliding_window;  // 0: none
   float softmax_scale;
+  float soft_cap;            // scores become soft_cap * tanh(score / soft_cap); 0: none
+  const float* sink_logits;  // [query_heads]: scores without a value, in every softmax; null: none
   bool fast;
   PageFormat formats[2];  // by Side: what is the same in all shapes of the layer's pages
   CodecKernels codecs[2];
@@ -108,13 +110,29 @@ inline size_t half_row_offset(const AttentionLayer& layer, int half_rows, Side s
   return (head * half_rows + static_cast<size_t>(row)) * layer.head_dim;
 }
 
+// The queries of one sequence, for its newest tokens. Query i sees all that came before these, and of these those up to
+// its own; or with masks those whose bits are set, the window of a layer that slides already taken into account.
+struct QueryRun {
+  int64_t first;  // row of the first among those of all sequences
+  int tokens;
+  const uint64_t* masks = nullptr;  // [tokens]
+  const int* depths = nullptr;      // [tokens], with masks: positions of tokens, counted from the first
+
+  // Position of query i in a sequence of this length.
+  int64_t position(int64_t length, int i) const { return length - tokens + (masks ? depths[i] : i); }
+};
+
 struct AttentionRequest {
   const AttentionLayer* layer;
   const SequenceView* sequences;
+  const QueryRun* runs;  // of each sequence
   int count;
-  int tokens;            // queries per sequence, for its newest tokens
-  const float* queries;  // [count][tokens][query_heads][head_dim]
+  const float* queries;  // [rows][query_heads][head_dim]
   float* outputs;        // the same
+  float* log_sums;       // [rows][query_heads], or null
+  bool sink_logits;      // whether those of the layer count
+
+  int64_t rows() const { return runs[count - 1].first + runs[count - 1].tokens - runs[0].first; }
 };
 
 // Returns the number of page tiles that were computed.

@@ -63,6 +63,18 @@ struct SoftmaxState {
     return together == 1 ? static_cast<size_t>(row) * entries + entry : entry_index(row, entry, entries);
   }
 
+  // A score without a value takes part in the sum.
+  void add_score(int row, float score) {
+    const float highest = std::fmax(max[row], score);
+    const float ours = std::exp(max[row] - highest);
+    for (int i = row * head_dim; i < (row + 1) * head_dim; ++i) output[i] *= ours;
+    sum[row] = sum[row] * ours + std::exp(score - highest);
+    max[row] = highest;
+  }
+
+  // The logarithm of the sum of exp(score).
+  float log_sum(int row) const { return max[row] + std::log(sum[row]); }
+
   // The attention output of a row: every query sees at least itself, so sum > 0.
   void write(int row, float* out) const {
     const float inverse = 1.0f / sum[row];

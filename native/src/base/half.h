@@ -71,4 +71,11 @@ KVASIR_HOST_DEVICE static inline float bfloat_to_float(uint16_t bfloat) {
   return bits_float(static_cast<uint32_t>(bfloat) << 16);
 }
 
+// Rounds to nearest, ties to even; overflows to infinity.
+KVASIR_HOST_DEVICE static inline uint16_t float_to_bfloat(float value) {
+  const uint32_t bits = float_bits(value);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>(bits >> 16 | 0x0040u);  // NaN stays one
+  return static_cast<uint16_t>((bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16);
+}
+
 }  // namespace kvasir

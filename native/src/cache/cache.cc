@@ -24,6 +24,7 @@
 #include "cache/layer.h"
 #include "cache/memory.h"
 #include "cache/plan.h"
+#include "cache/query_batch.h"
 #include "cache/stats.h"
 #include "engine/engines.h"
 
@@ -127,7 +128,7 @@ class Cache::Impl {
   }
 
   int64_t length(int64_t id, int layer) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
     return sequence->layers[plan.index].length();
@@ -135,6 +136,10 @@ class Cache::Impl {
 
   void append(int64_t id, int layer, const TokenRows& rows) {
     const LayerPlan& plan = plan_of(layer);
+    if (!plan.owns_rows()) {
+      refuse("layer " + std::to_string(layer) + " takes keys and values from layer " + std::to_string(plan.source) +
+             ": they are appended there");
+    }
     if (rows.tokens < 1) refuse("tokens must be positive, it is " + std::to_string(rows.tokens));
     require_pointer("keys", rows.sides[0]);
     require_pointer("values", rows.sides[1]);
@@ -147,48 +152,38 @@ class Cache::Impl {
     sequence->layers[layer].append(plan, memory_, engine(), *append);
   }
 
-  // `device`: where queries and outputs are, if they are on one.
-  void attend(int layer, const int64_t* ids, int count, int tokens, const float* queries, float* outputs,
-              const DeviceQueries* device = nullptr) {
-    const LayerPlan& plan = plan_of(layer);
-    if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
-    if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));
-    require_pointer("sequences", ids);
-    require_pointer("queries", device ? device->queries : queries);
-    require_pointer("outputs", device ? device->outputs : outputs);
+  void attend(const AttendBatch& batch) {
+    const LayerPlan& plan = plan_of(batch.layer);
+    if (batch.count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(batch.count));
+    require_pointer("sequences", batch.sequences);
     std::vector<std::shared_ptr<Sequence>> sequences;
-    for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
+    for (int i = 0; i < batch.count; ++i) sequences.push_back(find(batch.sequences[i]));
+    QueryBatch queries(plan, batch);
     const auto locks = lock_shared(sequences);
-    auto pages = memory_.read(layer);
+    auto pages = memory_.read(plan.source);
     std::vector<SequenceView> views;
-    for (int i = 0; i < count; ++i) {
-      const SequenceLayer& each = sequences[i]->layers[layer];
-      check_visible(plan, each, ids[i], tokens);
-      views.push_back(each.view(plan));
+    for (int i = 0; i < batch.count; ++i) {
+      const SequenceLayer& each = sequences[i]->layers[plan.source];
+      check_visible(plan, each, batch.sequences[i], queries.runs()[i].tokens);
+      views.push_back(each.view(plans_[plan.source]));
       views.back().shifts = sequences[i]->shifts.data();
       views.back().shift_count = static_cast<int>(sequences[i]->shifts.size());
+      queries.place_guesses(i, views.back());
     }
-    AlignedArray<float> own;
-    if (!device) {  // not before all is checked: a count that is refused may be more than the caller has
-      own = copy_of(queries, query_elements(plan, count, tokens));
-      queries = own.get();
-    }
-    const AttentionRequest request = {&plan.attention, views.data(), count, tokens, queries, outputs};
-    const Engine::Tiles tiles = device ? engine().attend(plan, request, *device) : engine().attend(plan, request);
+    queries.take();  // not before all is checked: a count that is refused may be more than the caller has
+    const AttentionRequest request = {&plan.attention,       views.data(),
+                                      queries.runs().data(), batch.count,
+                                      queries.queries(),     batch.on_device ? nullptr : queries.outputs(),
+                                      batch.log_sums,        batch.learned_sinks};
+    const Engine::Tiles tiles =
+        batch.on_device ? engine().attend(plan, request, queries.device()) : engine().attend(plan, request);
     tiles_ += tiles.computed;
     fallback_tiles_ += tiles.fallback;
-    if (!plan.wants_queries) return;
-    pages = {};  // a fork holds a lock of those below while it waits for pages to shrink
-    std::vector<std::unique_lock<std::mutex>> observing;
-    for (Sequence* sequence : distinct(sequences)) observing.emplace_back(sequence->queries);
-    std::vector<uint8_t*> sums;
-    for (const auto& sequence : sequences) sums.push_back(sequence->layers[layer].queries().sums());
-    if (device) {
-      engine().add_queries(plan, sums.data(), count, tokens, *device);
-    } else {
-      engine().add_queries(plan, sums.data(), count, tokens, queries);
+    if (plan.wants_queries) {
+      pages = {};  // a fork holds a lock of those below while it waits for pages to shrink
+      observe_attended(plan, sequences, batch.on_device, queries);
     }
-    for (const auto& sequence : sequences) sequence->layers[layer].queries().count(plan, tokens);
+    queries.deliver();
   }
 
   void observe(int layer, const int64_t* ids, int count, int tokens, const float* queries) {
@@ -206,25 +201,25 @@ class Cache::Impl {
     const size_t size = elements / count;
     for (const auto& sequence : sequences) {
       std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-      sequence->layers[layer].prepare_queries(plan, memory_, engine());
+      sequence->layers[plan.source].prepare_queries(plans_[plan.source], memory_, engine());
     }
     for (int i = 0; i < count; ++i) {
       std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
-      QueryMeans& seen = sequences[i]->layers[layer].queries();
+      QueryMeans& seen = sequences[i]->layers[plan.source].queries();
       uint8_t* const sums = seen.sums();
-      engine().add_queries(plan, &sums, 1, tokens, own.get() + i * size);
+      engine().add_queries(plan, &sums, {{0, tokens}}, own.get() + i * size);
       seen.count(plan, tokens);
     }
   }
 
   void read(int64_t id, int layer, Side side, int64_t first, int64_t tokens, float* out) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     check_side(side);
     require_pointer("out", out);
     const auto sequence = find(id);
     float* scratch = page_scratch();
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
-    const SequenceLayer& each = sequence->layers[layer];
+    const SequenceLayer& each = sequence->layers[plan.index];
     if (first < 0 || tokens < 1 || tokens > each.length() || first > each.length() - tokens) {
       refuse("rows " + std::to_string(first) + " and " + std::to_string(tokens) + " on of a layer that holds " +
              std::to_string(each.length()));
@@ -233,7 +228,7 @@ class Cache::Impl {
       refuse("the sliding window of layer " + std::to_string(layer) + " left the rows before " +
              std::to_string(each.first_held(plan)) + " behind, asked for " + std::to_string(first));
     }
-    const auto pages = memory_.read(layer);
+    const auto pages = memory_.read(plan.index);
     each.read(plan, engine(), side, first, tokens, out, scratch);
     if (side == Side::kKeys && !plan.key_scaling.empty()) {
       const size_t row = plan.key_scaling.size();
@@ -242,23 +237,23 @@ class Cache::Impl {
   }
 
   int64_t page_count(int64_t id, int layer) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
     return sequence->layers[plan.index].page_count();
   }
 
   int64_t read_page(int64_t id, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     check_side(side);
     check_head(plan, kv_head);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
-    const SequenceLayer& each = sequence->layers[layer];
+    const SequenceLayer& each = sequence->layers[plan.index];
     if (page < 0 || page >= each.page_count()) {
       refuse("page " + std::to_string(page) + " of " + std::to_string(each.page_count()));
     }
-    const auto pages = memory_.read(layer);
+    const auto pages = memory_.read(plan.index);
     const auto bytes = static_cast<int64_t>(each.page(page).part_bytes(side, kv_head));
     if (capacity < bytes) return bytes;
     require_pointer("out", out);
@@ -268,7 +263,7 @@ class Cache::Impl {
   }
 
   int64_t table_size(int64_t id, int layer, Side side) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     check_side(side);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
@@ -276,13 +271,13 @@ class Cache::Impl {
   }
 
   int64_t read_table(int64_t id, int layer, Side side, int kv_head, float* out, int64_t capacity) {
-    const LayerPlan& plan = plan_of(layer);
+    const LayerPlan& plan = rows_plan_of(layer);
     check_side(side);
     check_head(plan, kv_head);
     const auto sequence = find(id);
     std::shared_lock<FairSharedMutex> lock(sequence->mutex);
     const auto d = static_cast<size_t>(plan.attention.head_dim);
-    const auto vectors = side_vectors(sequence->layers[layer].table(side), kv_head, plan.attention.head_dim);
+    const auto vectors = side_vectors(sequence->layers[plan.index].table(side), kv_head, plan.attention.head_dim);
     const auto count = static_cast<int64_t>(vectors.size());
     if (capacity < count) return count;
     if (count > 0) require_pointer("out", out);
@@ -428,6 +423,26 @@ class Cache::Impl {
     return plans_[layer];
   }
 
+  // Of the layer whose rows it attends to.
+  const LayerPlan& rows_plan_of(int layer) const { return plans_[plan_of(layer).source]; }
+
+  // Queries that were attended with go to the sums of what they looked at.
+  void observe_attended(const LayerPlan& plan, const std::vector<std::shared_ptr<Sequence>>& sequences, bool on_device,
+                        const QueryBatch& queries) {
+    std::vector<std::unique_lock<std::mutex>> observing;
+    for (Sequence* sequence : distinct(sequences)) observing.emplace_back(sequence->queries);
+    std::vector<uint8_t*> sums;
+    for (const auto& sequence : sequences) sums.push_back(sequence->layers[plan.source].queries().sums());
+    if (on_device) {
+      engine().add_queries(plan, sums.data(), queries.runs(), queries.device());
+    } else {
+      engine().add_queries(plan, sums.data(), queries.runs(), queries.queries());
+    }
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      sequences[i]->layers[plan.source].queries().count(plan, queries.runs()[i].tokens);
+    }
+  }
+
   int64_t add(std::shared_ptr<Sequence> sequence) {
     std::lock_guard<std::mutex> lock(mutex_);
     const int64_t id = next_id_;
@@ -459,13 +474,14 @@ class Cache::Impl {
     return order;
   }
 
-  static void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) {
+  void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) const {
     if (layer.length() < tokens) {
       refuse("sequence " + std::to_string(id) + " holds " + std::to_string(layer.length()) + " tokens in layer " +
              std::to_string(plan.index) + ", fewer than the " + std::to_string(tokens) + " that attend");
     }
     const int64_t oldest = layer.length() - tokens - plan.attention.sliding_window + 1;
-    if (plan.attention.sliding_window != 0 && std::max<int64_t>(oldest, plan.sinks) < layer.first_held(plan)) {
+    if (plan.attention.sliding_window != 0 &&
+        std::max<int64_t>(oldest, plan.sinks) < layer.first_held(plans_[plan.source])) {
       refuse("sequence " + std::to_string(id) + ": the sliding window of layer " + std::to_string(plan.index) +
              " left tokens behind that the oldest of " + std::to_string(tokens) + " queries would see");
     }
@@ -507,8 +523,17 @@ void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const
   impl_->append(sequence, layer, {{keys, values}, {ElementType::kBFloat16, ElementType::kBFloat16}, tokens});
 }
 
+void Cache::attend(const AttendBatch& batch) { impl_->attend(batch); }
+
 void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs) {
-  impl_->attend(layer, sequences, count, tokens, queries, outputs);
+  AttendBatch batch;
+  batch.layer = layer;
+  batch.sequences = sequences;
+  batch.count = count;
+  batch.tokens_each = tokens;
+  batch.queries.data = queries;
+  batch.outputs.data = outputs;
+  impl_->attend(batch);
 }
 
 void Cache::append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
@@ -519,9 +544,16 @@ void Cache::append_device(int64_t sequence, int layer, const void* keys, const v
 
 void Cache::attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries,
                           void* outputs, ElementType type, void* stream) {
-  check_type(type);
-  const DeviceQueries device = {queries, outputs, type, stream};
-  impl_->attend(layer, sequences, count, tokens, nullptr, nullptr, &device);
+  AttendBatch batch;
+  batch.layer = layer;
+  batch.sequences = sequences;
+  batch.count = count;
+  batch.tokens_each = tokens;
+  batch.queries = {queries, type};
+  batch.outputs = {outputs, type};
+  batch.on_device = true;
+  batch.stream = stream;
+  impl_->attend(batch);
 }
 
 void Cache::observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries) {

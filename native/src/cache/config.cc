@@ -69,6 +69,13 @@ void CacheConfig::set_heads(int layer, int query_heads, int kv_heads, int head_d
   });
 }
 
+void CacheConfig::set_source(int layer, int source) {
+  const int64_t last = static_cast<int64_t>(impl_->layers.size()) - 1;
+  check_range("layer", layer, 0, last);
+  check_range("source", source, 0, last);
+  impl_->layers[layer].source = source == layer ? -1 : source;
+}
+
 void CacheConfig::set_sliding_window(int layer, int64_t tokens) {
   check_range("sliding window", tokens, 0, INT64_MAX / 2);
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sliding_window = tokens; });
@@ -77,6 +84,20 @@ void CacheConfig::set_sliding_window(int layer, int64_t tokens) {
 void CacheConfig::set_softmax_scale(int layer, float scale) {
   if (!std::isfinite(scale) || scale <= 0.0f) refuse("softmax scale must be positive, not " + std::to_string(scale));
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.softmax_scale = scale; });
+}
+
+void CacheConfig::set_soft_cap(int layer, float cap) {
+  if (!std::isfinite(cap) || cap < 0.0f) refuse("soft cap must be 0 or positive, not " + float_text(cap));
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.soft_cap = cap; });
+}
+
+void CacheConfig::set_sink_logits(int layer, const float* logits, int count) {
+  check_range("sink logits", count, 0, kMaxHeads);
+  if (count > 0 && !logits) refuse("sink logits are null");
+  for (int i = 0; i < count; ++i) {
+    if (!std::isfinite(logits[i])) refuse("sink logit " + std::to_string(i) + " is " + float_text(logits[i]));
+  }
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sink_logits.assign(logits, logits + count); });
 }
 
 void CacheConfig::set_codec(int layer, Side side, const char* codec, int bits) {

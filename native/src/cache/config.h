@@ -17,11 +17,14 @@ struct SideConfig {
 };
 
 struct LayerConfig {
+  int source = -1;  // the layer whose keys and values it attends to; -1: itself
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
   int64_t sliding_window = 0;
-  float softmax_scale = 0.0f;  // 0: 1/sqrt(head_dim)
+  float softmax_scale = 0.0f;      // 0: 1/sqrt(head_dim)
+  float soft_cap = 0.0f;           // 0: none
+  std::vector<float> sink_logits;  // by query head; empty: none
   int64_t budget = 0;
   SideConfig sides[2];
   std::vector<float> key_scaling;  // empty: none

@@ -54,14 +54,37 @@ void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) 
   plan.attention.pairs = layer.rope_pairs;
 }
 
+// What a layer is, where it takes keys and values from another one.
+template <class Refuse>
+LayerConfig config_of(const CacheConfig::Impl& config, int index, const Refuse& refuse) {
+  const LayerConfig& own = config.layers[index];
+  if (own.source < 0) return own;
+  LayerConfig layer = config.layers[own.source];
+  const std::string source = "layer " + std::to_string(own.source);
+  if (layer.source >= 0) refuse("takes keys and values from " + source + ", which has none of its own");
+  const bool same =
+      own.query_heads == layer.query_heads && own.kv_heads == layer.kv_heads && own.head_dim == layer.head_dim;
+  if (own.query_heads != 0 && !same) refuse("has other heads than " + source + ", whose keys and values it takes");
+  if (layer.sliding_window > 0 && (own.sliding_window == 0 || own.sliding_window > layer.sliding_window)) {
+    refuse("sees more tokens than " + source + " keeps, whose keys and values it takes");
+  }
+  layer.source = own.source;
+  layer.sliding_window = own.sliding_window;
+  layer.softmax_scale = own.softmax_scale;
+  layer.soft_cap = own.soft_cap;
+  layer.sink_logits = own.sink_logits;
+  return layer;
+}
+
 LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
-  const LayerConfig& layer = config.layers[index];
   const auto refuse = [&](const std::string& text) {
     throw Error(ErrorCode::kInvalidArgument, "layer " + std::to_string(index) + " " + text);
   };
+  const LayerConfig layer = config_of(config, index, refuse);
   if (layer.query_heads == 0) refuse("has no heads: call set_heads");
   LayerPlan plan = {};
   plan.index = index;
+  plan.source = layer.source >= 0 ? layer.source : index;
   plan.sinks = config.sinks;
   plan.window = config.window;
   AttentionLayer& attention = plan.attention;
@@ -71,6 +94,12 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
   attention.sliding_window = layer.sliding_window;
   attention.softmax_scale =
       layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim));
+  attention.soft_cap = layer.soft_cap;
+  plan.sink_logits = layer.sink_logits;
+  if (!plan.sink_logits.empty() && static_cast<int>(plan.sink_logits.size()) != layer.query_heads) {
+    refuse("has " + std::to_string(layer.query_heads) + " query heads, but " + std::to_string(plan.sink_logits.size()) +
+           " sink logits");
+  }
   attention.fast = config.precision == Precision::kFast;
   attention.rows = backend_at(backend).rows;
   plan.match = &resolve_match(backend);
@@ -120,6 +149,7 @@ std::vector<LayerPlan> plan_layers(const CacheConfig::Impl& config, int backend)
   // Only now: moving a plan moves its vectors.
   for (LayerPlan& plan : plans) {
     plan.attention.key_scaling = plan.key_scaling.empty() ? nullptr : plan.key_scaling.data();
+    plan.attention.sink_logits = plan.sink_logits.empty() ? nullptr : plan.sink_logits.data();
   }
   return plans;
 }

@@ -10,7 +10,7 @@ Engine::Tiles Engine::attend(const LayerPlan&, const AttentionRequest&, const De
   throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to attend on");
 }
 
-void Engine::add_queries(const LayerPlan&, uint8_t* const*, int, int, const DeviceQueries&) {
+void Engine::add_queries(const LayerPlan&, uint8_t* const*, const std::vector<QueryRun>&, const DeviceQueries&) {
   throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
 }
 

@@ -29,11 +29,12 @@ struct TokenRows {
   void* stream = nullptr;
 };
 
-// Queries and outputs in the memory of the engine's device, in place of those of an AttentionRequest.
+// Queries and results in the memory of the engine's device, in place of those of an AttentionRequest; strides are
+// spelled out.
 struct DeviceQueries {
-  const void* queries;
-  void* outputs;
-  ElementType type;
+  RowsView queries;
+  MutableRowsView outputs;
+  float* log_sums;  // or null
   void* stream;
 };
 
@@ -142,11 +143,11 @@ class Engine {
   // Queries, for codecs that go by them: memory as query_sums.h has it -------------------------------------------
   // As it is where nothing was seen.
   virtual void clear_queries(const LayerPlan& plan, uint8_t* sums) = 0;
-  // queries: [count][tokens][query_heads][head_dim]; those of sequence i add to sums[i], and need not be finite.
-  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+  // queries: [rows][query_heads][head_dim]; those of run i add to sums[i], and need not be finite.
+  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
                            const float* queries) = 0;
   // The same for queries that were just attended with. For engines with a device; kUnavailable for the others.
-  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+  virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
                            const DeviceQueries& device);
   // Mean magnitudes as a page sealed now is to see them: [kv_heads][head_dim]. Waits.
   virtual void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) = 0;
@@ -173,6 +174,7 @@ class Engine {
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
 
   // Attention ---------------------------------------------------------------------------------------------------
+  // By the layer of the plan, on rows of the layer that it takes them from.
   struct Tiles {
     int64_t computed;
     int64_t fallback;  // of them, by a slower way than the engine's best

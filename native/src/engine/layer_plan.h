@@ -12,12 +12,14 @@ namespace kvasir {
 
 struct LayerPlan {
   int index;
+  int source;  // the layer whose keys and values this one attends to: mostly itself
   int sinks;
   int window;  // least tokens that stay in 16 bits
   AttentionLayer attention;
   const Codec* codecs[2];                  // by side
   std::vector<PageShape> shapes;           // what a page may be, widest first: new ones begin there, shrinks walk down
   std::vector<float> key_scaling;          // [kv_heads][head_dim], or empty
+  std::vector<float> sink_logits;          // [query_heads], or empty
   std::shared_ptr<const PageTurns> turns;  // where keys are stored before RoPE
   std::vector<double> frequencies;         // and then: radians a position, by RoPE pair,
   double magnitude = 1.0;                  // and what rotated keys are multiplied by
@@ -26,6 +28,7 @@ struct LayerPlan {
   bool wants_queries;  // whether a codec goes by the queries of the layer
   bool fallback;       // whether a tile verb comes from a lower backend
 
+  bool owns_rows() const { return source == index; }
   bool can_shrink() const { return shapes.size() > 1; }
   // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
   int half_rows() const { return sinks + window + kPageTokens; }

@@ -29,7 +29,9 @@ struct LayerChoice {
 
   int row_size() const { return kv_heads * head_dim; }
   int query_size() const { return query_heads * head_dim; }
-  reference::AttentionShape shape() const { return {query_heads, kv_heads, head_dim, sliding_window, softmax_scale}; }
+  reference::AttentionShape shape() const {
+    return {query_heads, kv_heads, head_dim, sliding_window, softmax_scale, 0.0, {}};
+  }
 };
 
 struct CacheChoice {

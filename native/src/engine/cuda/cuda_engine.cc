@@ -10,6 +10,7 @@
 
 #include "base/checks.h"
 #include "engine/cuda/cuda_append.h"
+#include "engine/cuda/dense_queries.h"
 #include "engine/cuda/families/family.h"
 #include "engine/cuda/layer_attention.h"
 #include "engine/cuda/layer_state.h"
@@ -25,17 +26,22 @@ namespace {
 constexpr int kDevice = 0;
 constexpr int kLeastCapability = 80;
 
-// Kernels load 16 bytes at a time, and an address that the device cannot reach would end all work on it.
-void check_address(const char* what, const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
-  }
+// An address that the device cannot reach would end all work on it.
+void check_reachable(const char* what, const void* address) {
   cudaPointerAttributes memory;
   check(cudaPointerGetAttributes(&memory, address), "asking for an address");
   if (memory.type == cudaMemoryTypeUnregistered || (memory.type == cudaMemoryTypeDevice && memory.device != kDevice)) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(what) + " are not in memory that device " + std::to_string(kDevice) + " can reach");
   }
+}
+
+// Kernels load 16 bytes at a time.
+void check_address(const char* what, const void* address) {
+  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
+    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
+  }
+  check_reachable(what, address);
 }
 
 class CudaEngine : public Engine {
@@ -102,18 +108,21 @@ class CudaEngine : public Engine {
     check(launch_clear_queries(layer_of(plan).query_shape(), at.sums, at.known, stream_), "clearing query sums");
   }
 
-  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const float* queries) override {
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
+                   const float* queries) override {
     const CurrentDevice current(kDevice);
     const DeviceScratch there =
-        queue_.uploaded(queries, query_elements(plan, count, tokens) * sizeof(float), "uploading queries");
-    observe(plan, sums, count, tokens, there.as<void>(), ElementType::kFloat32);
+        queue_.uploaded(queries, query_elements(plan, rows_of(runs)) * sizeof(float), "uploading queries");
+    observe(plan, sums, runs, there.as<void>(), ElementType::kFloat32);
   }
 
   // attend has seen to it that the engine's stream comes after the queries; the caller may write to them after this.
-  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens,
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
                    const DeviceQueries& device) override {
     const CurrentDevice current(kDevice);
-    observe(plan, sums, count, tokens, device.queries, device.type);
+    DenseQueries dense(queue_, plan.attention, rows_of(runs), device);
+    dense.gather();
+    observe(plan, sums, runs, dense.queries(), dense.type());
     std::lock_guard<std::mutex> lock(mutex_);
     after_.order(stream_, static_cast<cudaStream_t>(device.stream));
   }
@@ -206,33 +215,46 @@ class CudaEngine : public Engine {
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
     report_refused();
     const CurrentDevice current(kDevice);
-    const size_t bytes = query_elements(plan, request.count, request.tokens) * sizeof(float);
+    const size_t bytes = query_elements(plan, request.rows()) * sizeof(float);
+    const size_t sum_bytes = static_cast<size_t>(request.rows()) * plan.attention.query_heads * sizeof(float);
     const DeviceScratch queries = queue_.uploaded(request.queries, bytes, "uploading queries");
     const DeviceScratch outputs = queue_.take(bytes);
-    Layer& layer = *layers_[plan.index];
+    const DeviceScratch sums = request.log_sums ? queue_.take(sum_bytes) : DeviceScratch();
+    Layer& layer = *layers_[plan.source];
     Tiles tiles = {};
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      tiles =
-          layer.attention.run(request, {queries.as<void>(), outputs.as<void>(), ElementType::kFloat32}, layer.epoch);
+      const QueryMemory memory = {queries.as<void>(), outputs.as<void>(), ElementType::kFloat32,
+                                  ends_of(plan, request, sums.as<float>())};
+      tiles = layer.attention.run(request, memory, layer.epoch);
     }
     queue_.download(request.outputs, outputs.as<void>(), bytes, "reading outputs");
+    if (sums) queue_.download(request.log_sums, sums.as<void>(), sum_bytes, "reading log-sums");
     return tiles;
   }
 
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request, const DeviceQueries& device) override {
     report_refused();
-    check_address("queries", device.queries);
-    check_address("outputs", device.outputs);
-    require_apart(device, query_elements(plan, request.count, request.tokens) * element_bytes(device.type));
+    check_reachable("queries", device.queries.data);
+    check_reachable("outputs", device.outputs.data);
+    if (device.log_sums) check_reachable("log-sums", device.log_sums);
+    DenseQueries dense(queue_, plan.attention, request.rows(), device);
+    if (dense.in_place()) require_apart(device, query_elements(plan, request.rows()) * element_bytes(dense.type()));
     const CurrentDevice current(kDevice);
     const auto stream = static_cast<cudaStream_t>(device.stream);
-    const QueryMemory memory = {device.queries, device.outputs, device.type};
-    Layer& layer = *layers_[plan.index];
+    Layer& layer = *layers_[plan.source];
+    const auto memory = [&] {
+      return QueryMemory{dense.queries(), dense.outputs(), dense.type(), ends_of(plan, request, device.log_sums)};
+    };
     std::lock_guard<std::mutex> lock(mutex_);
-    if (capturing(stream)) return layer.attention.capture(request, memory, layer.epoch, stream);
+    if (capturing(stream)) {
+      if (!dense.in_place()) refuse("only dense queries and outputs of one type can be captured in a graph");
+      return layer.attention.capture(request, memory(), layer.epoch, stream);
+    }
     before_.order(stream, stream_);
-    const Tiles tiles = layer.attention.run(request, memory, layer.epoch);
+    dense.gather();
+    const Tiles tiles = layer.attention.run(request, memory(), layer.epoch);
+    dense.scatter();
     after_.order(stream_, stream);
     return tiles;
   }
@@ -290,32 +312,39 @@ class CudaEngine : public Engine {
     queue_.upload(page.data, copy.data(), left, "shrinking pages");
   }
 
-  static size_t query_elements(const LayerPlan& plan, int count, int tokens) {
-    return static_cast<size_t>(count) * tokens * plan.attention.query_heads *
-           static_cast<size_t>(plan.attention.head_dim);
+  static int64_t rows_of(const std::vector<QueryRun>& runs) { return runs.back().first + runs.back().tokens; }
+
+  static size_t query_elements(const LayerPlan& plan, int64_t rows) {
+    return static_cast<size_t>(rows) * plan.attention.query_heads * static_cast<size_t>(plan.attention.head_dim);
+  }
+
+  RowEnds ends_of(const LayerPlan& plan, const AttentionRequest& request, float* log_sums) const {
+    return {request.sink_logits ? layer_of(plan).sink_logits() : nullptr, log_sums};
   }
 
   // Kernels read queries while others of the same launch write outputs.
   static void require_apart(const DeviceQueries& device, size_t bytes) {
-    const auto queries = reinterpret_cast<uintptr_t>(device.queries);
-    const auto outputs = reinterpret_cast<uintptr_t>(device.outputs);
+    const auto queries = reinterpret_cast<uintptr_t>(device.queries.data);
+    const auto outputs = reinterpret_cast<uintptr_t>(device.outputs.data);
     const size_t apart = queries < outputs ? outputs - queries : queries - outputs;
     if (apart >= bytes) return;
     refuse("queries and outputs in device memory overlap: they begin " + std::to_string(apart) +
            " bytes apart and have " + std::to_string(bytes) + " each");
   }
 
-  void observe(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const void* queries,
+  // queries: [rows][query_heads][head_dim].
+  void observe(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs, const void* queries,
                ElementType type) {
     std::vector<double*> list;
-    for (int i = 0; i < count; ++i) list.push_back(QuerySums::at(plan.attention, sums[i]).sums);
-    // A launch takes a sequence once; one that is there twice makes the batch take turns.
-    const bool distinct = std::set<double*>(list.begin(), list.end()).size() == list.size();
-    const int step = distinct ? count : 1;
-    for (int i = 0; i < count; i += step) {
-      const size_t offset = query_elements(plan, i, tokens) * element_bytes(type);
+    for (size_t i = 0; i < runs.size(); ++i) list.push_back(QuerySums::at(plan.attention, sums[i]).sums);
+    // A launch takes a sequence once, and of each as many tokens; else they take turns.
+    bool together = std::set<double*>(list.begin(), list.end()).size() == list.size();
+    for (const QueryRun& run : runs) together &= run.tokens == runs[0].tokens;
+    const size_t step = together ? runs.size() : 1;
+    for (size_t i = 0; i < runs.size(); i += step) {
+      const size_t offset = query_elements(plan, runs[i].first) * element_bytes(type);
       check(launch_add_queries(layer_of(plan).query_shape(), static_cast<const uint8_t*>(queries) + offset, type,
-                               tokens, step, list.data() + i, stream_),
+                               runs[i].tokens, static_cast<int>(step), list.data() + i, stream_),
             "adding queries");
     }
   }

@@ -16,6 +16,7 @@ DeviceLayer::DeviceLayer(const LayerPlan& plan, const DeviceQueue& queue)
       window_tiles_(tiles_of(plan.half_rows() - plan.sinks)) {
   if (!plan.key_scaling.empty()) key_scaling_ = queue.uploaded(plan.key_scaling, "a key scaling");
   if (!plan.frequencies.empty()) frequencies_ = queue.uploaded(plan.frequencies, "frequencies of RoPE");
+  if (!plan.sink_logits.empty()) sink_logits_ = queue.uploaded(plan.sink_logits, "sink logits");
   family_ = make_family(*this);
 }
 

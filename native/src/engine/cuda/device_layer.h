@@ -46,6 +46,7 @@ class DeviceLayer {
   // In device memory; null where the layer has none.
   const float* key_scaling() const { return key_scaling_.as<float>(); }
   const double* frequencies() const { return frequencies_.as<double>(); }
+  const float* sink_logits() const { return sink_logits_.as<float>(); }
 
  private:
   int64_t tile_bytes() const { return RowTileLayout{plan_->attention.head_dim}.bytes(); }
@@ -53,7 +54,7 @@ class DeviceLayer {
   const LayerPlan* plan_;
   const DeviceQueue queue_;
   const int sink_tiles_, window_tiles_;
-  DeviceScratch key_scaling_, frequencies_;
+  DeviceScratch key_scaling_, frequencies_, sink_logits_;
   std::unique_ptr<PageFamily> family_;
 };
 

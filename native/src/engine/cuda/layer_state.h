@@ -27,8 +27,8 @@ class CudaLayerState : public LayerState {
   const DeviceSequence* description() const { return description_.as<DeviceSequence>(); }
   const DeviceSequence& latest() const { return latest_; }
   // What a token of `view`, which this is up to date with, sees where `newer` tokens come after it. Those must be rows
-  // of the window, or there is no page.
-  DeviceSequence seen_before(const SequenceView& view, int64_t newer) const;
+  // of the window, or there is no page. sliding_window: that of the layer that attends; 0: none.
+  DeviceSequence seen_before(const SequenceView& view, int64_t newer, int64_t sliding_window) const;
   // Memory for so many vectors of a side table, of which the device gets those that `table` has.
   VectorMemory room_for(Side side, const SideTable& table, int64_t vectors);
   // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of

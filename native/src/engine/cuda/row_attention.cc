@@ -47,9 +47,11 @@ class RowAttention {
     rows(0, view_.sinks, 0);
     // Pages that even the oldest query does not see any more, or not even the newest yet, are left out.
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
-    const int64_t newest = request_.first_query + request_.tokens - 1;
+    const bool masked = request_.masks != nullptr;
+    const int64_t newest = masked ? view_.length - 1 : request_.first_query + request_.tokens - 1;
+    const int64_t first = masked ? request_.masked_from : request_.first_query;
     const int64_t page_end = std::clamp<int64_t>((newest - page_position) / kPageTokens + 1, 0, view_.page_count);
-    const int64_t oldest = request_.sliding_window > 0 ? request_.first_query - request_.sliding_window + 1 : 0;
+    const int64_t oldest = request_.sliding_window > 0 ? first - request_.sliding_window + 1 : 0;
     int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, page_end);
     const bool floats = through_floats(Side::kKeys) || through_floats(Side::kValues);
     const int64_t most = std::min(floats ? kPagesPerStep : kRowsPerPart, capacity_ / kPageTokens);
@@ -199,6 +201,8 @@ void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const Pr
     some.first_query += first;
     some.queries = static_cast<const uint8_t*>(request.queries) + static_cast<size_t>(first) * token;
     some.outputs = static_cast<uint8_t*>(request.outputs) + static_cast<size_t>(first) * token;
+    if (request.ends.log_sums) some.ends.log_sums += static_cast<size_t>(first) * static_cast<size_t>(heads);
+    if (request.masks) some.masks += first;
     RowAttention(layer, view, some).run();
   }
 }

@@ -130,10 +130,12 @@ class HostEngine : public Engine {
     kvasir::clear_queries(plan.attention, QuerySums::at(plan.attention, sums));
   }
   using Engine::add_queries;
-  void add_queries(const LayerPlan& plan, uint8_t* const* sums, int count, int tokens, const float* queries) override {
-    const size_t size = static_cast<size_t>(tokens) * plan.attention.query_heads * plan.attention.head_dim;
-    for (int i = 0; i < count; ++i) {
-      kvasir::add_queries(plan.attention, queries + i * size, tokens, QuerySums::at(plan.attention, sums[i]));
+  void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
+                   const float* queries) override {
+    const size_t row = static_cast<size_t>(plan.attention.query_heads) * plan.attention.head_dim;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      kvasir::add_queries(plan.attention, queries + static_cast<size_t>(runs[i].first) * row, runs[i].tokens,
+                          QuerySums::at(plan.attention, sums[i]));
     }
   }
   void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) override {

@@ -91,8 +91,12 @@ void softmax(float* scores, int begin, int end, float* max, float* sum, float* o
   for (int c = 0; c < head_dim; ++c) output[c] *= rescale;
 }
 
+void soft_cap(float* scores, int begin, int end, float cap) {
+  for (int t = begin; t < end; ++t) scores[t] = cap * std::tanh(scores[t] / cap);
+}
+
 }  // namespace
 
-const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax};
+const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax, soft_cap};
 
 }  // namespace kvasir::scalar

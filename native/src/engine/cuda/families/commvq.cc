@@ -168,12 +168,13 @@ class CommVqFamily : public CanonicalFamily {
   }
 
   // One query token alone: tables are of whole numbers, and unpacking gives the better scores.
-  bool attends(const AttentionRequest& request) const override { return request.tokens == 1; }
+  bool attends(const SequenceView&, const QueryRun& run) const override { return run.tokens == 1; }
 
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     int64_t pages = 0;
-    for (int i = 0; i < request.count; ++i) pages += state_of(request.sequences[i]).latest().page_count;
+    const std::vector<DeviceSequence> seen = steps_of(request);
+    for (const DeviceSequence& sequence : seen) pages += sequence.page_count;
     const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
     const CommVqValues& values = static_cast<const CommVqValues&>(at(Side::kValues));
     const auto& planned = launches_.at(queue, capacity, [&](CommVqPlan* plan) {
@@ -182,7 +183,7 @@ class CommVqFamily : public CanonicalFamily {
           {key_layout_, attention.pairs, attention.group(), values.model().page.codes, capacity.first, capacity.second},
           plan);
     });
-    const DeviceScratch described = describe(request);
+    const DeviceScratch described = describe(request, seen);
     auto launch = launch_of<CommVqRequest>(request, memory, planned.workspace);
     launch.sequences = described.as<CommVqSequence>();
     launch.key_tables = key_tables_.as<uint8_t>();
@@ -192,7 +193,7 @@ class CommVqFamily : public CanonicalFamily {
 
  private:
   // All sequences, then the shifts of all of them.
-  DeviceScratch describe(const AttentionRequest& request) const {
+  DeviceScratch describe(const AttentionRequest& request, const std::vector<DeviceSequence>& seen) const {
     size_t shift_count = 0;
     for (int i = 0; i < request.count; ++i) shift_count += static_cast<size_t>(request.sequences[i].shift_count);
     const size_t sequence_bytes = sizeof(CommVqSequence) * static_cast<size_t>(request.count);
@@ -203,7 +204,7 @@ class CommVqFamily : public CanonicalFamily {
     const auto* shifts_there = reinterpret_cast<const TokenShift*>(described.as<uint8_t>() + sequence_bytes);
     for (int i = 0; i < request.count; ++i) {
       const SequenceView& view = request.sequences[i];
-      const DeviceSequence& known = state_of(view).latest();
+      const DeviceSequence& known = seen[static_cast<size_t>(i)];
       CommVqSequence& sequence = sequences[i];
       // Its pages have one shape: references are addresses.
       sequence.pages = reinterpret_cast<const uint8_t* const*>(known.pages);

@@ -27,6 +27,16 @@ std::unique_ptr<PageFamily> make_family(const DeviceLayer& layer) {
   return family ? std::move(family) : std::make_unique<CanonicalFamily>(layer);
 }
 
+QueryMemory QueryMemory::from(const AttentionLayer& layer, int64_t row) const {
+  const auto heads = static_cast<size_t>(row) * static_cast<size_t>(layer.query_heads);
+  const size_t bytes = heads * static_cast<size_t>(layer.head_dim) * element_bytes(type);
+  QueryMemory later = *this;
+  later.queries = static_cast<const uint8_t*>(queries) + bytes;
+  later.outputs = static_cast<uint8_t*>(outputs) + bytes;
+  if (ends.log_sums) later.ends.log_sums += heads;
+  return later;
+}
+
 std::vector<uint8_t*> NewPages::addresses() const {
   std::vector<uint8_t*> addresses;
   for (const NewPage& page : pages) addresses.push_back(page.data);

@@ -17,17 +17,24 @@
 
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
+#include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/rows/unpack.h"
 
 namespace kvasir::cuda {
 
 class CudaLayerState;
 
-// Where queries come from and outputs go to, on the device.
+constexpr int64_t kMostFusedRows = 4096;
+
+// Where queries come from and outputs go to, on the device: [rows][query_heads][head_dim].
 struct QueryMemory {
   const void* queries;
   void* outputs;
   ElementType type;
+  RowEnds ends = {};
+
+  // From a row on.
+  QueryMemory from(const AttentionLayer& layer, int64_t row) const;
 };
 
 // Rows of an append on the device, the oldest of which are to be sealed: page p takes rows 128 p .. 128 p + 127.
@@ -88,7 +95,12 @@ class PageFamily {
   virtual void read_rows(const PageRun& run, float* const (&out)[2]) const = 0;
 
   // Attention by fused kernels, one call at a time ----------------------------------------------------------------
-  virtual bool attends(const AttentionRequest&) const { return false; }
+  // Whether they take the queries of one sequence, which have no masks; then `attend` takes any number of those, up to
+  // kMostFusedRows rows together.
+  virtual bool attends(const SequenceView&, const QueryRun&) const { return false; }
+  // Whether they do so where scores are capped.
+  virtual bool caps() const { return false; }
+  // `memory` begins with the first row of the request.
   virtual void attend(const AttentionRequest&, const QueryMemory&) {}
   // Into a graph, on the caller's stream: with memory of its own, because nobody knows when the graph will run.
   virtual bool captures(const AttentionRequest&) const { return false; }

@@ -102,11 +102,11 @@ FragmentsFamily::Room FragmentsFamily::make_room(const AttendPlan& plan, int vec
 
 void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory& memory) {
   const DeviceQueue& queue = layer_.queue();
-  const int count = request.count * request.tokens, capacity = power_of_two(count);
+  const int count = static_cast<int>(request.rows()), capacity = power_of_two(count);
   const auto& planned = launches_.at(queue, capacity, [&](AttendPlan* made) { return plan(capacity, made); });
   std::vector<const DeviceSequence*> sequences;
   DeviceScratch described;
-  if (request.tokens == 1) {
+  if (follows_descriptions(layer_, request)) {
     sequences = descriptions(request);
   } else {
     described = queue.uploaded(steps_of(request), "describing sequences");
@@ -116,7 +116,7 @@ void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory&
 }
 
 bool FragmentsFamily::captures(const AttentionRequest& request) const {
-  return request.tokens == 1 && request.count <= kInlineSequences;
+  return follows_descriptions(layer_, request) && request.count <= kInlineSequences;
 }
 
 void FragmentsFamily::capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) {
@@ -133,6 +133,7 @@ void FragmentsFamily::launch(const PlannedLaunch<AttendPlan>& planned, const Roo
                              const AttentionRequest& request, const std::vector<const DeviceSequence*>& sequences,
                              const QueryMemory& memory, cudaStream_t stream) const {
   auto launch = launch_of<AttendRequest>(request, memory, planned.workspace);
+  launch.soft_cap = request.layer->soft_cap;
   launch.vector_room = room.memory.as<void>();
   launch.room_vectors = room.vectors;
   DeviceScratch list;

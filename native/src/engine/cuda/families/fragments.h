@@ -25,7 +25,8 @@ class FragmentsFamily : public PageFamily {
   void read_half_rows(const PageRun& run, Side side, const HalfRows& out) const override;
   void read_rows(const PageRun& run, float* const (&out)[2]) const override;
 
-  bool attends(const AttentionRequest& request) const override { return takes_steps(request); }
+  bool attends(const SequenceView& view, const QueryRun& run) const override { return takes_steps(view, run); }
+  bool caps() const override { return true; }
   void attend(const AttentionRequest& request, const QueryMemory& memory) override;
   bool captures(const AttentionRequest& request) const override;
   void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override;

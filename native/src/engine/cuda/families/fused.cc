@@ -6,7 +6,6 @@ namespace {
 // Query tokens that are taken one by one; with more of them, unpacking pages to memory once is less work
 // (docs/performance.md, "Prompts on CUDA").
 constexpr int kMostSteps = 64;
-constexpr int64_t kMostSequences = 4096;  // of a fused kernel
 
 }  // namespace
 
@@ -16,22 +15,20 @@ int power_of_two(int64_t count) {
   return static_cast<int>(power);
 }
 
-bool takes_steps(const AttentionRequest& request) {
-  if (request.tokens == 1) return true;
-  if (request.tokens > kMostSteps || int64_t{request.count} * request.tokens > kMostSequences) return false;
-  for (int i = 0; i < request.count; ++i) {
-    const SequenceView& view = request.sequences[i];
-    if (view.page_count > 0 && request.tokens > view.window) return false;
-  }
-  return true;
+bool takes_steps(const SequenceView& view, const QueryRun& run) {
+  return run.tokens == 1 || (run.tokens <= kMostSteps && (view.page_count == 0 || run.tokens <= view.window));
+}
+
+bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request) {
+  return request.rows() == request.count && request.layer->sliding_window == layer.plan().attention.sliding_window;
 }
 
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request) {
   std::vector<DeviceSequence> steps;
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    for (int newer = request.tokens - 1; newer >= 0; --newer) {
-      steps.push_back(state_of(view).seen_before(view, newer));
+    for (int newer = request.runs[i].tokens - 1; newer >= 0; --newer) {
+      steps.push_back(state_of(view).seen_before(view, newer, request.layer->sliding_window));
     }
   }
   return steps;

@@ -48,12 +48,13 @@ class PlannedLaunches {
 template <class Launch>
 Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, const DeviceScratch& workspace) {
   Launch launch = {};
-  launch.count = request.count * request.tokens;
+  launch.count = static_cast<int>(request.rows());
   launch.queries = memory.queries;
   launch.outputs = memory.outputs;
   launch.type = memory.type;
   launch.softmax_scale = request.layer->softmax_scale;
   launch.workspace = workspace.as<void>();
+  launch.ends = memory.ends;
   return launch;
 }
 
@@ -61,7 +62,9 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
 int power_of_two(int64_t count);
 
 // Whether fused kernels can take the query tokens one by one, and should.
-bool takes_steps(const AttentionRequest& request);
+bool takes_steps(const SequenceView& view, const QueryRun& run);
+// Whether each sequence has one, and sees of it what its description says.
+bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request);
 // What each query token sees, sequence by sequence.
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request);
 

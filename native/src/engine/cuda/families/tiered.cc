@@ -131,11 +131,11 @@ class TieredFamily : public PageFamily {
     check(launch_tiered_rows(rows, queue.stream), "unpacking pages");
   }
 
-  bool attends(const AttentionRequest& request) const override { return takes_steps(request); }
+  bool attends(const SequenceView& view, const QueryRun& run) const override { return takes_steps(view, run); }
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     const AttentionLayer& attention = layer_.plan().attention;
-    const int capacity = power_of_two(int64_t{request.count} * request.tokens);
+    const int capacity = power_of_two(request.rows());
     const auto& planned = launches_.at(queue, capacity, [&](TieredPlan* plan) {
       return plan_tiered({attention.head_dim, attention.kv_heads, attention.group(), format_.value_bits, capacity,
                           format_.key_group, format_.value_group, format_.key_grid, format_.value_grid},

@@ -147,7 +147,9 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
   params.labels = plan.shape.labels;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
-  params.plain = true;
+  params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
+  params.ends = request.ends;
+  params.plain = request.soft_cap == 0.0f;
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
     const HeadLayout& layout = request.formats[i];

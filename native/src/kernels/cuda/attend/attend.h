@@ -49,7 +49,9 @@ struct AttendRequest {
   // For tables of more than kNearVectors vectors: vector_room_bytes(plan, room_vectors) bytes, 256-byte aligned, of
   // any content. Outputs of sequences whose tables have outgrown it are not numbers.
   void* vector_room = nullptr;
-  int room_vectors = 0;  // that it has room for, a multiple of kTileSize
+  int room_vectors = 0;   // that it has room for, a multiple of kTileSize
+  float soft_cap = 0.0f;  // scaled scores become soft_cap * tanh(score / soft_cap); 0: none
+  RowEnds ends = {};
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.

@@ -25,7 +25,9 @@ __device__ __forceinline__ void write_outputs(const AttendParams& params, int se
   for (int n = 0; n < kTiles; ++n) {
     const int head = 4 * n + lane % 4;
     if (head >= heads.count) continue;
-    const float inverse = 1.0f / state.sum[n];
+    const RowEnd end = end_row(params.ends, params.kv_heads * params.group, heads.first + head, state.max[n],
+                               state.sum[n], lane / 4 == 0);
+    const float inverse = end.gain / end.sum;
     const int64_t first = (heads.first + head) * D + lane / 4;
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
@@ -60,9 +62,9 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
       continue;
     }
     if (tag.has(Tag::kRows)) {
-      row_step(reader, tag, lane, query, state);
+      row_step<kAllKinds>(params, reader, tag, lane, query, state);
     } else {
-      page_step<kAllKinds>(reader, tag, lane, query, vectors, state);
+      page_step<kAllKinds>(params, reader, tag, lane, query, vectors, state);
     }
     if (!tag.has(Tag::kLast)) continue;
     state.complete();
@@ -119,7 +121,10 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
   const int64_t row = static_cast<int64_t>(params.kv_heads) * params.group * D;
   for (int s = blockIdx.x; s < params.count; s += gridDim.x) {  // sequences without tokens
     if (work.units(s) > 0) continue;
-    for (int i = threadIdx.x; i < row; i += blockDim.x) store_number(params.outputs, params.type, s * row + i, 0.0f);
+    for (int i = threadIdx.x; i < row; i += blockDim.x) {
+      store_number(params.outputs, params.type, s * row + i, 0.0f);
+      if (i % D == 0) end_row(params.ends, params.kv_heads * params.group, (s * row + i) / D, kHidden, 0.0f, true);
+    }
   }
   const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units);
   if (static_cast<int>(blockIdx.x) >= division.blocks) return;

@@ -135,7 +135,9 @@ __device__ __forceinline__ void merge_partials(const AttendParams& params, Segme
       highest = next;
     }
     if (merged == nullptr) {
-      const float inverse = __fdividef(1.0f, sum);
+      const RowEnd end =
+          end_row(params.ends, params.kv_heads * params.group, heads.first + head, highest, sum, channel == 0);
+      const float inverse = __fdividef(end.gain, end.sum);
 #pragma unroll
       for (int w = 0; w < kWidth; ++w) {
         store_number(params.outputs, params.type, (heads.first + head) * D + channel + 32 * w, output[w] * inverse);

@@ -180,11 +180,22 @@ __device__ __forceinline__ void page_outputs(Reader<D>& reader, int bits, bool c
                         [&](auto width) { code_outputs<width.value, kPart>(reader, cells, folded, joining, state); });
 }
 
+template <int kCount, int kTiles>
+__device__ __forceinline__ void cap_scores(float cap, float (&scores)[kTiles][kCount]) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) scores[n][i] = capped(scores[n][i], cap);
+  }
+}
+
 // One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no
-// keys per token and no codes of 16 bits: code for them costs other pages a few percent, though it is not executed.
+// keys per token, no codes of 16 bits and no cap: code for them costs other pages a few percent, though it is not
+// executed.
 template <bool kAllKinds, int D, int kTiles>
-__device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
-                                          const LabelPlace<D, kTiles>& vectors, SoftmaxState<D, kTiles>& state) {
+__device__ __forceinline__ void page_step(const AttendParams& params, Reader<D>& reader, const Tag& tag, int lane,
+                                          const Query<D, kTiles>& query, const LabelPlace<D, kTiles>& vectors,
+                                          SoftmaxState<D, kTiles>& state) {
   float scores[kTiles][16];
   uint32_t join = Tag::kJoin;
   const bool labels = kAllKinds && tag.has(Tag::kLabels), token_keys = kAllKinds && tag.has(Tag::kTokenKeys);
@@ -206,6 +217,7 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
     }
   }
   if (labels) vectors.add_to_scores(tag.page, lane, scores);
+  if (kAllKinds && params.cap > 0.0f) cap_scores(params.cap, scores);
   if (tag.begin() > 0) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
@@ -228,9 +240,9 @@ __device__ __forceinline__ void page_step(Reader<D>& reader, const Tag& tag, int
 }
 
 // One row tile. The reader stands at its keys, and leaves after its values.
-template <int D, int kTiles>
-__device__ __forceinline__ void row_step(Reader<D>& reader, const Tag& tag, int lane, const Query<D, kTiles>& query,
-                                         SoftmaxState<D, kTiles>& state) {
+template <bool kAllKinds, int D, int kTiles>
+__device__ __forceinline__ void row_step(const AttendParams& params, Reader<D>& reader, const Tag& tag, int lane,
+                                         const Query<D, kTiles>& query, SoftmaxState<D, kTiles>& state) {
   constexpr int kGroups = D / 16;
   float sum[kTiles][4] = {};
 #pragma unroll
@@ -248,7 +260,9 @@ __device__ __forceinline__ void row_step(Reader<D>& reader, const Tag& tag, int 
     for (int i = 0; i < 2; ++i) {
       const int token = 8 * i + lane / 4;
       const bool visible = token >= tag.begin() && token < tag.end();
-      scores[n][i] = visible ? (sum[n][2 * i] + sum[n][2 * i + 1]) * query.scale[n] : kHidden;
+      float score = (sum[n][2 * i] + sum[n][2 * i + 1]) * query.scale[n];
+      if (kAllKinds && params.cap > 0.0f) score = capped(score, params.cap);
+      scores[n][i] = visible ? score : kHidden;
     }
   }
   Joining joining[kTiles];

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout/labels.h"
+#include "kernels/cuda/primitives/row_ends.h"
 
 namespace kvasir::cuda {
 
@@ -82,9 +83,11 @@ struct AttendParams {
   int cached;        // sequences that are kept in shared memory
   int short_units;   // units of a block that count as little to do
   bool labels;       // some pages have labels
-  bool plain;        // no page has labels, keys per token or codes of 16 bits
+  bool plain;        // no page has labels, keys per token or codes of 16 bits, and scores have no cap
   ElementType type;  // of queries and outputs
   float scale;       // of scores, times log2(e)
+  float cap;         // of scores, the same; 0: none
+  RowEnds ends;
   PageEntry formats[kMaxPageFormats];
   VectorRoom room;
 };

@@ -113,6 +113,7 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   const int merges = (params.codes + kMergeCodes - 1) / kMergeCodes * params.tables.kv_heads * params.row_blocks;
   params.few_merges = int64_t{merges} * params.count <= plan.value_blocks;
   params.neighbours = plan.shape.pairs == RopePairs::kNeighbours;
+  params.ends = request.ends;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   return params;

@@ -21,6 +21,7 @@
 
 #include "kernels/cuda/commvq/tables.h"
 #include "kernels/cuda/commvq/types.h"
+#include "kernels/cuda/primitives/row_ends.h"
 #include "kvasir/types.h"
 
 namespace kvasir::cuda {
@@ -62,6 +63,7 @@ struct CommVqRequest {
   const uint8_t* key_tables;     // as pack_key_tables writes them
   const uint16_t* value_tables;  // float16 [kv_heads][codes][head_dim]
   void* workspace;               // 256-byte aligned
+  RowEnds ends = {};
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit: head dims are

@@ -60,7 +60,12 @@ __device__ __forceinline__ void weigh(const CommVqParams& params, int sequence, 
     const float factor = rows.y > 0.0f ? weight_of(rows.x, highest) : 0.0f;
     sum = fmaf(factor, rows.y, sum);
     shared.row_factor[h] = factor;
-    shared.inverse[h] = sum > 0.0f ? 1.0f / sum : 0.0f;
+    RowEnd end = {1.0f, sum};
+    if (live) {
+      const int64_t place = int64_t{sequence} * params.query_heads() + head;
+      end = end_row(params.ends, params.query_heads(), place, highest, sum, blockIdx.x == 0);
+    }
+    shared.inverse[h] = end.sum > 0.0f ? end.gain / end.sum : 0.0f;
   }
 }
 

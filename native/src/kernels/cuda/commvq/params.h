@@ -67,6 +67,7 @@ struct CommVqParams {
   bool neighbours;
   ElementType type;
   float scale;  // of scores, times log2(e)
+  RowEnds ends;
 
   KVASIR_HOST_DEVICE int query_heads() const { return tables.kv_heads * group; }
   KVASIR_HOST_DEVICE int key_stage_bytes() const { return 32 * tables.index_bits; }

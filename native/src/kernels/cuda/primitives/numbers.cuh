@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/primitives/mma.cuh"
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

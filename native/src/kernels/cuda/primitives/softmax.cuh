@@ -5,10 +5,12 @@
 #include <cmath>
 
 #include "kernels/cuda/primitives/mma.cuh"
+#include "kernels/cuda/primitives/row_ends.h"
 
 namespace kvasir::cuda {
 
 constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
 
 // Score of a token that must not be seen, and reference of no tokens. Finite, so that differences are.
 constexpr float kHidden = -1e30f;
@@ -52,6 +54,33 @@ __device__ __forceinline__ Joining softmax_step(float (&scores)[kCount], float& 
   }
   sum = fmaf(sum, joining.keep, added * joining.gain);
   return joining;
+}
+
+// cap * tanh(score / cap), cap positive: off by about 2^-22 * cap.
+__device__ __forceinline__ float capped(float score, float cap) {
+  const float power = exp2_approx(score * (2.0f * kLog2E) * __fdividef(1.0f, cap));
+  return fmaf(-2.0f * cap, __fdividef(1.0f, 1.0f + power), cap);
+}
+
+// A row's outputs times gain / sum are attention.
+struct RowEnd {
+  float gain, sum;
+};
+
+// `sum` of weights is relative to `reference`. Whoever `writes` leaves the logarithm; one lane of a row should.
+__device__ __forceinline__ RowEnd end_row(const RowEnds& ends, int query_heads, int64_t row, float reference, float sum,
+                                          bool writes) {
+  RowEnd end = {1.0f, sum};
+  if (ends.sink_logits != nullptr) {
+    const float sink = ends.sink_logits[row % query_heads] * kLog2E, to = fmaxf(reference, sink);
+    end.gain = exp2f(reference - to);
+    end.sum = fmaf(sum, end.gain, exp2f(sink - to));
+    reference = to;
+  }
+  if (ends.log_sums != nullptr && writes) {
+    ends.log_sums[row] = end.sum > 0.0f ? (reference + log2f(end.sum)) * kLn2 : -INFINITY;
+  }
+  return end;
 }
 
 // States in memory: [heads][d + 2], the sums of d channels, the reference, the sum of weights. Element i of what

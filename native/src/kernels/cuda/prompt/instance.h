@@ -26,5 +26,6 @@ extern const PromptInstance prompt_64, prompt_128, prompt_256;
 // A state in memory: greatest score in powers of two, sum of weights, then head_dim outputs that wait for their
 // division. [splits][kv_heads][rows]
 constexpr int kPromptStateHead = 2;
+constexpr int kWeightExponent = 14;  // of the greatest weight: small ones keep their bits
 
 }  // namespace kvasir::cuda

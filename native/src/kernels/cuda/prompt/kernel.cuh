@@ -12,8 +12,7 @@
 
 namespace kvasir::cuda {
 
-constexpr int kWeightExponent = 14;  // of the greatest weight: small ones keep their bits
-constexpr int64_t kFar = 1 << 30;    // tokens: further than any part reaches
+constexpr int64_t kFar = 1 << 30;  // tokens: further than any part reaches
 
 // A block's query rows, and which tokens of the part they see: those up to a row's newest, `reach` of them. A row
 // behind the end sees nothing.
@@ -26,6 +25,8 @@ struct PromptBlock {
   int count;      // tokens of the part
   int reach;
   uint8_t* shared;
+  const PromptMask* masks;  // those of the request, or null
+  int masked_from;          // token of the part where they begin
 
   __device__ float* factors() const { return reinterpret_cast<float*>(shared + Tile::kFactorsAt); }
   __device__ int* newest() const { return reinterpret_cast<int*>(shared + Tile::kNewestAt); }
@@ -33,8 +34,10 @@ struct PromptBlock {
   __device__ __forceinline__ void find_newest(const PromptRequest& request, int64_t position) const {
     const int64_t first_newest = request.first_query - position;
     for (int r = threadIdx.x; r < Tile::kRows; r += Tile::kThreads) {
-      const int64_t token = first_newest + (first_row + r) / request.group;
-      newest()[r] = first_row + r < rows ? static_cast<int>(min(max(token, -kFar), kFar)) : -static_cast<int>(kFar);
+      const int query = (first_row + r) / request.group;
+      const bool live = first_row + r < rows;
+      const int64_t token = masks != nullptr && live ? masks[query].position - position : first_newest + query;
+      newest()[r] = live ? static_cast<int>(min(max(token, -kFar), kFar)) : -static_cast<int>(kFar);
     }
   }
 
@@ -44,8 +47,10 @@ struct PromptBlock {
   // Those of this split.
   __device__ __forceinline__ Tiles tiles() const {
     constexpr int kTokens = Tile::kTokens;
-    const int begin = max(newest()[0] - reach + 1, 0) / kTokens;
-    const int end = (min(max(newest()[last] + 1, 0), count) + kTokens - 1) / kTokens;
+    // Guesses stand in any order, at or after the first of them, and see any of the others.
+    const int oldest = masks != nullptr ? masked_from : newest()[0];
+    const int tokens = masks != nullptr ? count : min(max(newest()[last] + 1, 0), count);
+    const int begin = max(oldest - reach + 1, 0) / kTokens, end = (tokens + kTokens - 1) / kTokens;
     const int all = max(end - begin, 0), splits = static_cast<int>(gridDim.z);
     return {begin + static_cast<int>(static_cast<int64_t>(all) * split / splits),
             begin + static_cast<int>(static_cast<int64_t>(all) * (split + 1) / splits)};
@@ -115,8 +120,12 @@ class PromptWarp {
         lane_(threadIdx.x % 32),
         first_(16 * kTiles * static_cast<int>(threadIdx.x / 32)),
         idle_(first_ > block.last),
-        oldest_newest_(idle_ ? 0 : block.newest()[first_]),
-        newest_newest_(idle_ ? -1 : block.newest()[min(first_ + 16 * kTiles - 1, block.last)]) {
+        oldest_newest_(idle_                    ? 0
+                       : block.masks != nullptr ? block.masked_from - 1
+                                                : block.newest()[first_]),
+        newest_newest_(idle_                    ? -1
+                       : block.masks != nullptr ? block.masked_from + kMostMasked - 1
+                                                : block.newest()[min(first_ + 16 * kTiles - 1, block.last)]) {
     const uint32_t base = shared_address(block.shared);
     query_at_ = base + Tile::byte_of(first_ + lane_ % 16, lane_ / 16);
     key_at_ = base + Tile::kKeysAt + Tile::byte_of(lane_ % 8 + lane_ / 16 * 8, lane_ / 8 % 2);
@@ -188,6 +197,7 @@ class PromptWarp {
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
+        if (request_.soft_cap > 0.0f) cap(m, h, score);
         if (cut) hide(token, m, h, score);
         weights.keep[m][h] = softmax(m, h, score, state);
       }
@@ -262,8 +272,35 @@ class PromptWarp {
     return request_.states + (heads * block_.rows + block_.first_row + row) * (block_.d + kPromptStateHead);
   }
 
+  // Makes products capped scores.
+  __device__ __forceinline__ void cap(int m, int h, Scores& score) const {
+    const float factor = block_.factors()[row_of(m, h)], most = request_.soft_cap * kLog2E;
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) score[m][n][2 * h + i] = capped(score[m][n][2 * h + i] * factor, most);
+    }
+  }
+
+  // The same as hide for a guess.
+  __device__ __forceinline__ void hide_by_mask(int token, int m, int h, Scores& score) const {
+    const int row = row_of(m, h), row_newest = block_.newest()[row];
+    const uint64_t bits = row <= block_.last ? block_.masks[(block_.first_row + row) / request_.group].bits : 0;
+#pragma unroll
+    for (int n = 0; n < kTokens / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int at = token + 8 * n + 2 * (lane_ % 4) + i, guess = at - block_.masked_from;
+        const bool seen = guess < 0 ? at > row_newest - block_.reach : (bits >> min(guess, kMostMasked - 1) & 1) != 0;
+        float& x = score[m][n][2 * h + i];
+        x = seen & (at < block_.count) ? x : -INFINITY;
+      }
+    }
+  }
+
   // Scores of tokens that a row does not see. One condition, not two branches.
   __device__ __forceinline__ void hide(int token, int m, int h, Scores& score) const {
+    if (block_.masks != nullptr) return hide_by_mask(token, m, h, score);
     const int row_newest = block_.newest()[row_of(m, h)], row_last = min(row_newest, block_.count - 1);
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
@@ -278,7 +315,7 @@ class PromptWarp {
 
   // Turns a row's products into weights, and returns what its outputs so far are multiplied by.
   __device__ __forceinline__ float softmax(int m, int h, Scores& score, State& state) const {
-    const float factor = block_.factors()[row_of(m, h)];
+    const float factor = request_.soft_cap > 0.0f ? 1.0f : block_.factors()[row_of(m, h)];
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) most = fmaxf(most, fmaxf(score[m][n][2 * h], score[m][n][2 * h + 1]));
@@ -322,7 +359,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
   load_queries<Tile>(request, kv_head, first_row, rows, shared, reinterpret_cast<float*>(shared + Tile::kFactorsAt));
   const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
   const int split = blockIdx.z, last = min(Tile::kRows, rows - first_row) - 1, count = static_cast<int>(part.tokens);
-  const PromptBlock<Tile> block = {d, kv_head, split, rows, first_row, last, count, reach, shared};
+  const auto masked_from = static_cast<int>(min(max(request.masked_from - part.position, -kFar), kFar));
+  const PromptBlock<Tile> block = {d,     kv_head, split,  rows,          first_row,  last,
+                                   count, reach,   shared, request.masks, masked_from};
   block.find_newest(request, part.position);
   __syncthreads();
   const auto tiles = block.tiles();

@@ -46,10 +46,14 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (int s = 0; s < splits; ++s) sum += state_of(s)[1] * exp2f(state_of(s)[0] - reference);
   const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
                        kv_head * request.group + row % request.group;
+  // Weights are 2^kWeightExponent times what they are relative to the reference.
+  const RowEnd end = end_row(request.ends, request.kv_heads * request.group, head, reference - kWeightExponent, sum,
+                             threadIdx.x % 32 == 0);
   for (int c = threadIdx.x % 32; c < d; c += 32) {
     float output = 0.0f;
     for (int s = 0; s < splits; ++s) output += state_of(s)[kPromptStateHead + c] * exp2f(state_of(s)[0] - reference);
-    store_number(request.outputs, request.type, head * d + c, sum > 0.0f ? output / sum : 0.0f);
+    const float weighted = output * end.gain;
+    store_number(request.outputs, request.type, head * d + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
   }
 }
 

@@ -27,7 +27,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kvasir/config.h"
+#include "kernels/cuda/primitives/row_ends.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 
@@ -36,6 +37,14 @@ enum class PromptPrecision : int { kFast, kExact, kHalves, kTurnedHalves };
 constexpr bool has_low_keys(PromptPrecision precision) {
   return precision == PromptPrecision::kExact || precision == PromptPrecision::kTurnedHalves;
 }
+
+// What a query token of a tree of guesses sees: all tokens before the first of them, `masked_from`, up to `reach`
+// positions back where a window slides, and of the others those whose bits are set.
+struct PromptMask {
+  uint64_t bits;
+  int64_t position;
+};
+constexpr int kMostMasked = 64;
 
 struct PromptRequest {
   int kv_heads;
@@ -48,8 +57,12 @@ struct PromptRequest {
   void* outputs;        // the same
   int64_t first_query;  // position of the first query token
   int64_t sliding_window;
-  float scale;    // positive
-  float* states;  // prompt_state_bytes
+  float scale;            // positive
+  float* states;          // prompt_state_bytes
+  float soft_cap = 0.0f;  // scaled scores become soft_cap * tanh(score / soft_cap); 0: none
+  RowEnds ends = {};
+  const PromptMask* masks = nullptr;  // [tokens] in device memory; null: each sees what is up to it
+  int64_t masked_from = 0;            // with masks; kMostMasked tokens at most come from there on
 };
 
 size_t prompt_state_bytes(const PromptRequest& request);

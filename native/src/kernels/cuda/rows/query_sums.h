@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -15,7 +15,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout/staging.h"
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

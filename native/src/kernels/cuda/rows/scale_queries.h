@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kvasir/config.h"
+#include "kvasir/types.h"
 
 namespace kvasir::cuda {
 

@@ -77,6 +77,7 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   }
   params.keys = code_unit(2, format.key_grid == Grid::kCells);
   params.values = code_unit(format.value_bits, format.value_grid == Grid::kCells);
+  params.ends = request.ends;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);

@@ -51,6 +51,7 @@ struct TieredRequest {
   ElementType type;                 // of queries and outputs
   float softmax_scale;
   void* workspace;  // 256-byte aligned
+  RowEnds ends = {};
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.

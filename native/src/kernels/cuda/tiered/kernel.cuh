@@ -122,8 +122,13 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
     const int h = i / D, c = i % D;
     const float output = merged_element(partials, kState, params.splits, D, h * (D + 2) + c);
-    const float sum = merged_element(partials, kState, params.splits, D, h * (D + 2) + D + 1);
-    store_number(params.outputs, params.type, (first_row + h) * D + c, sum > 0.0f ? output / sum : 0.0f);
+    RowEnd end = {1.0f, merged_element(partials, kState, params.splits, D, h * (D + 2) + D + 1)};
+    if (params.ends.any()) {
+      const float reference = merged_element(partials, kState, params.splits, D, h * (D + 2) + D);
+      end = end_row(params.ends, params.kv_heads * params.group, first_row + h, reference, end.sum, c == 0);
+    }
+    const float weighted = output * end.gain;
+    store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
   }
 }
 

@@ -28,6 +28,7 @@ struct TieredParams {
   CodeUnit values;
   ElementType type;
   float scale;  // of scores, times log2(e)
+  RowEnds ends;
 };
 
 // Bytes of a slot. The key bounds come with the first chunk of keys.

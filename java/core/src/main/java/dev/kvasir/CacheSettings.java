@@ -5,6 +5,7 @@ import dev.kvasir.internal.NativeCache;
 import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.NativeLibrary;
 import dev.kvasir.internal.jni.CacheConfig;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
@@ -39,6 +40,12 @@ record CacheSettings(
       config.set_heads(layer, geometry.queryHeads(layer), geometry.kvHeads(layer), geometry.headDim(layer));
       config.set_sliding_window(layer, geometry.slidingWindow(layer));
       config.set_softmax_scale(layer, geometry.softmaxScale(layer));
+      config.set_soft_cap(layer, geometry.softCap(layer));
+      applySinks(config, layer, geometry.sinkLogits(layer));
+      config.set_source(layer, geometry.source(layer));
+      if (geometry.source(layer) != layer) {
+        continue;
+      }
       applySide(config, layer, Side.KEYS, method.keys(layer), trained);
       applySide(config, layer, Side.VALUES, method.values(layer), trained);
       applyScaling(config, layer, method.keyScaling(layer));
@@ -50,6 +57,14 @@ record CacheSettings(
     layerBudgets.forEach(config::set_layer_budget);
     config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
     config.set_precision(precision.code());
+  }
+
+  private static void applySinks(CacheConfig config, int layer, List<Float> logits) {
+    float[] array = new float[logits.size()];
+    for (int i = 0; i < array.length; i++) {
+      array[i] = logits.get(i);
+    }
+    NativeCall.runWith(memory -> config.set_sink_logits(layer, memory.in(array), array.length));
   }
 
   private static void applyScaling(CacheConfig config, int layer, float[] scaling) {

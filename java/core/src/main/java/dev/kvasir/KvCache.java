@@ -173,6 +173,25 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * All that attention can do, in one call: {@link AttendBatch}.
+   *
+   * @param batch what to compute, of sequences of this cache
+   * @throws IllegalArgumentException if something in the batch is missing or out of range, memory too short, a sequence of
+   *     another cache or shorter than its query tokens; nothing has been written then
+   * @throws NotFiniteException if an earlier append from the device held NaN, infinity or a magnitude above 32752
+   * @throws NativeUnavailableException if rows are on a device and the cache is on none
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void attend(AttendBatch batch) {
+    Checks.layer(batch.layer(), geometry.layers());
+    batch.check(geometry);
+    needs.queries();
+    cache.attend(
+        batch.layer(), ids(batch.sequences()), (memory, target) -> batch.write(geometry, memory, target));
+    Reference.reachabilityFence(batch);
+  }
+
+  /**
    * Shows queries to sequences whose method goes by them ({@code MixKvq}), without computing attention. What {@code
    * attend} computes it sees by itself; this is for a prompt whose attention is computed elsewhere, before the prompt is
    * appended. Other methods ignore it.

@@ -19,7 +19,18 @@ import org.jspecify.annotations.Nullable;
  */
 public final class KvGeometry {
 
-  private record Layer(int queryHeads, int kvHeads, int headDim, long slidingWindow, float softmaxScale) {}
+  private record Layer(
+      int queryHeads,
+      int kvHeads,
+      int headDim,
+      long slidingWindow,
+      float softmaxScale,
+      float softCap,
+      List<Float> sinkLogits,
+      int source) {}
+
+  /** In place of a source: the layer has keys and values of its own. */
+  private static final int OWN = -1;
 
   private final List<Layer> layers;
 
@@ -101,6 +112,40 @@ public final class KvGeometry {
   }
 
   /**
+   * The cap of a layer's scaled scores: they become {@code cap * tanh(score / cap)}.
+   *
+   * @param layer 0 .. layers-1
+   * @return the cap; 0 for none
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public float softCap(int layer) {
+    return layer(layer).softCap;
+  }
+
+  /**
+   * The learned sinks of a layer: a logit for each query head that takes part in the denominator of its softmax.
+   *
+   * @param layer 0 .. layers-1
+   * @return by query head; empty for none
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public List<Float> sinkLogits(int layer) {
+    return layer(layer).sinkLogits;
+  }
+
+  /**
+   * The layer whose keys and values a layer attends to.
+   *
+   * @param layer 0 .. layers-1
+   * @return the layer itself, unless {@link Builder#source} says otherwise
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int source(int layer) {
+    int source = layer(layer).source;
+    return source == OWN ? layer : source;
+  }
+
+  /**
    * Elements of one token's keys, or values, in a layer.
    *
    * @param layer 0 .. layers-1
@@ -159,6 +204,9 @@ public final class KvGeometry {
     private final Setting<Integer> headDim = new Setting<>("headDim", null);
     private final Setting<Long> slidingWindow = new Setting<>("slidingWindow", 0L);
     private final Setting<Float> softmaxScale = new Setting<>("softmaxScale", Float.NaN);
+    private final Setting<Float> softCap = new Setting<>("softCap", 0f);
+    private final Setting<List<Float>> sinkLogits = new Setting<>("sinkLogits", List.of());
+    private final Setting<Integer> source = new Setting<>("source", OWN);
 
     private Builder() {}
 
@@ -290,22 +338,100 @@ public final class KvGeometry {
     }
 
     /**
+     * The cap of scaled scores in every layer: they become {@code cap * tanh(score / cap)} before the softmax, as in
+     * Gemma 2. 0, for none, is the default.
+     *
+     * @param cap 0 or more, finite
+     * @return this builder
+     */
+    public Builder softCap(float cap) {
+      softCap.everywhere(requireCap(cap));
+      return this;
+    }
+
+    /**
+     * The cap of scaled scores in one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param cap 0 or more, finite
+     * @return this builder
+     */
+    public Builder softCap(int layer, float cap) {
+      softCap.at(layer, requireCap(cap));
+      return this;
+    }
+
+    /**
+     * The learned sinks of one layer, as gpt-oss has them: a logit for each query head that takes part in the softmax's
+     * denominator and has no value.
+     *
+     * @param layer 0 .. layers-1
+     * @param logits by query head, finite
+     * @return this builder
+     */
+    public Builder sinkLogits(int layer, float... logits) {
+      List<Float> list = new ArrayList<>(logits.length);
+      for (float logit : logits) {
+        Checks.require(Float.isFinite(logit), "a sink logit is " + logit);
+        list.add(logit);
+      }
+      sinkLogits.at(layer, List.copyOf(list));
+      return this;
+    }
+
+    /**
+     * One layer attends to the keys and values of another one, which has its own; appends to it are refused. Heads and
+     * head dim must be those of the source, and its sliding window no longer; scale, cap and sinks are its own. Of the
+     * method, what it says of the source counts.
+     *
+     * @param layer 0 .. layers-1
+     * @param source another layer
+     * @return this builder
+     */
+    public Builder source(int layer, int source) {
+      Checks.requireNotNegative("source", source);
+      this.source.at(layer, source);
+      return this;
+    }
+
+    /**
      * The geometry.
      *
      * @return a new geometry
      * @throws IllegalArgumentException if a required setting is missing, a setting is for a layer that does not
-     *     exist, or query heads are no multiple of kv heads
+     *     exist, query heads are no multiple of kv heads, there is not one sink logit for each query head, or a layer does
+     *     not fit the one whose keys and values it takes
      */
     public KvGeometry build() {
       Checks.require(layers > 0, "layers is not set");
-      for (Setting<?> setting : List.of(queryHeads, kvHeads, headDim, slidingWindow, softmaxScale)) {
+      for (Setting<?> setting : List.of(queryHeads, kvHeads, headDim, slidingWindow, softmaxScale, softCap, sinkLogits, source)) {
         setting.requireLayersBelow(layers);
       }
       List<Layer> all = new ArrayList<>(layers);
       for (int layer = 0; layer < layers; layer++) {
         all.add(layer(layer));
       }
+      for (int layer = 0; layer < layers; layer++) {
+        requireSource(all, layer);
+      }
       return new KvGeometry(all);
+    }
+
+    private static void requireSource(List<Layer> all, int layer) {
+      Layer own = all.get(layer);
+      if (own.source == OWN) {
+        return;
+      }
+      String text = "layer " + layer + ", which takes keys and values from layer " + own.source + ", ";
+      Checks.require(own.source < all.size(), text + "which there is not");
+      Layer source = all.get(own.source);
+      Checks.require(source.source == OWN, text + "which has none of its own");
+      Checks.require(
+          own.queryHeads == source.queryHeads && own.kvHeads == source.kvHeads && own.headDim == source.headDim,
+          text + "has other heads");
+      Checks.require(
+          source.slidingWindow == 0 || (own.slidingWindow > 0 && own.slidingWindow <= source.slidingWindow),
+          text + "sees more tokens than that keeps");
     }
 
     private Layer layer(int layer) {
@@ -316,8 +442,19 @@ public final class KvGeometry {
           queries % heads == 0,
           "layer " + layer + ": " + queries + " query heads are no multiple of " + heads + " kv heads");
       float scale = softmaxScale.of(layer);
+      List<Float> sinks = sinkLogits.of(layer);
+      Checks.require(
+          sinks.isEmpty() || sinks.size() == queries,
+          "layer " + layer + ": " + sinks.size() + " sink logits for " + queries + " query heads");
       return new Layer(
-          queries, heads, dim, slidingWindow.of(layer), Float.isNaN(scale) ? (float) (1 / Math.sqrt(dim)) : scale);
+          queries,
+          heads,
+          dim,
+          slidingWindow.of(layer),
+          Float.isNaN(scale) ? (float) (1 / Math.sqrt(dim)) : scale,
+          softCap.of(layer),
+          sinks,
+          source.of(layer) == layer ? OWN : source.of(layer));
     }
 
     private static int requireHeads(String name, int heads) {
@@ -335,6 +472,11 @@ public final class KvGeometry {
     private static long requireWindow(long tokens) {
       Checks.require(tokens >= 0, "slidingWindow is " + tokens);
       return tokens;
+    }
+
+    private static float requireCap(float cap) {
+      Checks.require(cap >= 0 && cap < Float.POSITIVE_INFINITY, "softCap is " + cap);
+      return cap;
     }
 
     private static float requireScale(float scale) {

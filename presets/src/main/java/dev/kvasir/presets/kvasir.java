@@ -25,6 +25,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/commvq.h",
               "kvasir/commvq_training.h",
               "kvasir/config.h",
+              "kvasir/attend.h",
               "kvasir/cache.h",
               "kvasir/calibrate.h",
               "kvasir/codec.h",
@@ -43,6 +44,7 @@ public class kvasir implements InfoMapper {
         .put(new Info("double").valueTypes("double").pointerTypes("DoublePointer"))
         .put(new Info("int").valueTypes("int").pointerTypes("IntPointer"))
         .put(new Info("int64_t").cast().valueTypes("long").pointerTypes("LongPointer"))
+        .put(new Info("uint64_t").cast().valueTypes("long").pointerTypes("LongPointer"))
         .put(new Info("uint16_t").cast().valueTypes("short").pointerTypes("ShortPointer"))
         .put(new Info("uint8_t").cast().valueTypes("byte").pointerTypes("BytePointer"))
         // Names and summaries are short and ASCII: a String is all that Java wants of them.
@@ -58,6 +60,6 @@ public class kvasir implements InfoMapper {
         // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
         .put(new Info("kvasir::CacheStats").purify())
         // Views over memory of NativeMemory: no constructor, so that JavaCPP allocates none.
-        .put(new Info("kvasir::RowsView", "kvasir::MutableRowsView").purify());
+        .put(new Info("kvasir::RowsView", "kvasir::MutableRowsView", "kvasir::AttendBatch").purify());
   }
 }

@@ -1,5 +1,6 @@
 package dev.kvasir.internal;
 
+import dev.kvasir.internal.jni.AttendBatch;
 import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.CacheStats;
@@ -12,6 +13,7 @@ import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.ShortPointer;
 
 /**
@@ -136,6 +138,19 @@ public final class NativeCache implements AutoCloseable {
                 tokens,
                 memory.in(queries, count),
                 memory.out(outputs, count)));
+  }
+
+  /** A batch that `writer` fills in, with memory of the call. */
+  public void attend(int layer, long[] ids, BiConsumer<NativeMemory, NativeBatch> writer) {
+    runWith(
+        (target, memory) -> {
+          Pointer[] at = new Pointer[1];
+          NativeBatch batch = memory.batch(layer, ids, at);
+          writer.accept(memory, batch);
+          Events.Attend event = Events.beginAttend(layer, ids.length, batch.mostTokens());
+          target.attend(new AttendBatch(at[0]));
+          Events.end(event);
+        });
   }
 
   /** Addresses on the device, and a stream. */

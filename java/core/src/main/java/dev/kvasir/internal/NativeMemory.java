@@ -43,6 +43,7 @@ public final class NativeMemory implements AutoCloseable {
   private int used;
   private final List<Block> blocks = new ArrayList<>();
   private final List<Runnable> results = new ArrayList<>();
+  private final List<Object> held = new ArrayList<>();
 
   private NativeMemory() {}
 
@@ -155,6 +156,78 @@ public final class NativeMemory implements AutoCloseable {
     return new Bytes8(place.address());
   }
 
+  // Rows of a float[], FloatBuffer or ShortBuffer -----------------------------------------------------------------
+
+  /** Where the first {@code count} elements are, to be read. */
+  public long address(Object rows, int count) {
+    if (rows instanceof float[] array) {
+      return in(array, count).address();
+    }
+    if (rows instanceof FloatBuffer buffer) {
+      return addressOf(in(buffer, count), buffer);
+    }
+    return addressOf(in((ShortBuffer) rows, count), (ShortBuffer) rows);
+  }
+
+  /** The same, to be written: all of them will be. */
+  public long resultAddress(Object rows, int count) {
+    return written(rows, count, false);
+  }
+
+  /** The same, to be read and written: elements that are not written keep what they have. */
+  public long changedAddress(Object rows, int count) {
+    return written(rows, count, true);
+  }
+
+  private long written(Object rows, int count, boolean read) {
+    if (rows instanceof float[] array) {
+      return (read ? inOut(array, count) : out(array, count)).address();
+    }
+    if (rows instanceof FloatBuffer buffer) {
+      FloatPointer pointer = read ? in(buffer, count) : out(buffer, count);
+      if (read && !Buffers.inPlace(buffer)) {
+        Place place = last;
+        FloatBuffer slice = buffer.slice(buffer.position(), count);
+        results.add(
+            () ->
+                place.each(
+                    Float.BYTES, count, (view, first, n) -> slice.put(first, view.asFloatBuffer(), 0, n)));
+      }
+      return addressOf(pointer, buffer);
+    }
+    ShortBuffer buffer = (ShortBuffer) rows;
+    ShortPointer pointer = in(buffer, count);
+    if (!Buffers.inPlace(buffer)) {
+      Place place = last;
+      ShortBuffer slice = buffer.slice(buffer.position(), count);
+      results.add(
+          () ->
+              place.each(
+                  Short.BYTES, count, (view, first, n) -> slice.put(first, view.asShortBuffer(), 0, n)));
+    }
+    return addressOf(pointer, buffer);
+  }
+
+  /** The buffer stays reachable as long as this call's memory is in use. */
+  private long addressOf(Pointer pointer, java.nio.Buffer buffer) {
+    held.add(buffer);
+    return pointer.address() + pointer.position() * pointer.sizeof();
+  }
+
+  /** A RowsView of native code. */
+  Pointer rowsView(RowsTarget rows) {
+    Place place = take(32);
+    NativeBatch.writeRows(place.block().view(place.offset(), 32), 0, rows);
+    return new Bytes8(place.address());
+  }
+
+  /** An AttendBatch of native code, and in `at[0]` where it is. */
+  NativeBatch batch(int layer, long[] ids, Pointer[] at) {
+    Place place = take(NativeBatch.BYTES);
+    at[0] = new Bytes8(place.address());
+    return new NativeBatch(this, place.block().view(place.offset(), NativeBatch.BYTES), layer, ids);
+  }
+
   /** Elements that native code reads and changes. */
   public FloatPointer inOut(float[] array, int count) {
     FloatPointer pointer = in(array, count);
@@ -181,6 +254,7 @@ public final class NativeMemory implements AutoCloseable {
   @Override
   public void close() {
     results.clear();
+    held.clear();
     blocks.forEach(Block::free);
     blocks.clear();
     used = 0;
