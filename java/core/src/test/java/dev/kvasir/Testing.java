@@ -21,7 +21,16 @@ public final class Testing {
 
   /** A builder on the backend under test. */
   public static KvCache.Builder cache(KvGeometry geometry) {
-    return KvCache.builder(geometry).backend(System.getProperty("kvasir.test.backend", "auto"));
+    return KvCache.builder(geometry).backend(backend());
+  }
+
+  private static String backend() {
+    return System.getProperty("kvasir.test.backend", "auto");
+  }
+
+  /** Whether that is a GPU. */
+  public static boolean onDevice() {
+    return backend().equals("cuda");
   }
 
   /** Two layers, 4 query heads, 2 kv heads, 32 channels: 64 elements in a row, 128 in a query. */
