@@ -242,3 +242,34 @@ DEVICE_CASE("batch: strides cannot be captured, and the refusal harms nothing") 
   scene.cache().attend(batch);
   CUDA(cudaStreamSynchronize(scene.stream()));
 }
+
+DEVICE_CASE("batch: trees of guesses go to fused kernels and to rows, and count as no fallback") {
+  for (const char* codec : {"f16", "uniform", "tiered"}) {
+    Scene scene(codec);
+    const std::vector<int> tokens = {3, 5, 1};
+    const std::vector<uint64_t> masks = {1, 3, 5, 1, 2, 5, 10, 17, 1};
+    const auto queries = random_numbers(7, masks.size() * kQuery);
+    std::vector<float> outputs(queries.size()), sums(masks.size() * kQueryHeads);
+    AttendBatch batch = scene.batch(tokens);
+    batch.queries.data = queries.data();
+    batch.outputs.data = outputs.data();
+    batch.log_sums = sums.data();
+    batch.masks = masks.data();
+    scene.cache().attend(batch);
+    const std::unique_ptr<kvasir::CacheStats, twin_caches::Deleter> stats(scene.cache().stats());
+    CHECK(stats->fallback_tiles() == 0, codec << ": " << stats->fallback_tiles());
+    CHECK(stats->tiles() > 0, codec);
+    // The last token of the last sequence has no tree: what it gets does not depend on those of the others.
+    std::vector<float> plain(queries.size());
+    AttendBatch without = scene.batch(tokens);
+    without.queries.data = queries.data();
+    without.outputs.data = plain.data();
+    scene.cache().attend(without);
+    double error = 0.0, power = 0.0;
+    for (size_t i = 8 * kQuery; i < queries.size(); ++i) {
+      error += std::pow(static_cast<double>(plain[i]) - outputs[i], 2);
+      power += std::pow(static_cast<double>(plain[i]), 2);
+    }
+    CHECK(error <= 4e-6 * power, codec << ": " << error / power);
+  }
+}

@@ -5,6 +5,7 @@
 #include "engine/cuda/layer_state.h"
 #include "engine/cuda/row_attention.h"
 #include "engine/cuda/stream.h"
+#include "kernels/cuda/rows/merge_results.h"
 #include "kernels/cuda/rows/scale_queries.h"
 
 namespace kvasir::cuda {
@@ -22,41 +23,50 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
   }
   for (int first = 0; first < request.count;) {
     const QueryMemory rows = memory.from(*request.layer, request.runs[first].first);
-    if (!fused(request, first)) {
-      attend_rows(request, first++, rows);
-      continue;
-    }
+    const Way way = way_of(request, first);
     AttentionRequest some = request;
     some.sequences += first;
     some.runs += first;
     some.count = 1;
-    while (first + some.count < request.count && fused(request, first + some.count)) {
+    while (way != Way::kRows && first + some.count < request.count && way_of(request, first + some.count) == way) {
       ++some.count;
       if (some.rows() <= kMostFusedRows) continue;
       --some.count;
       break;
     }
-    layer_.family().attend(some, rows);
+    switch (way) {
+      case Way::kFused:
+        layer_.family().attend(some, rows);
+        break;
+      case Way::kTree:
+        attend_trees(some, rows);
+        break;
+      case Way::kRows:
+        attend_rows(some, 0, rows, false);
+        break;
+    }
     first += some.count;
   }
   return tiles;
 }
 
-bool LayerAttention::fused(const AttentionRequest& request, int i) const {
-  if (request.runs[i].masks || (request.layer->soft_cap > 0.0f && !layer_.family().caps())) return false;
-  return layer_.family().attends(request.sequences[i], request.runs[i]);
+LayerAttention::Way LayerAttention::way_of(const AttentionRequest& request, int i) const {
+  const PageFamily& family = layer_.family();
+  const bool capped = request.layer->soft_cap > 0.0f;
+  if ((capped && !family.caps()) || !family.attends(request.sequences[i], request.runs[i])) return Way::kRows;
+  return request.runs[i].masks ? Way::kTree : Way::kFused;
 }
 
-// Chunks of prompts are best on rows; what fused kernels would take but for masks or caps, and single tokens, are not.
+// Chunks of prompts are best on rows; what fused kernels would take but for caps, and single tokens, are not.
 Engine::Tiles LayerAttention::tiles_of(const AttentionRequest& request, int i) const {
   const int64_t tiles = request.sequences[i].page_count * request.layer->kv_heads;
   const bool short_run = request.runs[i].tokens == 1 || layer_.family().attends(request.sequences[i], request.runs[i]);
-  return {tiles, short_run && !fused(request, i) ? tiles : 0};
+  return {tiles, short_run && way_of(request, i) == Way::kRows ? tiles : 0};
 }
 
 Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const QueryMemory& given, uint64_t epoch,
                                       cudaStream_t stream) {
-  if (!fused(request, 0) || !layer_.family().captures(request)) {
+  if (way_of(request, 0) != Way::kFused || !layer_.family().captures(request)) {
     throw Error(ErrorCode::kInvalidArgument, "only one query token of up to " + std::to_string(kInlineSequences) +
                                                  " sequences, in a layer of head blocks, can be captured in a graph");
   }
@@ -94,7 +104,28 @@ DeviceScratch LayerAttention::scaled(const AttentionRequest& request, const Quer
   return queries;
 }
 
-void LayerAttention::attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory) {
+void LayerAttention::attend_trees(const AttentionRequest& request, const QueryMemory& memory) {
+  const AttentionLayer& layer = *request.layer;
+  const DeviceQueue& queue = layer_.queue();
+  const auto rows = static_cast<size_t>(request.rows()) * static_cast<size_t>(layer.query_heads);
+  const DeviceScratch others = queue.take(rows * static_cast<size_t>(layer.head_dim) * element_bytes(memory.type));
+  const DeviceScratch sums = queue.take(2 * rows * sizeof(float));
+  QueryMemory past = memory, trees = memory;
+  past.ends = {nullptr, sums.as<float>()};
+  trees.outputs = others.as<void>();
+  trees.ends = {memory.ends.sink_logits, sums.as<float>() + rows};  // learned sinks count once
+  layer_.family().attend(request, past);
+  for (int i = 0; i < request.count; ++i) {
+    attend_rows(request, i, trees.from(layer, request.runs[i].first - request.runs[0].first), true);
+  }
+  const ResultMerge merge = {
+      static_cast<int64_t>(rows), layer.head_dim,      memory.type,         memory.outputs, trees.outputs,
+      past.ends.log_sums,         trees.ends.log_sums, memory.ends.log_sums};
+  check(launch_merge_results(merge, queue.stream), "merging attention");
+}
+
+void LayerAttention::attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory,
+                                 bool among_themselves) {
   const AttentionLayer& layer = *request.layer;
   const SequenceView& view = request.sequences[i];
   const QueryRun& run = request.runs[i];
@@ -119,7 +150,7 @@ void LayerAttention::attend_rows(const AttentionRequest& request, int i, const Q
     prompt.masks = masks.as<PromptMask>();
     prompt.masked_from = view.length - run.tokens;
   }
-  attend_to_rows(layer_, view, prompt);
+  attend_to_rows(layer_, view, prompt, among_themselves ? prompt.masked_from : 0);
 }
 
 }  // namespace kvasir::cuda

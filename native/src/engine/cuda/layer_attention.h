@@ -14,7 +14,7 @@ class LayerAttention {
  public:
   explicit LayerAttention(const DeviceLayer& layer) : layer_(layer) {}
 
-  // On the engine's stream. Sequences that follow each other and that the family takes go to it together.
+  // On the engine's stream. Sequences that follow each other and go the same way do so together.
   Engine::Tiles run(const AttentionRequest& request, const QueryMemory& memory, uint64_t epoch);
   // Into a graph, on the caller's stream.
   Engine::Tiles capture(const AttentionRequest& request, const QueryMemory& memory, uint64_t epoch,
@@ -24,11 +24,19 @@ class LayerAttention {
   int64_t bring_up_to_date(const AttentionRequest& request, uint64_t epoch);
   // Where the layer scales its keys: queries that make up for it. Nothing where it does not.
   DeviceScratch scaled(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream);
-  // Whether the family's kernels take the queries of sequence i.
-  bool fused(const AttentionRequest& request, int i) const;
+  enum class Way {
+    kFused,  // the family's kernels
+    kTree,   // those for what came before a tree of guesses, rows for the tree, and both merged
+    kRows,
+  };
+  // Of sequence i.
+  Way way_of(const AttentionRequest& request, int i) const;
   // What sequence i counts as, in tiles of pages.
   Engine::Tiles tiles_of(const AttentionRequest& request, int i) const;
-  void attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory);
+  // memory: of all rows of the request.
+  void attend_trees(const AttentionRequest& request, const QueryMemory& memory);
+  // memory: of the rows of sequence i. among_themselves: queries with masks see each other alone.
+  void attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory, bool among_themselves);
 
   const DeviceLayer& layer_;
   std::vector<DeviceScratch> captured_;  // scaled queries of graphs, which keep theirs

@@ -29,15 +29,16 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
 
-  const DeviceSequence now = seen_before(view, 0, layer_.plan().attention.sliding_window);
+  const int64_t sliding_window = layer_.plan().attention.sliding_window;
+  const DeviceSequence now = seen_before(view, 0, sliding_window > 0 ? view.length - sliding_window : 0);
   if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
   latest_ = now;
   layer_.queue().upload(description_.as<void>(), &latest_, sizeof latest_, "describing a sequence");
 }
 
-DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer, int64_t sliding_window) const {
+DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer, int64_t oldest) const {
   const int64_t end = view.length - newer;
-  const int64_t oldest = sliding_window > 0 ? end - sliding_window : 0;
+  oldest = std::min(oldest, end);
   const int64_t window_position = view.length - view.window;
   const int64_t page_position = window_position - view.page_count * kPageTokens;
   const int64_t hidden = std::clamp<int64_t>(oldest - page_position, 0, view.page_count * kPageTokens);

@@ -26,9 +26,9 @@ class CudaLayerState : public LayerState {
   uint64_t epoch() const { return epoch_; }
   const DeviceSequence* description() const { return description_.as<DeviceSequence>(); }
   const DeviceSequence& latest() const { return latest_; }
-  // What a token of `view`, which this is up to date with, sees where `newer` tokens come after it. Those must be rows
-  // of the window, or there is no page. sliding_window: that of the layer that attends; 0: none.
-  DeviceSequence seen_before(const SequenceView& view, int64_t newer, int64_t sliding_window) const;
+  // Of `view`, which this is up to date with, the tokens from position `oldest` on without the newest `newer`. Those
+  // must be rows of the window, or there is no page.
+  DeviceSequence seen_before(const SequenceView& view, int64_t newer, int64_t oldest) const;
   // Memory for so many vectors of a side table, of which the device gets those that `table` has.
   VectorMemory room_for(Side side, const SideTable& table, int64_t vectors);
   // Vectors first .. first + count - 1 as this machine keeps them: of the first chunk [kv_heads][count][head_dim], of

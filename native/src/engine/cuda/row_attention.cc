@@ -17,11 +17,12 @@ constexpr int kStatesAtOnce = 1 << 16;
 
 class RowAttention {
  public:
-  RowAttention(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request)
+  RowAttention(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request, int64_t from)
       : layer_(layer),
         plan_(layer.plan()),
         view_(view),
         request_(request),
+        from_(from),
         stream_(layer.queue().stream),
         states_(layer.queue().take(prompt_state_bytes(request))) {
     request_.precision = precision();
@@ -44,13 +45,15 @@ class RowAttention {
   }
 
   void run() {
-    rows(0, view_.sinks, 0);
+    const auto sinks_left_out = static_cast<int>(std::min<int64_t>(from_, view_.sinks));
+    rows(sinks_left_out, view_.sinks - sinks_left_out, sinks_left_out);
     // Pages that even the oldest query does not see any more, or not even the newest yet, are left out.
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
     const bool masked = request_.masks != nullptr;
     const int64_t newest = masked ? view_.length - 1 : request_.first_query + request_.tokens - 1;
     const int64_t first = masked ? request_.masked_from : request_.first_query;
-    const int64_t page_end = std::clamp<int64_t>((newest - page_position) / kPageTokens + 1, 0, view_.page_count);
+    int64_t page_end = std::clamp<int64_t>((newest - page_position) / kPageTokens + 1, 0, view_.page_count);
+    if (from_ > 0) page_end = 0;
     const int64_t oldest = request_.sliding_window > 0 ? first - request_.sliding_window + 1 : 0;
     int64_t page = std::clamp<int64_t>((oldest - page_position) / kPageTokens, 0, page_end);
     const bool floats = through_floats(Side::kKeys) || through_floats(Side::kValues);
@@ -62,7 +65,10 @@ class RowAttention {
       page = end;
     }
     const int64_t window_position = view_.length - view_.window;
-    if (newest >= window_position) rows(view_.window_row, view_.window, window_position);
+    const auto left_out = static_cast<int>(std::clamp<int64_t>(from_ - window_position, 0, view_.window));
+    if (newest >= window_position) {
+      rows(view_.window_row + left_out, view_.window - left_out, window_position + left_out);
+    }
     attend();
     check(launch_prompt_finish(request_, stream_), "attention");
   }
@@ -178,6 +184,7 @@ class RowAttention {
   const LayerPlan& plan_;
   const SequenceView& view_;
   PromptRequest request_;
+  const int64_t from_;
   const cudaStream_t stream_;
   const DeviceScratch states_;
   DeviceScratch half_memory_, float_memory_[2];
@@ -192,7 +199,7 @@ class RowAttention {
 
 }  // namespace
 
-void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request) {
+void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const PromptRequest& request, int64_t from) {
   const int heads = request.kv_heads * request.group, most = std::max(kStatesAtOnce / heads, 1);
   const size_t token = static_cast<size_t>(heads) * static_cast<size_t>(request.head_dim) * element_bytes(request.type);
   for (int first = 0; first < request.tokens; first += most) {
@@ -203,7 +210,7 @@ void attend_to_rows(const DeviceLayer& layer, const SequenceView& view, const Pr
     some.outputs = static_cast<uint8_t*>(request.outputs) + static_cast<size_t>(first) * token;
     if (request.ends.log_sums) some.ends.log_sums += static_cast<size_t>(first) * static_cast<size_t>(heads);
     if (request.masks) some.masks += first;
-    RowAttention(layer, view, some).run();
+    RowAttention(layer, view, some, from).run();
   }
 }
 

@@ -95,8 +95,8 @@ class PageFamily {
   virtual void read_rows(const PageRun& run, float* const (&out)[2]) const = 0;
 
   // Attention by fused kernels, one call at a time ----------------------------------------------------------------
-  // Whether they take the queries of one sequence, which have no masks; then `attend` takes any number of those, up to
-  // kMostFusedRows rows together.
+  // Whether they take the queries of one sequence; then `attend` takes any number of those, up to kMostFusedRows rows
+  // together. Where they have masks, it attends to what came before them alone.
   virtual bool attends(const SequenceView&, const QueryRun&) const { return false; }
   // Whether they do so where scores are capped.
   virtual bool caps() const { return false; }

@@ -20,6 +20,9 @@ bool takes_steps(const SequenceView& view, const QueryRun& run) {
 }
 
 bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request) {
+  for (int i = 0; i < request.count; ++i) {
+    if (request.runs[i].masks) return false;
+  }
   return request.rows() == request.count && request.layer->sliding_window == layer.plan().attention.sliding_window;
 }
 
@@ -27,8 +30,11 @@ std::vector<DeviceSequence> steps_of(const AttentionRequest& request) {
   std::vector<DeviceSequence> steps;
   for (int i = 0; i < request.count; ++i) {
     const SequenceView& view = request.sequences[i];
-    for (int newer = request.runs[i].tokens - 1; newer >= 0; --newer) {
-      steps.push_back(state_of(view).seen_before(view, newer, request.layer->sliding_window));
+    const QueryRun& run = request.runs[i];
+    const int64_t window = request.layer->sliding_window;
+    for (int t = 0; t < run.tokens; ++t) {
+      const int64_t oldest = window > 0 ? run.position(view.length, t) + 1 - window : 0;
+      steps.push_back(state_of(view).seen_before(view, run.masks ? run.tokens : run.tokens - 1 - t, oldest));
     }
   }
   return steps;

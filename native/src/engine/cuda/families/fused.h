@@ -63,9 +63,9 @@ int power_of_two(int64_t count);
 
 // Whether fused kernels can take the query tokens one by one, and should.
 bool takes_steps(const SequenceView& view, const QueryRun& run);
-// Whether each sequence has one, and sees of it what its description says.
+// Whether each sequence has one, and sees what its description says.
 bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request);
-// What each query token sees, sequence by sequence.
+// What each query token sees, sequence by sequence; of those with masks, what came before all of them.
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request);
 
 inline const CudaLayerState& state_of(const SequenceView& view) {
