@@ -123,18 +123,15 @@ class Attention {
   }
 
  private:
-  // Depends on lengths and the thread count alone, so that results are reproducible.
+  // Cuts a sequence by its own length, its queries and the thread count alone: results are the same to the bit, whoever
+  // is beside it in the call.
   void plan(int threads) {
-    int64_t total = 0;
-    for (int s = 0; s < request_.count; ++s) {
-      const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
-      total += tile_count(request_.sequences[s]) * layer_.kv_heads * row_blocks;
-    }
-    const int64_t tiles_per_task =
-        threads == 1 ? total : std::max(kMinTilesPerTask, total / (kTasksPerThread * threads) + 1);
     for (int s = 0; s < request_.count; ++s) {
       const int64_t tiles = tile_count(request_.sequences[s]);
-      const int64_t splits = std::max<int64_t>(1, (tiles + tiles_per_task - 1) / tiles_per_task);
+      const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
+      const int64_t share = tiles * layer_.kv_heads * row_blocks / (kTasksPerThread * threads) + 1;
+      const int64_t per_task = std::max(kMinTilesPerTask, share);
+      const int64_t splits = threads == 1 ? 1 : std::max<int64_t>(1, (tiles + per_task - 1) / per_task);
       for (int head = 0; head < layer_.kv_heads; ++head) {
         for (int row = 0; row < rows(s); row += kMaxTileRows) {
           const int merge = static_cast<int>(merge_first_.size());
