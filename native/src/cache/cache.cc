@@ -199,6 +199,7 @@ class Cache::Impl {
     require_finite(plan, own.get(), elements);
     if (!plan.wants_queries) return;
     const size_t size = elements / count;
+    const std::vector<QueryRun> run = {{0, tokens}};  // before anything changes: it takes memory
     for (const auto& sequence : sequences) {
       std::unique_lock<FairSharedMutex> lock(sequence->mutex);
       sequence->layers[plan.source].prepare_queries(plans_[plan.source], memory_, engine());
@@ -207,7 +208,7 @@ class Cache::Impl {
       std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
       QueryMeans& seen = sequences[i]->layers[plan.source].queries();
       uint8_t* const sums = seen.sums();
-      engine().add_queries(plan, &sums, {{0, tokens}}, own.get() + i * size);
+      engine().add_queries(plan, &sums, run, own.get() + i * size);
       seen.count(plan, tokens);
     }
   }

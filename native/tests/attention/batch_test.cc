@@ -84,7 +84,7 @@ TEST_CASE("batch: ragged queries, caps, sinks and windows, for every codec on ev
     support::Random random(support::seed() + static_cast<uint64_t>(turn));
     std::vector<int64_t> ids;
     for (const int length : {1, 60, 128 + 4 + 70, 500, 2 * 128 + 90}) ids.push_back(scene.add(length, random.next()));
-    for (int round = 0; round < support::repeat(3); ++round) {
+    for (int round = 0; round < support::repeat(2); ++round) {
       AttendQueries wanted = random_queries(scene, ids, random);
       const auto queries = queries_for(scene, wanted, random.next());
       const std::string what = "round " + std::to_string(round) + ", seed " + std::to_string(support::seed());
@@ -104,7 +104,7 @@ TEST_CASE("batch: trees of guesses see their ancestors, for every codec on every
     support::Random random(support::seed() + 77 + static_cast<uint64_t>(turn));
     std::vector<int64_t> ids;
     for (const int length : {3, 64, 128 + 4 + 70, 450}) ids.push_back(scene.add(length, random.next()));
-    for (int round = 0; round < support::repeat(3); ++round) {
+    for (int round = 0; round < support::repeat(2); ++round) {
       AttendQueries wanted = random_queries(scene, ids, random);
       plant_trees(wanted, random);
       if (round % 2 == 1) {
