@@ -97,3 +97,24 @@ TEST_CASE("half: every bfloat16 widens to the float with the same upper bits") {
   }
   CHECK(wrong == 0);
 }
+
+TEST_CASE("half: floats round to the nearest bfloat16, ties to even, and NaN stays one") {
+  int wrong = 0;
+  for (uint32_t bits = 0; bits < 0x7F7F; ++bits) {  // neighbours, all finite
+    for (const uint32_t sign : {0u, 0x8000u}) {
+      const auto low = static_cast<uint16_t>(bits | sign), high = static_cast<uint16_t>(low + 1);
+      const uint32_t wide = uint32_t{low} << 16;
+      wrong += kvasir::float_to_bfloat(kvasir::bits_float(wide)) != low;
+      wrong += kvasir::float_to_bfloat(kvasir::bits_float(wide + 0x7FFF)) != low;
+      wrong += kvasir::float_to_bfloat(kvasir::bits_float(wide + 0x8000)) != (low % 2 == 0 ? low : high);
+      wrong += kvasir::float_to_bfloat(kvasir::bits_float(wide + 0x8001)) != high;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(kvasir::float_to_bfloat(kvasir::bits_float(0x7F7FFFFFu)) == 0x7F80);  // beyond the greatest: infinity
+  CHECK(kvasir::float_to_bfloat(kvasir::bits_float(0x7F800000u)) == 0x7F80);
+  for (const uint32_t nan : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u}) {
+    const float widened = kvasir::bfloat_to_float(kvasir::float_to_bfloat(kvasir::bits_float(nan)));
+    CHECK(std::isnan(widened));
+  }
+}

@@ -124,3 +124,26 @@ TEST_CASE("softmax: huge scores stay finite") {
     for (int t = 0; t < kPageTokens; ++t) CHECK(scores[t] == (t % 2 == 0 ? 1.0f : 0.0f));
   }
 }
+
+TEST_CASE("softmax: soft caps are within a millionth of the cap, whatever the score") {
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    int wrong = 0;
+    support::Random random(support::seed());
+    for (const float cap : {0.5f, 30.0f, 50.0f, 1e4f}) {
+      for (const double size : {1e-6, 1e-2, 1.0, 5.0, 100.0, 1e30}) {
+        const int begin = random.below(kPageTokens), end = begin + 1 + random.below(kPageTokens - begin);
+        support::Guarded<float> scores(kPageTokens);
+        std::vector<float> input(kPageTokens);
+        for (int t = 0; t < kPageTokens; ++t) {
+          input[t] = scores.data()[t] = static_cast<float>(size * cap * random.normal());
+        }
+        backend->rows->soft_cap(scores.data(), begin, end, cap);
+        for (int t = begin; t < end; ++t) {
+          const double expected = cap * std::tanh(static_cast<double>(input[t]) / cap);
+          wrong += !(std::fabs(scores.data()[t] - expected) <= 1e-6 * cap);
+        }
+      }
+    }
+    CHECK_MESSAGE(wrong == 0, backend->name);
+  }
+}
