@@ -4,8 +4,8 @@
 // Plain functions on row-major arrays, which are borrowed for the call alone. Work is spread over the library's
 // threads; nothing is allocated but the working memory that threads keep. A row of a result depends on its own rows of
 // the arguments alone: neither the number of threads nor what else is in the call changes a bit of it. Backends differ
-// in the last bits. NaN and infinity pass through. Throws kInvalidArgument for a size below 1, sizes whose product
-// overflows, a null pointer, or a number that names nothing.
+// in the last bits. NaN and infinity pass through where nothing else is said. Throws kInvalidArgument for a size below
+// 1, sizes whose product overflows, a null pointer, or a number that names nothing.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,13 @@ int64_t weight_row_bytes(WeightType type, int64_t inputs);
 //   bias     [outputs], or null
 //   out      [tokens][outputs]; overlaps nothing
 //
-// Weights are widened to float32, which is exact up to the rounding of scale times integer (minus minimum), and sums
-// are float32: off by at most (inputs + 3) * 2^-24 * (|bias| + sum of |in * weight|) for the widened weights.
+// Weights that are floats are widened to float32 and sums are float32: off by at most (inputs + 3) * 2^-24 * (|bias| +
+// sum of |in * weight|).
+//
+// Weights in blocks are multiplied as the integers that they are, with activations as 8-bit integers: each 32
+// neighbours of `in` have a scale, a 127th of the largest, and are off by at most half of it. That is what the result
+// is off by, beside (inputs / 8 + 10) * 2^-24 of the magnitudes for float32 sums. NaN and infinity among `in` make NaN;
+// 32 neighbours below 2^-100 are 0.
 void project(const float* in, const uint8_t* weights, WeightType type, const float* bias, int64_t tokens,
              int64_t outputs, int64_t inputs, float* out);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/checks.h"
@@ -18,14 +19,78 @@ namespace {
 constexpr int64_t kBlockRows = 64;
 // Products worth handing to another thread: some tens of microseconds.
 constexpr int64_t kBlockProducts = 1 << 20;
-// A multiple of every backend's column tile.
-constexpr int64_t kColumnStep = 24;
+// A multiple of every backend's columns of a tile and of a panel.
+constexpr int64_t kColumnStep = 96;
+// Rows that are held as codes at once.
+constexpr int64_t kCodedRows = 512;
+// Elements worth handing to another thread to encode.
+constexpr int64_t kEncodedElements = 1 << 16;
 
 void check_size(const char* what, int64_t value) {
   if (value < 1) refuse(std::string(what) + " must be 1 or more, not " + std::to_string(value));
 }
 
 int64_t blocks_of(int64_t size, int64_t block) { return (size - 1) / block + 1; }
+
+// run_product's arguments.
+struct Product {
+  const float* a;
+  const uint8_t* b;
+  WeightType type;
+  int64_t row_bytes;
+  const float* bias;
+  int64_t rows, columns, depth;
+  float* out;
+};
+
+void run_blocks(const Product& product, const CodedPart* coded, void (*kernel)(const MatrixBlock&)) {
+  const int64_t rows = product.rows, columns = product.columns, depth = product.depth;
+  // Codes are unpacked for all rows of a block: it takes all there are.
+  const int64_t block_rows = is_float(product.type) ? std::min(rows, kBlockRows) : rows;
+  // Not block_rows * depth: depth may be anything up to 2^61.
+  const int64_t fitting = kBlockProducts / std::min(kBlockProducts, depth) / block_rows;
+  const int64_t block_columns =
+      std::max<int64_t>(1, blocks_of(std::max<int64_t>(1, fitting), kColumnStep)) * kColumnStep;
+  const int64_t column_blocks = blocks_of(columns, block_columns);
+  const int64_t tasks = checked_multiply(blocks_of(rows, block_rows), column_blocks, "blocks");
+  if (tasks > INT32_MAX) refuse("a product of " + std::to_string(tasks) + " blocks");
+  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+    const int64_t row = task / column_blocks * block_rows;
+    const int64_t column = task % column_blocks * block_columns;
+    MatrixBlock block = {};
+    block.a = product.a + row * depth;
+    block.coded = coded;
+    block.rows = std::min(block_rows, rows - row);
+    block.b = product.b + column * product.row_bytes;
+    block.type = product.type;
+    block.row_bytes = product.row_bytes;
+    block.columns = std::min(block_columns, columns - column);
+    block.depth = depth;
+    block.bias = product.bias ? product.bias + column : nullptr;
+    block.out = product.out + row * columns + column;
+    block.stride = columns;
+    kernel(block);
+  });
+}
+
+// The rows of product.a as codes, valid until the thread's next call: it keeps the memory.
+const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& product) {
+  thread_local std::vector<CodedPart> memory;
+  const int64_t depth = product.depth, rows = product.rows, parts = blocks_of(depth, kCodedDepth);
+  if (memory.size() < static_cast<size_t>(rows * parts)) memory.resize(static_cast<size_t>(rows * parts));
+  CodedPart* const to = memory.data();  // of this thread, whichever runs the task
+  const int64_t task_rows = std::max<int64_t>(1, kEncodedElements / depth);
+  ThreadPool::shared().run(static_cast<int>(blocks_of(rows, task_rows)), [&](int task) {
+    for (int64_t r = task * task_rows; r < std::min(rows, (task + 1) * task_rows); ++r) {
+      for (int64_t p = 0; p < parts; ++p) {
+        const int64_t begin = p * kCodedDepth;
+        const int count = static_cast<int>(std::min<int64_t>(kCodedDepth, depth - begin));
+        kernels.encode(product.a + r * depth + begin, count, to + p * rows + r);
+      }
+    }
+  });
+  return to;
+}
 
 }  // namespace
 
@@ -53,31 +118,19 @@ void run_product(const float* a, const uint8_t* b, WeightType type, const float*
   require_pointer("b", b);
   require_pointer("out", out);
 
+  const Product product = {a, b, type, row_bytes, bias, rows, columns, depth, out};
   const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
-  const int64_t block_rows = std::min(rows, kBlockRows);
-  // Not block_rows * depth: depth may be anything up to 2^61.
-  const int64_t fitting = kBlockProducts / std::min(kBlockProducts, depth) / block_rows;
-  const int64_t block_columns =
-      std::max<int64_t>(1, blocks_of(std::max<int64_t>(1, fitting), kColumnStep)) * kColumnStep;
-  const int64_t column_blocks = blocks_of(columns, block_columns);
-  const int64_t tasks = checked_multiply(blocks_of(rows, block_rows), column_blocks, "blocks");
-  if (tasks > INT32_MAX) refuse("a product of " + std::to_string(tasks) + " blocks");
-  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
-    const int64_t row = task / column_blocks * block_rows;
-    const int64_t column = task % column_blocks * block_columns;
-    MatrixBlock block = {};
-    block.a = a + row * depth;
-    block.rows = std::min(block_rows, rows - row);
-    block.b = b + column * row_bytes;
-    block.type = type;
-    block.row_bytes = row_bytes;
-    block.columns = std::min(block_columns, columns - column);
-    block.depth = depth;
-    block.bias = bias ? bias + column : nullptr;
-    block.out = out + row * columns + column;
-    block.stride = columns;
-    kernels.product(block);
-  });
+  if (is_float(type)) {
+    run_blocks(product, nullptr, kernels.product);
+    return;
+  }
+  for (int64_t row = 0; row < rows; row += kCodedRows) {
+    Product part = product;
+    part.a += row * depth;
+    part.out += row * columns;
+    part.rows = std::min(kCodedRows, rows - row);
+    run_blocks(part, encode_rows(kernels, part), kernels.block_product);
+  }
 }
 
 void matrix_product(const float* a, const float* b, const float* bias, int64_t rows, int64_t columns, int64_t depth,

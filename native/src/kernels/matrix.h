@@ -8,9 +8,23 @@
 
 namespace kvasir {
 
+// A part of a row of activations as 8-bit codes, for products with weights in blocks: value = scale * code, where
+// kScaleGroup neighbours share a scale. As long as the longest block, and a whole, odd number of cache lines, so that
+// rows spread over all of a cache.
+constexpr int kCodedDepth = 256;
+constexpr int kScaleGroup = 32;
+constexpr int kSumGroup = 16;
+struct alignas(64) CodedPart {
+  int8_t codes[kCodedDepth];                 // -127..127
+  float scales[kCodedDepth / kScaleGroup];   // of groups
+  float sums[kCodedDepth / kSumGroup];       // of values, for weights with minimums
+  int32_t offsets[kCodedDepth / kSumGroup];  // -128 times the sum of codes: what weights + 128 need
+};
+
 // Part of out = a * b^T + bias: some rows of a with some rows of b, over the whole depth.
 struct MatrixBlock {
-  const float* a;  // [rows][depth]
+  const float* a;          // [rows][depth], for weights that are floats
+  const CodedPart* coded;  // the same for weights in blocks: [parts of the depth][rows]
   int64_t rows;
   const uint8_t* b;  // [columns][depth] in their type
   WeightType type;
@@ -23,7 +37,14 @@ struct MatrixBlock {
 };
 
 struct MatrixKernels {
+  // For weights that are floats.
   void (*product)(const MatrixBlock& block);
+  // For weights in blocks. An element is one chain of float32 sums over the groups of the depth, each of one exact
+  // integer product: so it depends on nothing but its own row and column.
+  void (*block_product)(const MatrixBlock& block);
+  // Codes of `depth` activations, a multiple of kScaleGroup. A group with a number that is not finite has the scale
+  // NaN; one whose numbers are all below 2^-100 is 0.
+  void (*encode)(const float* values, int depth, CodedPart* out);
   // Weights begin .. begin + count of a row as float32, both at the borders of blocks.
   void (*widen)(WeightType type, const uint8_t* row, int64_t begin, int count, float* out);
   // out[i] = silu(gate[i]) * up[i]

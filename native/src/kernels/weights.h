@@ -36,4 +36,9 @@ constexpr const WeightLayout* find_layout(WeightType type) {
   return nullptr;
 }
 
+// Whether weights are numbers each of their own, not codes of a block.
+constexpr bool is_float(WeightType type) {
+  return type == WeightType::kF32 || type == WeightType::kF16 || type == WeightType::kBF16;
+}
+
 }  // namespace kvasir

@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 #include "base/half.h"
 #include "kernels/weights.h"
@@ -22,9 +25,19 @@ struct Codes {
 };
 
 inline float load_half_at(const uint8_t* from) {
+#if defined(__aarch64__)
+  __fp16 half;
+  memcpy(&half, from, sizeof half);
+  return half;
+#else
   uint16_t half;
   memcpy(&half, from, sizeof half);
+#if defined(__AVX2__)
+  return _cvtsh_ss(half);
+#else
   return half_to_float(half);
+#endif
+#endif
 }
 
 inline uint64_t load_word(const uint8_t* from) {
@@ -172,6 +185,7 @@ constexpr uint16_t kPoints[256] = {
 struct PointTables {
   uint64_t magnitudes[256];  // eight bytes each
   uint64_t signs[128];       // 255 in the bytes of negative weights
+  float scales[16];          // of 4 bits
 };
 
 constexpr PointTables make_point_tables() {
@@ -187,6 +201,7 @@ constexpr PointTables make_point_tables() {
     }
     if (odd) tables.signs[s] |= uint64_t{255} << 56;  // the number of negative weights is even
   }
+  for (int s = 0; s < 16; ++s) tables.scales[s] = (static_cast<float>(s) + 0.5f) / 4;
   return tables;
 }
 
@@ -194,18 +209,78 @@ constexpr PointTables make_point_tables() {
 // bits that scale: (s + 1/2) / 4.
 inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
   static constexpr PointTables kTables = make_point_tables();
-  constexpr uint64_t kOnes = 0x0101010101010101u;
+  using Words = uint64_t __attribute__((vector_size(16)));
+  using Bytes = int8_t __attribute__((vector_size(16)));
   const float scale = load_half_at(block);
   for (int part = 0; part < 8; ++part) {
     const uint64_t word = load_word(block + 2 + part * 8);
-    const float part_scale = scale * (0.5f + static_cast<float>(word >> 60)) * 0.25f;
+    const float part_scale = scale * kTables.scales[word >> 60];
     out->scales[2 * part] = out->scales[2 * part + 1] = part_scale;
-    for (int i = 0; i < 4; ++i) {
-      const uint64_t mask = kTables.signs[(word >> (32 + 7 * i)) & 127];
-      // -x is ~x + 1; no byte is 0, so no sum carries into the next.
-      const uint64_t eight = (kTables.magnitudes[(word >> 8 * i) & 255] ^ mask) + (mask & kOnes);
-      memcpy(out->codes + part * 32 + i * 8, &eight, sizeof eight);
+    for (int i = 0; i < 4; i += 2) {
+      const Words magnitudes = {kTables.magnitudes[(word >> 8 * i) & 255],
+                                kTables.magnitudes[(word >> (8 * i + 8)) & 255]};
+      const Words negative = {kTables.signs[(word >> (32 + 7 * i)) & 127], kTables.signs[(word >> (39 + 7 * i)) & 127]};
+      const Bytes codes = (Bytes)(magnitudes ^ negative) - (Bytes)negative;  // -x is ~x + 1
+      memcpy(out->codes + part * 32 + i * 8, &codes, sizeof codes);
     }
+  }
+}
+
+// A type as templates see it: kElements weights in kBytes bytes, of which kGroup share a scale. unpack makes codes of
+// `count` weights, at most kCodeBlock.
+template <WeightType kType, void (*kUnpack)(const uint8_t*, int8_t*, float*)>
+struct SmallBlocks {
+  static constexpr int kElements = find_layout(kType)->elements, kBytes = find_layout(kType)->bytes;
+  static constexpr int kGroup = 32;
+  static constexpr bool kMinimums = false;
+  static void unpack(const uint8_t* from, int count, Codes* out) {
+    for (int at = 0; at < count; at += kElements, from += kBytes) {
+      kUnpack(from, out->codes + at, out->scales + at / kCodeGroup);
+    }
+  }
+};
+
+template <WeightType kType, void (*kUnpack)(const uint8_t*, Codes*), int kScaled, bool kHasMinimums>
+struct LargeBlocks {
+  static constexpr int kElements = find_layout(kType)->elements, kBytes = find_layout(kType)->bytes;
+  static constexpr int kGroup = kScaled;
+  static constexpr bool kMinimums = kHasMinimums;
+  static void unpack(const uint8_t* from, int, Codes* out) { kUnpack(from, out); }
+};
+
+using BlocksQ4_0 = SmallBlocks<WeightType::kQ4_0, unpack_q4_0>;
+using BlocksQ8_0 = SmallBlocks<WeightType::kQ8_0, unpack_q8_0>;
+using BlocksQ2_K = LargeBlocks<WeightType::kQ2_K, unpack_q2_k, 16, true>;
+using BlocksQ3_K = LargeBlocks<WeightType::kQ3_K, unpack_q3_k, 16, false>;
+using BlocksQ4_K = LargeBlocks<WeightType::kQ4_K, unpack_q4_k, 32, true>;
+using BlocksQ5_K = LargeBlocks<WeightType::kQ5_K, unpack_q5_k, 32, true>;
+using BlocksQ6_K = LargeBlocks<WeightType::kQ6_K, unpack_q6_k, 16, false>;
+using BlocksIQ2_XXS = LargeBlocks<WeightType::kIQ2_XXS, unpack_iq2_xxs, 32, false>;
+
+// Calls work(Blocks...()) for the type's.
+template <class Work>
+inline void with_blocks(WeightType type, const Work& work) {
+  switch (type) {
+    case WeightType::kQ4_0:
+      return work(BlocksQ4_0());
+    case WeightType::kQ8_0:
+      return work(BlocksQ8_0());
+    case WeightType::kQ2_K:
+      return work(BlocksQ2_K());
+    case WeightType::kQ3_K:
+      return work(BlocksQ3_K());
+    case WeightType::kQ4_K:
+      return work(BlocksQ4_K());
+    case WeightType::kQ5_K:
+      return work(BlocksQ5_K());
+    case WeightType::kQ6_K:
+      return work(BlocksQ6_K());
+    case WeightType::kIQ2_XXS:
+      return work(BlocksIQ2_XXS());
+    case WeightType::kF32:
+    case WeightType::kF16:
+    case WeightType::kBF16:
+      return;
   }
 }
 
@@ -215,24 +290,6 @@ inline void widen_codes(const Codes& codes, int count, float* out) {
   for (int g = 0; g < count / kCodeGroup; ++g) {
     Group::template widen<kMinimums>(codes.codes + g * kCodeGroup, codes.scales[g],
                                      kMinimums ? codes.minimums[g] : 0.0f, out + g * kCodeGroup);
-  }
-}
-
-template <class Group, void (*kUnpack)(const uint8_t*, int8_t*, float*)>
-inline void widen_small(const uint8_t* from, int bytes, int count, float* out) {
-  Codes codes;
-  for (int at = 0; at < count; at += 32, from += bytes) {
-    kUnpack(from, codes.codes, codes.scales);
-    widen_codes<Group, false>(codes, 32, out + at);
-  }
-}
-
-template <class Group, void (*kUnpack)(const uint8_t*, Codes*), bool kMinimums>
-inline void widen_large(const uint8_t* from, int bytes, int count, float* out) {
-  Codes codes;
-  for (int at = 0; at < count; at += kCodeBlock, from += bytes) {
-    kUnpack(from, &codes);
-    widen_codes<Group, kMinimums>(codes, kCodeBlock, out + at);
   }
 }
 
@@ -255,30 +312,15 @@ inline void widen_blocks(WeightType type, const uint8_t* row, int64_t begin, int
         out[i] = bfloat_to_float(bits);
       }
       break;
-    case WeightType::kQ4_0:
-      widen_small<Group, unpack_q4_0>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ8_0:
-      widen_small<Group, unpack_q8_0>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ2_K:
-      widen_large<Group, unpack_q2_k, true>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ3_K:
-      widen_large<Group, unpack_q3_k, false>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ4_K:
-      widen_large<Group, unpack_q4_k, true>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ5_K:
-      widen_large<Group, unpack_q5_k, true>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kQ6_K:
-      widen_large<Group, unpack_q6_k, false>(from, layout.bytes, count, out);
-      break;
-    case WeightType::kIQ2_XXS:
-      widen_large<Group, unpack_iq2_xxs, false>(from, layout.bytes, count, out);
-      break;
+    default:
+      with_blocks(type, [&](auto blocks) {
+        Codes codes;
+        for (int at = 0; at < count; at += kCodeBlock) {
+          const int part = count - at < kCodeBlock ? count - at : kCodeBlock;
+          blocks.unpack(from + at / layout.elements * layout.bytes, part, &codes);
+          widen_codes<Group, blocks.kMinimums>(codes, part, out + at);
+        }
+      });
   }
 }
 

@@ -65,6 +65,7 @@ TEST_CASE("matrix: kernels stay within the bound and within their block, for all
             support::Guarded<float> out(static_cast<size_t>(rows) * stride), same(out.size());
             std::fill_n(out.data(), out.size(), 9.0f);
             kvasir::MatrixBlock block = {a.data(),
+                                         nullptr,
                                          rows,
                                          reinterpret_cast<const uint8_t*>(b.data()),
                                          kvasir::WeightType::kF32,

@@ -1,8 +1,9 @@
-// Matrix products over vectors along the depth.
+// Matrix products with weights that are floats, over vectors along the depth.
 //
 // Both arguments have the depth as their last index, so a tile of kTileRows x kTileColumns sums needs no packing: each
 // step loads one vector of every row and column and multiplies all pairs. On AVX-512 that is 10 loads for 24 fused
 // multiply-adds, which hides the loads. Every element is added up in the same order whatever tile it falls into.
+#include "kernels/cpu/block_matrix.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
 #include "kernels/cpu/simd.h"
@@ -182,6 +183,6 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-const MatrixKernels matrix_kernels = {product, widen, silu_product};
+const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product};
 
 }  // namespace kvasir::KVASIR_LEVEL
