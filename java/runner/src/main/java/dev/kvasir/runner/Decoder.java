@@ -163,9 +163,11 @@ public final class Decoder {
    * @throws IllegalArgumentException if a token is not in the vocabulary, a range is not in its array, or sequences are
    *     of different caches or listed twice
    * @throws dev.kvasir.error.BudgetExceededException if the tokens do not fit the cache's budget
+   * @throws java.io.UncheckedIOException if the file that the weights are mapped from was cut short: see {@link Model}
    */
   public void decode(List<Feed> feeds, LogitSink sink) {
     int[] tokens = check(feeds);
+    model.requireWeights();
     int[] positions = new int[tokens.length];
     int[] lengths = new int[feeds.size()];
     int row = 0;

@@ -11,6 +11,7 @@ import dev.kvasir.runner.text.Tokenizer;
 import dev.kvasir.runner.text.Tokenizers;
 import dev.kvasir.tensor.SafetensorsException;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -50,9 +51,18 @@ public final class Model {
   private final List<Layer> layers;
   private final float[] finalNorm;
   private final Weights head;
+  /** The open file whose mapping the weights are, if they are one. */
+  private final @Nullable Gguf mapped;
 
-  private Model(Path path, ModelConfig config, Tokenizer tokenizer, @Nullable String template, Reader reader)
+  private Model(
+      Path path,
+      ModelConfig config,
+      Tokenizer tokenizer,
+      @Nullable String template,
+      Reader reader,
+      @Nullable Gguf mapped)
       throws IOException {
+    this.mapped = mapped;
     this.name = path.toAbsolutePath().normalize().getFileName().toString();
     this.config = config;
     this.geometry = config.geometry();
@@ -70,27 +80,67 @@ public final class Model {
             : reader.matrix(reader.names.head(), config.vocabulary(), config.hidden()).weights();
   }
 
+  /** Reads a model; the weights of a GGUF file are mapped: see {@link #load(Path, boolean)}. */
+  public static Model load(Path path) throws IOException {
+    return load(path, false);
+  }
+
   /**
    * Reads a model.
    *
+   * <p>Mapped weights of a GGUF file take no memory of their own and are read when they are needed, but they are the
+   * file: where somebody cuts it short, the next step is refused, and a step that is under way may end the program.
+   * Copied weights take as much memory as the file is long, outside the heap, and need the file no more. Weights of
+   * safetensors files are always copied.
+   *
    * @param path a GGUF file, or a folder in the layout of Hugging Face
+   * @param copied whether weights are copied
    * @throws ModelException if the model is none that can be run, or a tensor is missing or misshapen
    * @throws IOException if a file cannot be read
    */
-  public static Model load(Path path) throws IOException {
+  public static Model load(Path path, boolean copied) throws IOException {
     if (!Files.isDirectory(path)) {
-      try (Gguf file = Gguf.open(path)) {
-        ModelConfig config = ModelConfig.read(file);
-        String template = file.findText("tokenizer.chat_template").orElse(null);
-        return new Model(path, config, Tokenizers.of(file), template, new Reader(file, Names.GGUF));
-      }
+      return load(Gguf.open(path, copied));
     }
     ModelConfig config = ModelConfig.read(path);
     Tokenizer tokenizer = Tokenizers.of(path, config.vocabulary(), config.bos());
     try (SafetensorsModel file = SafetensorsModel.open(path)) {
-      return new Model(path, config, tokenizer, Tokenizers.template(path), new Reader(file, Names.HUGGING_FACE));
+      return new Model(path, config, tokenizer, Tokenizers.template(path), new Reader(file, Names.HUGGING_FACE), null);
     } catch (SafetensorsException e) {
       throw new ModelException(path + ": " + e.getMessage(), e);
+    }
+  }
+
+  /** Closes the file, unless its mapping is in use. */
+  private static Model load(Gguf file) throws IOException {
+    boolean kept = false;
+    try {
+      Path path = file.path();
+      ModelConfig config = ModelConfig.read(file);
+      String template = file.findText("tokenizer.chat_template").orElse(null);
+      Gguf mapped = file.copied() ? null : file;
+      Model model = new Model(path, config, Tokenizers.of(file), template, new Reader(file, Names.GGUF), mapped);
+      kept = mapped != null;
+      return model;
+    } finally {
+      if (!kept) {
+        file.close();
+      }
+    }
+  }
+
+  /**
+   * Asks whether the file that weights are mapped from is still as long as it was.
+   *
+   * @throws UncheckedIOException of a ModelException if it is not
+   */
+  void requireWeights() {
+    if (mapped != null) {
+      try {
+        mapped.requireWhole();
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
     }
   }
 

@@ -13,8 +13,11 @@ import dev.kvasir.runner.file.ModelException;
 
 import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Random;
@@ -114,6 +117,47 @@ class DecoderTest {
       assertEquals(0, large.length(0));
       decoder.decode(List.of(fits), nothing);
       assertEquals(4, small.length());
+    }
+  }
+
+  private static void cutInHalf(Path file) throws IOException {
+    try (FileChannel channel = FileChannel.open(file, StandardOpenOption.WRITE)) {
+      channel.truncate(channel.size() / 2);
+    }
+  }
+
+  /** What native code reads beyond the end of a mapped file ends the program: it must not come to that. */
+  @Test
+  void aMappedFileThatWasCutShortIsRefusedBeforeAStep() throws Exception {
+    Path file = folder.resolve("cut.gguf");
+    TinyModel.gguf(file, "llama", 21);
+    Decoder decoder = new Decoder(Model.load(file));
+    try (KvCache cache = KvCache.builder(decoder.model().geometry()).build();
+        KvSequence sequence = cache.newSequence()) {
+      decoder.decode(sequence, 1, 2, 3);
+      cutInHalf(file);
+      UncheckedIOException e = assertThrows(UncheckedIOException.class, () -> decoder.decode(sequence, 4));
+      assertTrue(e.getCause() instanceof ModelException, e.toString());
+      assertTrue(e.getMessage().contains("cut short"), e.getMessage());
+      assertEquals(3, sequence.length());
+    }
+    assertThrows(ModelException.class, () -> Model.load(file));
+  }
+
+  @Test
+  void copiedWeightsNeedNoFile() throws Exception {
+    Path file = folder.resolve("copied.gguf");
+    TinyModel reference = TinyModel.gguf(file, "qwen2", 22);
+    Model model = Model.load(file, true);
+    Decoder mapped = new Decoder(Model.load(file));
+    Decoder copied = new Decoder(model);
+    try (KvCache cache = KvCache.builder(model.geometry()).build();
+        KvSequence one = cache.newSequence();
+        KvSequence other = cache.newSequence()) {
+      float[] expected = mapped.decode(one, 5, 6, 7);
+      assertClose(reference.logits(new int[] {5, 6, 7})[2], expected, "mapped");
+      cutInHalf(file);
+      assertArrayEquals(expected, copied.decode(other, 5, 6, 7));
     }
   }
 

@@ -1,7 +1,7 @@
 package dev.kvasir.runner.file;
 
 import java.io.IOException;
-import java.nio.MappedByteBuffer;
+import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
@@ -14,7 +14,9 @@ import java.util.Set;
  * A GGUF file, version 2 or 3: metadata by name, and tensors that are mapped into memory where they are read.
  *
  * <p>Nothing that the file says is believed before it is checked against the length of the file. Mapped weights are the
- * file itself: whoever cuts it short while a model runs ends the program, so replace files, do not rewrite them.
+ * file itself, and no operating system lets a program keep others from cutting it short: then native code that reads
+ * beyond its end is ended by the system. {@link #requireWhole} refuses such a file, and what runs on mapped weights asks
+ * it before every step; a cut within a step is left. Copied weights depend on the file no more.
  */
 public final class Gguf implements WeightFile {
 
@@ -23,26 +25,37 @@ public final class Gguf implements WeightFile {
 
   private final Path path;
   private final FileChannel channel;
+  private final long length;
+  private final boolean copied;
   private final Map<String, Object> metadata;
   private final Map<String, Entry> tensors;
 
-  Gguf(Path path, FileChannel channel, Map<String, Object> metadata, Map<String, Entry> tensors) {
+  Gguf(Path path, FileChannel channel, boolean copied, Map<String, Object> metadata, Map<String, Entry> tensors)
+      throws IOException {
     this.path = path;
     this.channel = channel;
+    this.length = channel.size();
+    this.copied = copied;
     this.metadata = Collections.unmodifiableMap(metadata);
     this.tensors = Collections.unmodifiableMap(tensors);
+  }
+
+  /** Opens a file whose weights are mapped: see {@link #open(Path, boolean)}. */
+  public static Gguf open(Path path) throws IOException {
+    return open(path, false);
   }
 
   /**
    * Opens a file and reads all but the weights.
    *
+   * @param copied whether weights are copied to memory of their own where they are read, not mapped
    * @throws ModelException if it is no such file, was cut short, or contradicts itself
    * @throws IOException if it cannot be read
    */
-  public static Gguf open(Path path) throws IOException {
+  public static Gguf open(Path path, boolean copied) throws IOException {
     FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
     try {
-      return new GgufHeader(path, channel).read();
+      return new GgufHeader(path, channel).read(copied);
     } catch (IOException | RuntimeException | Error e) {
       channel.close();
       throw e;
@@ -137,8 +150,36 @@ public final class Gguf implements WeightFile {
     if (entry.bytes() > Integer.MAX_VALUE || entry.rows() > Integer.MAX_VALUE || entry.width() > Integer.MAX_VALUE) {
       throw new ModelException(path + ": " + name + " has " + entry.bytes() + " bytes; up to 2 GiB can be run");
     }
-    MappedByteBuffer bytes = channel.map(FileChannel.MapMode.READ_ONLY, entry.offset(), entry.bytes());
+    requireWhole();
+    ByteBuffer bytes =
+        copied ? copy(name, entry) : channel.map(FileChannel.MapMode.READ_ONLY, entry.offset(), entry.bytes());
     return new Weights(name, type, (int) entry.rows(), (int) entry.width(), bytes);
+  }
+
+  private ByteBuffer copy(String name, Entry entry) throws IOException {
+    ByteBuffer bytes = ByteBuffer.allocateDirect((int) entry.bytes());
+    while (bytes.hasRemaining()) {
+      if (channel.read(bytes, entry.offset() + bytes.position()) < 0) {
+        throw new ModelException(path + " was cut short while " + name + " was read");
+      }
+    }
+    return bytes.flip();
+  }
+
+  /**
+   * Throws ModelException where the file is shorter than it was when it was opened. Goes by the open file, whatever its
+   * path names by now: a file that was replaced is as it was.
+   */
+  public void requireWhole() throws IOException {
+    long now = channel.size();
+    if (now < length) {
+      throw new ModelException(path + " was cut short while in use: " + now + " of " + length + " bytes are left");
+    }
+  }
+
+  /** Whether weights are copied where they are read. */
+  public boolean copied() {
+    return copied;
   }
 
   @Override

@@ -37,7 +37,7 @@ final class GgufHeader {
     this.size = channel.size();
   }
 
-  Gguf read() throws IOException {
+  Gguf read(boolean copied) throws IOException {
     if (size < 24 || int32() != MAGIC) {
       throw wrong("this is no GGUF file");
     }
@@ -71,7 +71,7 @@ final class GgufHeader {
       Description found = item.getValue();
       tensors.put(item.getKey(), entry(item.getKey(), found.type(), found.shape(), found.offset(), data, alignment));
     }
-    return new Gguf(path, channel, metadata, tensors);
+    return new Gguf(path, channel, copied, metadata, tensors);
   }
 
   private Gguf.Entry entry(String name, int code, long[] shape, long offset, long data, long alignment)

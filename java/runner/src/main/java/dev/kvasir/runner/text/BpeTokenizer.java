@@ -1,13 +1,11 @@
 package dev.kvasir.runner.text;
 
 import dev.kvasir.runner.file.ModelException;
-import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.text.Normalizer;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.OptionalInt;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import java.util.stream.IntStream;
@@ -16,7 +14,7 @@ import java.util.stream.IntStream;
  * Byte-level BPE: a text is cut into words by regular expressions, each word becomes its bytes, and neighbouring tokens
  * are merged, the earliest rule of the list first.
  */
-final class BpeTokenizer implements Tokenizer {
+final class BpeTokenizer extends PieceTokenizer {
 
   /** How GPT-2 cuts a text. */
   static final String GPT2_WORDS =
@@ -54,22 +52,16 @@ final class BpeTokenizer implements Tokenizer {
       int[] prefix) {}
 
   private final Description file;
-  private final Map<Integer, byte[]> bytes = new HashMap<>();
-  private final Merger merger = new Merger();
   private final int[] byteTokens = new int[256];
 
   BpeTokenizer(Description file, String place) throws ModelException {
+    super(file.vocabulary(), file.specials(), file.prefix());
     this.file = file;
-    for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
-      bytes.put(entry.getValue(), toBytes(entry.getKey()));
-    }
-    bytes.putAll(file.specials().bytes());
+    file.vocabulary().forEach((token, id) -> write(id, toBytes(token)));
     for (int b = 0; b < 256; b++) {
       byteTokens[b] = id(String.valueOf(BYTE_CHARS[b]), place);
     }
-    for (String[] pair : file.merges()) {
-      merger.add(id(pair[0], place), id(pair[1], place), merger.rules(), id(pair[0] + pair[1], place));
-    }
+    finish(file.merges(), place);
   }
 
   @Override
@@ -84,25 +76,6 @@ final class BpeTokenizer implements Tokenizer {
           broken -> encodeWord(broken, tokens));
     }
     return tokens.build().toArray();
-  }
-
-  @Override
-  public byte[] decode(int... tokens) {
-    ByteArrayOutputStream out = new ByteArrayOutputStream();
-    for (int token : tokens) {
-      out.writeBytes(bytes.getOrDefault(token, new byte[0]));
-    }
-    return out.toByteArray();
-  }
-
-  @Override
-  public int[] prefix() {
-    return file.prefix().clone();
-  }
-
-  @Override
-  public OptionalInt special(String name) {
-    return file.specials().find(name);
   }
 
   private void encodeText(String text, IntStream.Builder tokens) {
@@ -147,12 +120,9 @@ final class BpeTokenizer implements Tokenizer {
     return Pattern.compile(expression, Pattern.UNICODE_CHARACTER_CLASS);
   }
 
-  private int id(String token, String place) throws ModelException {
-    Integer id = file.vocabulary().get(token);
-    if (id == null) {
-      throw new ModelException(place + ": the vocabulary lacks \"" + token + "\", so it is not byte-level BPE");
-    }
-    return id;
+  @Override
+  String lacking() {
+    return "so it is not byte-level BPE";
   }
 
   private static String toChars(byte[] word) {

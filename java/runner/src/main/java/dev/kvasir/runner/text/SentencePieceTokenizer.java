@@ -1,13 +1,10 @@
 package dev.kvasir.runner.text;
 
 import dev.kvasir.runner.file.ModelException;
-import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.OptionalInt;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -18,7 +15,7 @@ import org.jspecify.annotations.Nullable;
  * <p>Which pair is merged first is said by a list of merges, or by scores of the pieces that they make: the highest
  * first.
  */
-final class SentencePieceTokenizer implements Tokenizer {
+final class SentencePieceTokenizer extends PieceTokenizer {
 
   private static final char SPACE = '\u2581';
 
@@ -43,31 +40,27 @@ final class SentencePieceTokenizer implements Tokenizer {
       int unknown) {}
 
   private final Description file;
-  private final Map<Integer, byte[]> bytes = new HashMap<>();
-  private final Merger merger = new Merger();
   private final int[] byteTokens = new int[256];
 
   SentencePieceTokenizer(Description file, String place) throws ModelException {
+    super(file.vocabulary(), file.specials(), file.prefix());
     this.file = file;
     Arrays.fill(byteTokens, file.unknown());
     for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
       int written = byteOf(entry.getKey());
       if (written >= 0) {
         byteTokens[written] = entry.getValue();
-        bytes.put(entry.getValue(), new byte[] {(byte) written});
+        write(entry.getValue(), new byte[] {(byte) written});
       } else {
-        bytes.put(entry.getValue(), entry.getKey().replace(SPACE, ' ').getBytes(StandardCharsets.UTF_8));
+        write(entry.getValue(), entry.getKey().replace(SPACE, ' ').getBytes(StandardCharsets.UTF_8));
       }
     }
-    bytes.putAll(file.specials().bytes());
-    if (file.merges() != null) {
-      for (String[] pair : file.merges()) {
-        merger.add(id(pair[0], place), id(pair[1], place), merger.rules(), id(pair[0] + pair[1], place));
-      }
-    } else if (file.scores() != null) {
-      addByScores(file.scores());
-    } else {
+    if (file.merges() == null && file.scores() == null) {
       throw new ModelException(place + ": neither scores nor merges");
+    }
+    finish(file.merges() == null ? List.of() : file.merges(), place);
+    if (file.merges() == null && file.scores() != null) {
+      addByScores(file.scores());
     }
   }
 
@@ -141,30 +134,8 @@ final class SentencePieceTokenizer implements Tokenizer {
   }
 
   @Override
-  public byte[] decode(int... tokens) {
-    ByteArrayOutputStream out = new ByteArrayOutputStream();
-    for (int token : tokens) {
-      out.writeBytes(bytes.getOrDefault(token, new byte[0]));
-    }
-    return out.toByteArray();
-  }
-
-  @Override
-  public int[] prefix() {
-    return file.prefix().clone();
-  }
-
-  @Override
-  public OptionalInt special(String name) {
-    return file.specials().find(name);
-  }
-
-  private int id(String piece, String place) throws ModelException {
-    Integer id = file.vocabulary().get(piece);
-    if (id == null) {
-      throw new ModelException(place + ": the vocabulary lacks \"" + piece + "\", which a merge names");
-    }
-    return id;
+  String lacking() {
+    return "which a merge names";
   }
 
   /** The byte that {@code <0x41>} stands for, or -1. */
