@@ -11,11 +11,19 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/panel.h"
 #include "kernels/cpu/point_rows.h"
+#include "kernels/cpu/tile_rows.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
 
 constexpr int kPanelRows = 4;
+
+// The sum of the activations that a group of weights meets.
+template <int kGroup>
+inline float group_sum(const CodedPart& row, int at) {
+  const float* sums = row.sums + at / kSumGroup;
+  return kGroup == kSumGroup ? sums[0] : sums[0] + sums[1];
+}
 
 // sums[r][v] += the part of the depth that the panel holds.
 template <class Blocks, int kRows>
@@ -40,9 +48,7 @@ inline void add_groups(const Panel& panel, int depth, const CodedPart* in, F32 (
         const F32 minimums = load(panel.minimums[at / kCodeGroup] + v * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          const float* of_row = in[r].sums + at / kSumGroup;
-          const float sum = kGroup == kSumGroup ? of_row[0] : of_row[0] + of_row[1];
-          sums[r][v] = fma(-minimums, splat(sum), sums[r][v]);
+          sums[r][v] = fma(-minimums, splat(group_sum<kGroup>(in[r], at)), sums[r][v]);
         }
       }
     }
@@ -89,6 +95,41 @@ void add_rows(const Panel& panel, int depth, const CodedPart* in, const Target& 
   }
 }
 
+// The same for up to kTileRows rows whose products come from tiles. Rows that are not there repeat the last: what they
+// give is not written.
+template <class Blocks>
+void add_tiles(const Panel& panel, int depth, const CodedPart* in, int rows, const Target& target) {
+  constexpr int kGroup = Blocks::kGroup;
+  alignas(64) int32_t dots[2][kTileRows][16];
+  for (int v = 0; v * kLanes < target.columns; ++v) {
+    const int columns = target.columns - v * kLanes < kLanes ? target.columns - v * kLanes : kLanes;
+    const float* bias = target.bias ? target.bias + v * kLanes : nullptr;
+    F32 sums[kTileRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kTileRows; ++r) {
+      const float* from = target.first ? bias : r < rows ? target.out + r * target.stride + v * kLanes : nullptr;
+      sums[r] = !from ? splat(0.0f) : columns == kLanes ? load(from) : load_some(from, columns);
+    }
+    for (int at = 0; at < depth; at += 2 * kGroup) {
+      two_group_dots<kGroup>(panel, v, in, at, dots);
+      for (int i = 0; i < 2 && at + i * kGroup < depth; ++i) {
+        const int from = at + i * kGroup;
+        const F32 scales = load(panel.scales[from / kCodeGroup] + v * kLanes);
+        const F32 minimums = load(panel.minimums[from / kCodeGroup] + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < kTileRows; ++r) {
+          const CodedPart& row = in[r < rows ? r : rows - 1];
+          const F32 dot = to_float(load(dots[i][r]));
+          sums[r] = fma(dot * scales, splat(row.scales[from / kScaleGroup]), sums[r]);
+          if constexpr (Blocks::kMinimums) sums[r] = fma(-minimums, splat(group_sum<kGroup>(row, from)), sums[r]);
+        }
+      }
+    }
+    for (int r = 0; r < rows; ++r)
+      memcpy(target.out + r * target.stride + v * kLanes, &sums[r], columns * sizeof(float));
+  }
+}
+
 // Bytes of a column that are fetched into the cache ahead of their turn: those of the next panel.
 inline void fetch(const uint8_t* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
@@ -107,33 +148,45 @@ void fill_panel(const MatrixBlock& block, int64_t column, int columns, int64_t b
   constexpr size_t kStride = sizeof(Codes);
   interleave(panel->columns->scales, kStride, kCodeBlock / kCodeGroup, 0, panel->scales);
   if (Blocks::kMinimums) interleave(panel->columns->minimums, kStride, kCodeBlock / kCodeGroup, 0, panel->minimums);
-  if (block.rows > kPlainRows) interleave(panel->columns->codes, kStride, depth / 4, kCodeFlip, panel->words);
+  const uint32_t flip = block.rows >= kLeastTileRows ? 0 : kCodeFlip;  // tiles multiply signed bytes
+  if (block.rows > kPlainRows) interleave(panel->columns->codes, kStride, depth / 4, flip, panel->words);
+}
+
+template <class Blocks>
+void add_some(const Panel& panel, int depth, const CodedPart* in, int64_t rows, const Target& target) {
+  switch (rows) {
+    case 1:
+      return add_rows<Blocks, 1>(panel, depth, in, target);
+    case 2:
+      return add_rows<Blocks, 2>(panel, depth, in, target);
+    case 3:
+      return add_rows<Blocks, 3>(panel, depth, in, target);
+    default:
+      return add_rows<Blocks, kPanelRows>(panel, depth, in, target);
+  }
 }
 
 template <class Blocks>
 void panel_product(const MatrixBlock& block, int64_t column, int columns, Panel* panel) {
+  const bool tiles = block.rows >= kLeastTileRows;
+  const int64_t step = tiles ? kTileRows : kPanelRows;
   for (int64_t begin = 0; begin < block.depth; begin += kCodeBlock) {
     const int depth = static_cast<int>(block.depth - begin < kCodeBlock ? block.depth - begin : kCodeBlock);
     fill_panel<Blocks>(block, column, columns, begin, depth, panel);
-    for (int64_t r = 0; r < block.rows; r += kPanelRows) {
+    for (int64_t r = 0; r < block.rows; r += step) {
       const CodedPart* in = block.coded + begin / kCodedDepth * block.rows + r;
+      const int64_t rows = block.rows - r < step ? block.rows - r : step;
       const Target target = {block.out + r * block.stride + column, block.stride, columns,
                              block.bias ? block.bias + column : nullptr, begin == 0};
-      switch (block.rows - r) {
-        case 1:
-          add_rows<Blocks, 1>(*panel, depth, in, target);
-          break;
-        case 2:
-          add_rows<Blocks, 2>(*panel, depth, in, target);
-          break;
-        case 3:
-          add_rows<Blocks, 3>(*panel, depth, in, target);
-          break;
-        default:
-          add_rows<Blocks, kPanelRows>(*panel, depth, in, target);
+      if (!tiles) {
+        add_some<Blocks>(*panel, depth, in, rows, target);
+        continue;
       }
+      if (r == 0 || rows < step) begin_tiles(static_cast<int>(rows), Blocks::kGroup);
+      add_tiles<Blocks>(*panel, depth, in, static_cast<int>(rows), target);
     }
   }
+  if (tiles) end_tiles();
 }
 
 }  // namespace
