@@ -14,8 +14,7 @@ import org.jspecify.annotations.Nullable;
  * there, and hands out logits.
  *
  * <p>All tokens of a call go through each matrix together, so a batch of sequences costs little more than one. What a
- * sequence gets does not depend on what else is in the call, but for the last bits of attention. Not for use by several
- * threads.
+ * sequence gets does not depend on what else is in the call, not by a bit. Not for use by several threads.
  */
 public final class Decoder {
 
