@@ -29,6 +29,7 @@
 #include "options.h"
 #include "prompt_bench.h"
 #include "report.h"
+#include "sequence_bytes.h"
 #include "shrink_bench.h"
 #include "summary.h"
 #include "tier_bench.h"
@@ -345,6 +346,7 @@ void run(const Options& options) {
     std::printf("commvq-1 encoding, one layer: %.0f tokens/s on %d threads\n", filled.tokens_per_second(), all_threads);
     time_key_training();
   }
+  print_sequence_bytes(options.backend);
   print_summary(results, options.contexts, thread_counts);
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -143,7 +143,11 @@ class Batch {
         DeviceSequence sequence = {};
         sequence.pages = memory_.copy(references);
         sequence.page_count = pages_;
-        sequence.window = {rows_ + row_bytes * s, static_cast<int64_t>(tiles * tile.bytes()), 0, window_};
+        std::vector<uint64_t> blocks;
+        for (size_t i = 0; i < tiles; ++i) {
+          blocks.push_back(reinterpret_cast<uint64_t>(rows_ + row_bytes * s + i * tile.bytes() * options.kv_heads));
+        }
+        sequence.window = {memory_.copy(blocks), 0, window_};
         if (layout_.labels) {
           const int64_t stride = table_bytes_ / options.kv_heads;
           sequence.key_vectors = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};

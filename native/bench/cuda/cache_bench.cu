@@ -20,6 +20,7 @@
 #include "command_line.h"
 #include "device_memory.h"
 #include "kvasir/kvasir.h"
+#include "sequence_bytes.h"
 
 namespace {
 
@@ -117,5 +118,6 @@ int main(int argc, char** argv) {
               options.kv_heads * options.group, options.kv_heads, options.head_dim);
   std::printf("%8s %14s %14s %14s %14s\n", "context", "attend", "device", "one by one", "append device");
   for (const int context : options.contexts) run(options, context);
+  bench::print_sequence_bytes("cuda");
   return 0;
 }

@@ -155,17 +155,16 @@ void bench_prompt(const Options& options) {
   const RowTileLayout tile = {options.head_dim};
   const Memory window(static_cast<size_t>(16) * tile.bytes() * options.kv_heads);
   CUDA(cudaMemset(window.data(), 0, static_cast<size_t>(16) * tile.bytes() * options.kv_heads));
-  const RowTiles tiles = {window.data(), int64_t{16} * tile.bytes()};
+  std::vector<uint8_t*> tiles;
+  for (int i = 0; i < 16; ++i) tiles.push_back(window.data() + i * tile.bytes() * options.kv_heads);
   int64_t token = 0;
   measure(options, "append one token", 8.0 * static_cast<double>(rows.elements) / options.prompt, 200,
           [&](cudaStream_t stream) {
-            CUDA(append_rows(rows.shape, rows.input, token % options.prompt, 1, tiles, token % 256, stream));
+            CUDA(append_rows(rows.shape, rows.input, token % options.prompt, 1, tiles.data(), token % 256, stream));
             ++token;
           });
   measure(options, "gather 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
-          [&](cudaStream_t stream) { CUDA(gather_rows(rows.shape, tiles, 0, 256, rows.staging, 0, stream)); });
-  measure(options, "fill 256 window rows", 8.0 * 256 * options.kv_heads * options.head_dim, 50,
-          [&](cudaStream_t stream) { CUDA(fill_rows(rows.shape, rows.staging, 0, 256, tiles, 0, stream)); });
+          [&](cudaStream_t stream) { CUDA(gather_rows(rows.shape, tiles.data(), 0, 256, rows.staging, 0, stream)); });
   measure(options, "stage the prompt [in + out]", 2.0 * input, 4, [&](cudaStream_t stream) {
     CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
   });

@@ -37,12 +37,16 @@ class Cache {
 
   // Sequences ------------------------------------------------------------------------------------------------
   int64_t new_sequence();
-  // Shares sealed pages, copies the 16-bit window. Throws kBudgetExceeded where the window does not fit.
+  // Shares sealed pages, and 16-bit rows until one of the two appends to their block (kRowBlockTokens): that copies it.
+  // Where codecs go by queries, what was seen of them is copied at once; throws kBudgetExceeded where it does not fit.
   int64_t fork(int64_t sequence);
   // Cuts every layer to at most `length` tokens. A sealed page that the cut goes through is reopened: its remaining
-  // tokens return to the window as decoded. Never needs room in the budget. Throws kInvalidArgument where a
-  // sliding-window layer no longer has the tokens that the shorter sequence would see (a step back of kPageTokens is
-  // always possible).
+  // tokens return to the window as decoded, in 16 bits. No budget stops a cut: where the reopened rows take more than
+  // what goes, and a budget does not hold that, it is overdrawn, by less than a page of 16-bit rows a layer. The bytes
+  // count, and until they fit, calls that would need more throw kBudgetExceeded; appends that fit a block, or seal a
+  // page and so give back more than they take, go on. Throws kInvalidArgument where a sliding-window layer no longer
+  // has the tokens that the shorter sequence would see (a step back of kPageTokens is always possible); nothing has
+  // changed then in any layer.
   void truncate(int64_t sequence, int64_t length);
   void release(int64_t sequence);
   // Where keys are stored before RoPE in all layers (CacheConfig::set_rope): moves the positions of the tokens from
@@ -117,20 +121,20 @@ class Cache {
   std::unique_ptr<Impl> impl_;
 };
 
-// Sums over all sequences at one moment. A page shared by forks counts once.
+// Sums over all sequences at one moment. What forks share counts once.
 class CacheStats {
  public:
   static void destroy(CacheStats* stats);
 
   int64_t sequences() const;
-  int64_t budget() const;      // 0: no limit
+  int64_t budget() const;      // 0: no limit; see truncate for what may pass it
   int64_t bytes() const;       // held now, windows included
   int64_t peak_bytes() const;  // most that was ever held
   // layer: a layer or kAllLayers.
   int64_t layer_bytes(int layer) const;
   int64_t pages(int layer) const;
   int64_t page_bytes(int layer) const;    // bytes of the sealed pages: codes and parameters
-  int64_t window_bytes(int layer) const;  // bytes of the 16-bit windows and sinks, reserved capacity included
+  int64_t window_bytes(int layer) const;  // blocks of 16-bit rows, those shared by forks once, and sums of queries
   int64_t table_bytes(int layer) const;   // bytes of side tables, such as patterns; those shared by forks once
   // Bits per stored element of the sealed pages, parameters included; 0 where there are none.
   double page_bits_per_element(int layer) const;

@@ -56,6 +56,10 @@ constexpr int kAllLayers = -1;
 // Tokens per page. Fixed: formats, kernels and budgets are built on it.
 constexpr int kPageTokens = 128;
 
+// 16-bit rows are held in blocks of so many tokens, all kv heads and both sides: what a sequence takes at least in each
+// layer, once it has a token.
+constexpr int kRowBlockTokens = 16;
+
 // Largest magnitude that append accepts. Below it the range of any group fits float16: 32752 - (-32752) = 65504.
 constexpr float kMaxMagnitude = 32752.0f;
 

@@ -19,8 +19,8 @@ constexpr int64_t kMinTilesPerTask = 8;
 constexpr int64_t kTasksPerThread = 4;
 // Up to kPageTokens consecutive tokens that are stored alike.
 struct Tile {
-  const PageView* page;  // null: float16 rows
-  int row;               // first of `halves` where page is null
+  const PageView* page;          // null: float16 rows
+  const uint8_t* const* blocks;  // of those rows, which begin with a block
   int tokens;
   int64_t position;
   int64_t page_number = 0;
@@ -35,16 +35,17 @@ int64_t tile_count(const SequenceView& sequence) {
 Tile tile_at(const SequenceView& sequence, int64_t index) {
   if (index < tiles_of_rows(sequence.sinks)) {
     const int row = static_cast<int>(index) * kPageTokens;
-    return {nullptr, row, std::min(sequence.sinks - row, kPageTokens), row};
+    return {nullptr, sequence.sink_blocks + row / kRowBlockTokens, std::min(sequence.sinks - row, kPageTokens), row};
   }
   index -= tiles_of_rows(sequence.sinks);
   const int64_t window_position = sequence.length - sequence.window;
   if (index < sequence.page_count) {
-    return {sequence.pages[index], 0, kPageTokens, window_position - (sequence.page_count - index) * kPageTokens,
+    return {sequence.pages[index], nullptr, kPageTokens, window_position - (sequence.page_count - index) * kPageTokens,
             sequence.first_page + index};
   }
   const int row = static_cast<int>(index - sequence.page_count) * kPageTokens;
-  return {nullptr, sequence.window_row + row, std::min(sequence.window - row, kPageTokens), window_position + row};
+  return {nullptr, sequence.window_blocks + row / kRowBlockTokens, std::min(sequence.window - row, kPageTokens),
+          window_position + row};
 }
 
 // One unit of work: some tiles of one kv head of one sequence, for up to kMaxTileRows of its queries.
@@ -270,7 +271,7 @@ class Attention {
     if (layer_.turns) {
       turned_scores(sequence, task, tile, input, scores);
     } else {
-      tile_scores(sequence, task, tile, input, scores);
+      tile_scores(task, tile, input, scores);
     }
 
     for (int r = 0; r < task.rows; ++r) {
@@ -291,25 +292,35 @@ class Attention {
       layer_.codecs[1].value_sum(tile.page->format(Side::kValues), tile.page->part(Side::kValues, task.kv_head),
                                  weights, state.output);
     } else {
-      layer_.rows->value_sum(halves(sequence, task, tile, Side::kValues), tile.tokens, d, weights, state.output);
+      for_blocks(task, tile, Side::kValues, [&](const uint16_t* rows, int first, int count) {
+        TileInput of_block = weights;
+        of_block.rows += first;
+        layer_.rows->value_sum(rows, count, d, of_block, state.output);
+      });
     }
   }
 
-  // The rows of a tile that is no page.
-  const uint16_t* halves(const SequenceView& sequence, const Task& task, const Tile& tile, Side side) const {
-    return reinterpret_cast<const uint16_t*>(sequence.storage) +
-           half_row_offset(layer_, sequence.half_rows, side, task.kv_head, tile.row);
+  // verb(rows, first, count): the blocks of a tile that is no page, with the tile's tokens that each of them holds.
+  template <class Verb>
+  void for_blocks(const Task& task, const Tile& tile, Side side, const Verb& verb) const {
+    for (int first = 0; first < tile.tokens; first += kRowBlockTokens) {
+      verb(half_row(layer_, tile.blocks, side, task.kv_head, first), first,
+           std::min(kRowBlockTokens, tile.tokens - first));
+    }
   }
 
-  void tile_scores(const SequenceView& sequence, const Task& task, const Tile& tile, const TileInput& input,
-                   float* scores) const {
+  void tile_scores(const Task& task, const Tile& tile, const TileInput& input, float* scores) const {
     if (tile.page) {
       layer_.codecs[0].key_scores(tile.page->format(Side::kKeys), tile.page->part(Side::kKeys, task.kv_head), input,
                                   scores);
-    } else {
-      const auto verb = input.turns ? layer_.rows->turned_scores : layer_.rows->key_scores;
-      verb(halves(sequence, task, tile, Side::kKeys), tile.tokens, layer_.head_dim, input, scores);
+      return;
     }
+    for_blocks(task, tile, Side::kKeys, [&](const uint16_t* rows, int first, int count) {
+      TileInput of_block = input;
+      if (input.turns) of_block.turns += static_cast<size_t>(first) * layer_.head_dim;
+      const auto verb = input.turns ? layer_.rows->turned_scores : layer_.rows->key_scores;
+      verb(rows, count, layer_.head_dim, of_block, scores + first);
+    });
   }
 
   // The same for keys that are stored before RoPE. Tokens of one tile may have been shifted by different offsets: it is
@@ -325,11 +336,11 @@ class Attention {
     while (shift < sequence.shift_count && sequence.shifts[shift].first <= tile.position) ++shift;
     const auto offset_of = [&](int index) { return index == 0 ? 0 : sequence.shifts[index - 1].offset; };
     layer_.turns->turn_back(tile.position + offset_of(shift), planar.rows, planar.count, turned);
-    tile_scores(sequence, task, tile, input, scores);
+    tile_scores(task, tile, input, scores);
     for (; shift < sequence.shift_count && sequence.shifts[shift].first < tile.position + tile.tokens; ++shift) {
       alignas(64) float others[kMaxTileRows * kPageTokens];
       layer_.turns->turn_back(tile.position + offset_of(shift + 1), planar.rows, planar.count, turned);
-      tile_scores(sequence, task, tile, input, others);
+      tile_scores(task, tile, input, others);
       const int first = static_cast<int>(sequence.shifts[shift].first - tile.position);
       for (int r = 0; r < planar.count; ++r) {
         std::copy(others + r * kPageTokens + first, others + r * kPageTokens + tile.tokens,

@@ -90,12 +90,11 @@ struct PositionShift {
 // One layer of one sequence: sinks, then pages, then the window. Positions count tokens from 0.
 struct SequenceView {
   int64_t length;
-  const uint8_t* storage;  // 16-bit rows of sinks and window, as its engine keeps them
-  int half_rows;
-  int sinks;                     // rows 0 .. sinks - 1 of the storage, positions 0 .. sinks - 1
-  int window_row;                // first row of the window in the storage
-  int window;                    // rows of the window, positions length - window .. length - 1
-  const PageView* const* pages;  // held pages, oldest first; they end where the window begins
+  int sinks;                            // 16-bit rows, positions 0 .. sinks - 1
+  int window;                           // 16-bit rows, positions length - window .. length - 1
+  const uint8_t* const* sink_blocks;    // of kRowBlockTokens rows, as its engine keeps them: row r is row
+  const uint8_t* const* window_blocks;  // r % kRowBlockTokens of block r / kRowBlockTokens
+  const PageView* const* pages;         // held pages, oldest first; they end where the window begins
   int64_t page_count;
   int64_t first_page;                     // number of the oldest held page, counted from the sinks on
   const SideTable* tables[2];             // by side; empty where the codec has none
@@ -104,10 +103,13 @@ struct SequenceView {
   LayerState* state = nullptr;  // the engine's own
 };
 
-// Where this machine keeps row `row` of a head: [side][kv_heads][half_rows][head_dim], float16.
-inline size_t half_row_offset(const AttentionLayer& layer, int half_rows, Side side, int kv_head, int64_t row) {
+// Where this machine keeps row `row` of a head. A block is [side][kv_heads][kRowBlockTokens][head_dim], float16.
+inline const uint16_t* half_row(const AttentionLayer& layer, const uint8_t* const* blocks, Side side, int kv_head,
+                                int64_t row) {
   const size_t head = static_cast<size_t>(side == Side::kValues ? layer.kv_heads : 0) + kv_head;
-  return (head * half_rows + static_cast<size_t>(row)) * layer.head_dim;
+  const auto in_block = static_cast<size_t>(row % kRowBlockTokens);
+  return reinterpret_cast<const uint16_t*>(blocks[row / kRowBlockTokens]) +
+         (head * kRowBlockTokens + in_block) * layer.head_dim;
 }
 
 // The queries of one sequence, for its newest tokens. Query i sees all that came before these, and of these those up to

@@ -79,12 +79,13 @@ class Cache::Impl {
     const auto sequence = find(id);
     float* scratch = page_scratch();
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
     std::vector<SequenceLayer::Cut> cuts;
     for (const LayerPlan& plan : plans_) {
       cuts.push_back(sequence->layers[plan.index].prepare_cut(plan, memory_, engine(), length, scratch));
     }
     for (const LayerPlan& plan : plans_) {
-      sequence->layers[plan.index].truncate(plan, engine(), length, cuts[plan.index]);
+      sequence->layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
     }
     while (!sequence->shifts.empty() && sequence->shifts.back().first > length) sequence->shifts.pop_back();
   }

@@ -15,9 +15,8 @@ SequenceView SequenceLayer::view(const LayerPlan& plan) const {
   SequenceView view = {};
   view.length = length_;
   view.sinks = static_cast<int>(std::min<int64_t>(length_, plan.sinks));
-  view.half_rows = plan.half_rows();
-  view.storage = halves_.data();
-  view.window_row = plan.sinks;
+  view.sink_blocks = sinks_.addresses();
+  view.window_blocks = window_.addresses();
   view.window = static_cast<int>(body(plan) - sealed_pages() * kPageTokens);
   view.pages = page_views_.data();
   view.page_count = page_count();
@@ -103,32 +102,54 @@ void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory, Engin
   queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kRows, QuerySums::bytes(plan.attention)));
 }
 
+RowBlocks::Change SequenceLayer::sinks_change(const LayerPlan& plan, int64_t new_length) const {
+  return {0, std::min<int64_t>(length_, plan.sinks), std::min<int64_t>(new_length, plan.sinks)};
+}
+
+RowBlocks::Change SequenceLayer::window_change(const LayerPlan& plan, int64_t new_length, int64_t to_seal) const {
+  const int64_t begin = (sealed_pages() + to_seal) * kPageTokens;
+  const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
+  return {to_seal * (kPageTokens / kRowBlockTokens), std::max<int64_t>(0, body(plan) - begin), new_body - begin};
+}
+
+RowBlocks SequenceLayer::changed(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, const RowBlocks& rows,
+                                 const RowBlocks::Change& change) {
+  const auto take = [&] {
+    Block block = bytes.take(BlockKind::kRows, plan.row_block_bytes());
+    engine.clear_rows(plan, block.data());
+    return RowBlock(std::move(block));
+  };
+  return rows.after(change, take, [&](const uint8_t* from, uint8_t* to) {
+    engine.copy(from, to, static_cast<size_t>(plan.row_block_bytes()));
+  });
+}
+
 void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append) {
   const int64_t new_length = length_ + append.tokens();
   const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
   const int64_t sealed = sealed_pages();
   const int64_t to_seal = std::max<int64_t>(0, (new_body - plan.window) / kPageTokens - sealed);
+  const RowBlocks::Change changes[2] = {sinks_change(plan, new_length), window_change(plan, new_length, to_seal)};
+  const bool other_blocks = sinks_.changes(changes[0]) || window_.changes(changes[1]);
 
   // Everything that can fail, first.
   append.open(view(plan), to_seal);
-  Block halves;
+  RowBlocks sink_blocks, window_blocks;
   Block query_block;
   std::unique_ptr<LayerState> state;
   std::vector<std::shared_ptr<Page>> new_pages;
-  if (!halves_ || to_seal > 0) {
+  if (other_blocks || !begun_) {
     PartHeads heads = lay_out_parts(plan, engine, append, to_seal);
-    const int64_t half_bytes = halves_ ? 0 : engine.row_bytes(plan);
+    const int64_t row_bytes = (sinks_.missing(changes[0]) + window_.missing(changes[1])) * plan.row_block_bytes();
     const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QuerySums::bytes(plan.attention);
     const int64_t varying = std::accumulate(heads.varying.begin(), heads.varying.end(), int64_t{0});
-    Memory::Room room = memory.make_room(plan.index, half_bytes + query_bytes + varying, to_seal);
-    if (half_bytes > 0) {
-      halves = room.bytes.take(BlockKind::kRows, half_bytes);
-      engine.clear_rows(plan, halves.data());
-      state = engine.make_state(plan);
-    }
+    const int64_t returning = window_.returned(changes[1]) * plan.row_block_bytes();
+    Memory::Room room = memory.make_room(plan.index, row_bytes + query_bytes + varying, to_seal, returning);
+    sink_blocks = changed(plan, engine, room.bytes, sinks_, changes[0]);
+    window_blocks = changed(plan, engine, room.bytes, window_, changes[1]);
+    if (!begun_) state = engine.make_state(plan);
     if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kRows, query_bytes);
     LayerState* engine_state = state ? state.get() : state_.get();
-    engine.reserve(engine_state, page_count() + to_seal);
 
     const int parts = plan.shapes[0].parts();
     std::vector<NewPage> pages;
@@ -154,16 +175,21 @@ void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine
       if (append.grow(side, seal, tables[index], engine_state)) continue;
       plan.codecs[index]->grow(plan.attention.formats[index], seal, tables[index]);
     }
+    engine.reserve(engine_state, page_count() + to_seal, tables);
     if (to_seal > 0) append.seal(pages, heads, tables, engine_state);
     for (int side = 0; side < 2; ++side) tables_[side] = std::move(tables[side]);
   }
 
   // From here on nothing throws.
-  if (halves) halves_ = std::move(halves);
   if (state) state_ = std::move(state);
+  begun_ = true;
   if (query_block) queries_.begin(plan, engine, std::move(query_block));
   if (queries_ && to_seal > 0) queries_.settle(plan, engine);
-  append.fill(halves_.data());
+  append.fill((other_blocks ? sink_blocks : sinks_).addresses(), (other_blocks ? window_blocks : window_).addresses());
+  if (other_blocks) {
+    sinks_ = std::move(sink_blocks);
+    window_ = std::move(window_blocks);
+  }
   for (auto& page : new_pages) {
     page_views_.push_back(&page->view());
     memory.enlist(*page);
@@ -198,15 +224,15 @@ void SequenceLayer::decode_page(const LayerPlan& plan, Engine& engine, int64_t p
   }
 }
 
-void SequenceLayer::read_halves(const LayerPlan& plan, Engine& engine, Side side, int first, int count,
-                                float* out) const {
+void SequenceLayer::read_halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows, Side side, int64_t first,
+                                int64_t count, float* out) {
   const int heads = plan.attention.kv_heads;
   const auto d = static_cast<size_t>(plan.attention.head_dim);
   struct HeadRows;
   float* of_head = thread_scratch<HeadRows, float>(static_cast<size_t>(count) * d);
   for (int head = 0; head < heads; ++head) {
-    engine.read_rows(plan, halves_.data(), side, head, first, count, of_head);
-    for (int t = 0; t < count; ++t) std::memcpy(out + (t * heads + head) * d, of_head + t * d, sizeof(float) * d);
+    engine.read_rows(plan, rows.addresses(), side, head, first, count, of_head);
+    for (int64_t t = 0; t < count; ++t) std::memcpy(out + (t * heads + head) * d, of_head + t * d, sizeof(float) * d);
   }
 }
 
@@ -232,12 +258,24 @@ void SequenceLayer::check_truncate(const LayerPlan& plan, int64_t length) const 
   }
 }
 
+// Where the cut goes through a page, what remains of it returns to the window; where not, rows are merely left out.
+RowBlocks::Change SequenceLayer::window_cut(const LayerPlan& plan, int64_t length) const {
+  const int64_t kept_pages = pages_at(plan, length);
+  const int64_t rows = body_at(plan, length) - kept_pages * kPageTokens;
+  if (kept_pages == sealed_pages()) return {0, rows, rows};
+  return {window_.count(), 0, rows};
+}
+
 SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length,
                                               float* scratch) const {
-  check_truncate(plan, length);
   Cut cut;
-  if (length >= length_ || pages_at(plan, length) == sealed_pages()) return cut;
-  cut.tokens = static_cast<int>(body_at(plan, length) - pages_at(plan, length) * kPageTokens);
+  if (length >= length_) return cut;
+  const RowBlocks::Change change = window_cut(plan, length);
+  Pool::Reservation bytes = memory.pool().overdraw(plan.index, window_.missing(change) * plan.row_block_bytes());
+  cut.window = changed(plan, engine, bytes, window_, change);
+  cut.window.keep(change.rows);
+  if (pages_at(plan, length) == sealed_pages()) return cut;
+  cut.tokens = static_cast<int>(change.rows);
   if (cut.tokens == 0) return cut;
   const int heads = plan.attention.kv_heads;
   const auto d = static_cast<size_t>(plan.attention.head_dim);
@@ -259,7 +297,7 @@ SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& mem
   return cut;
 }
 
-void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t length, const Cut& cut) {
+void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t length, Cut cut) {
   if (length >= length_) return;
   const int64_t kept_pages = pages_at(plan, length);
   if (kept_pages < sealed_pages()) {
@@ -267,7 +305,7 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
     const size_t of_head = static_cast<size_t>(cut.tokens) * plan.attention.head_dim;
     for (Side side : {Side::kKeys, Side::kValues}) {
       for (int head = 0; cut.tokens > 0 && head < plan.attention.kv_heads; ++head) {
-        engine.write_rows(plan, halves_.data(), side, head, plan.sinks, cut.tokens,
+        engine.write_rows(plan, cut.window.addresses(), side, head, 0, cut.tokens,
                           cut.rows[static_cast<int>(side)].data() + head * of_head);
       }
     }
@@ -277,28 +315,31 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
     dropped_pages_ = std::min(dropped_pages_, kept_pages);
     for (SideTable& table : tables_) table.truncate(kept_pages);
   }
+  window_ = std::move(cut.window);
+  sinks_.keep(std::min<int64_t>(length, plan.sinks));
   length_ = length;
   engine.update(plan, view(plan), state_.get());
 }
 
 SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine& engine) const {
   SequenceLayer copy;
-  if (halves_) {
-    copy.halves_ = memory.take(plan.index, BlockKind::kRows, halves_.bytes());
-    engine.copy(halves_.data(), copy.halves_.data(), static_cast<size_t>(halves_.bytes()));
+  if (begun_) {
     copy.state_ = engine.make_state(plan);
-    engine.reserve(copy.state_.get(), page_count());
+    engine.reserve(copy.state_.get(), page_count(), tables_);
   }
   if (queries_) {
     copy.queries_ = queries_.copy(engine, memory.take(plan.index, BlockKind::kRows, queries_.bytes()));
   }
+  copy.begun_ = begun_;
+  copy.sinks_ = sinks_;
+  copy.window_ = window_;
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;
   copy.pages_ = pages_;
   copy.page_views_ = page_views_;
   copy.tables_[0] = tables_[0];
   copy.tables_[1] = tables_[1];
-  if (halves_) engine.update(plan, copy.view(plan), copy.state_.get());
+  if (begun_) engine.update(plan, copy.view(plan), copy.state_.get());
   return copy;
 }
 
@@ -314,11 +355,10 @@ void SequenceLayer::read(const LayerPlan& plan, Engine& engine, Side side, int64
     int64_t count = 0;
     if (position < plan.sinks) {
       count = std::min<int64_t>(left, plan.sinks - position);
-      read_halves(plan, engine, side, static_cast<int>(position), static_cast<int>(count), rows);
+      read_halves(plan, engine, sinks_, side, position, count, rows);
     } else if (position >= sealed_end) {
       count = left;
-      read_halves(plan, engine, side, static_cast<int>(plan.sinks + position - sealed_end), static_cast<int>(count),
-                  rows);
+      read_halves(plan, engine, window_, side, position - sealed_end, count, rows);
     } else {
       const int64_t token = (position - plan.sinks) % kPageTokens;
       count = std::min<int64_t>(left, kPageTokens - token);

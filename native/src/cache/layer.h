@@ -12,6 +12,7 @@
 
 #include "cache/memory.h"
 #include "cache/query_means.h"
+#include "cache/row_blocks.h"
 #include "engine/engine.h"
 
 namespace kvasir {
@@ -30,20 +31,23 @@ class SequenceLayer {
   // All or nothing: throws before anything changes.
   void append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append);
 
-  // What remains of the page that a cut goes through, by side: [kv_heads][tokens][head_dim].
+  // Whether truncate(length) is possible; throws where it is not.
+  void check_truncate(const LayerPlan& plan, int64_t length) const;
+  // What it needs: what remains of the page that the cut goes through, by side: [kv_heads][tokens][head_dim], and the
+  // blocks of the window after it.
   struct Cut {
     int tokens = 0;
     std::vector<float> rows[2];
+    RowBlocks window;
   };
-  // Whether truncate(length) is possible, and what it needs; throws where it is not. `scratch`: kPageTokens *
-  // (kv_heads + 1) * head_dim floats.
+  // Throws kOutOfMemory; budgets are overdrawn. `scratch`: kPageTokens * (kv_heads + 1) * head_dim floats.
   Cut prepare_cut(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch) const;
   // Cannot fail once prepared.
-  void truncate(const LayerPlan& plan, Engine& engine, int64_t length, const Cut& cut);
+  void truncate(const LayerPlan& plan, Engine& engine, int64_t length, Cut cut);
 
-  // A copy that shares the pages.
+  // A copy that shares the pages, and the 16-bit rows until either of the two writes to their block.
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
-  int64_t bytes_to_fork() const { return halves_.bytes() + queries_.bytes(); }
+  int64_t bytes_to_fork() const { return queries_.bytes(); }
 
   // For layers whose codec goes by queries. A sequence without tokens must be made ready for them, which may fail.
   void prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine);
@@ -59,14 +63,21 @@ class SequenceLayer {
   int64_t body(const LayerPlan& plan) const { return body_at(plan, length_); }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
+  // What becomes of the blocks of 16-bit rows where tokens are appended, and the length cut.
+  RowBlocks::Change sinks_change(const LayerPlan& plan, int64_t new_length) const;
+  RowBlocks::Change window_change(const LayerPlan& plan, int64_t new_length, int64_t to_seal) const;
+  RowBlocks::Change window_cut(const LayerPlan& plan, int64_t length) const;
+  static RowBlocks changed(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, const RowBlocks& rows,
+                           const RowBlocks::Change& change);
+
   class Seal;
   // How the parts of pages to seal are laid out, where the codec says that for each.
   PartHeads lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const;
   // A side of a sealed page, counted from the sinks on: rows[kPageTokens][kv_heads][head_dim], with room behind them.
   void decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const;
   // 16-bit rows: out[count][kv_heads][head_dim].
-  void read_halves(const LayerPlan& plan, Engine& engine, Side side, int first, int count, float* out) const;
-  void check_truncate(const LayerPlan& plan, int64_t length) const;
+  static void read_halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows, Side side, int64_t first,
+                          int64_t count, float* out);
   // Body tokens and pages that are left at a length.
   int64_t body_at(const LayerPlan& plan, int64_t length) const { return length > plan.sinks ? length - plan.sinks : 0; }
   int64_t pages_at(const LayerPlan& plan, int64_t length) const {
@@ -79,8 +90,9 @@ class SequenceLayer {
   std::vector<std::shared_ptr<Page>> pages_;  // held, oldest first
   std::vector<const PageView*> page_views_;   // theirs, for attention
   SideTable tables_[2];                       // by side; empty where the codec has none
-  Block halves_;                              // 16-bit rows, from the first append on
-  std::unique_ptr<LayerState> state_;         // the engine's
+  RowBlocks sinks_, window_;                  // 16-bit rows
+  bool begun_ = false;                        // whether tokens were ever appended
+  std::unique_ptr<LayerState> state_;         // the engine's, from then on
   QueryMeans queries_;                        // where the plan wants them
 };
 

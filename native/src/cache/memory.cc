@@ -12,11 +12,12 @@ namespace kvasir {
 namespace {
 
 void require(BudgetOwner owner, int layer, int64_t room, int64_t freeable, int64_t needed) {
-  if (room >= needed || freeable >= needed - room) return;
-  const std::string text = " budget has room for " + std::to_string(room) +
-                           " bytes, and pages shrunk to their floor would free " + std::to_string(freeable) + "; " +
-                           std::to_string(needed) + " are needed";
-  throw budget_error(owner, layer, text, needed, room + freeable);
+  if (needed <= 0 || room >= needed || freeable >= needed - room) return;
+  const std::string held =
+      room < 0 ? " budget is overdrawn by " + std::to_string(-room) : " budget has room for " + std::to_string(room);
+  const std::string text = held + " bytes, and pages shrunk to their floor would free " + std::to_string(freeable) +
+                           "; " + std::to_string(needed) + " are needed";
+  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, room + freeable));
 }
 
 // Shapes of pages to seal: the oldest `narrow` one level below the others.
@@ -106,16 +107,16 @@ Block Memory::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place) {
   return make_room(layer, bytes, 0).bytes.take(kind, bytes, place);
 }
 
-Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
+Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages, int64_t returning) {
   const LayerPlan& plan = plans_[layer];
   NewPages fresh = {plan.shapes, pages, 0};
   if (!can_shrink_) {
-    return {pool_->reserve(layer, checked_add(bytes, fresh.bytes(), "bytes to append")), fresh.list()};
+    return {pool_->reserve(layer, checked_add(bytes, fresh.bytes(), "bytes to append"), returning), fresh.list()};
   }
 
   std::lock_guard<std::mutex> lock(mutex_);
   NewPages floor = {plan.shapes, pages, plan.shapes.size() - 1};
-  const int64_t least = checked_add(bytes, floor.bytes(), "bytes to append");
+  const int64_t least = checked_add(bytes, floor.bytes(), "bytes to append") - returning;
   require_layer_floor(layer, least);
   require_cache_floor(layer, least);
   if (policy_ == ShrinkPolicy::kLayer) {
@@ -126,8 +127,8 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
   }
   for (;;) {
     const int64_t needed = checked_add(bytes, fresh.bytes(), "bytes to append");
-    if (auto reserved = pool_->try_reserve(layer, needed)) return {std::move(*reserved), fresh.list()};
-    const Candidates oldest = most_bits(layer, needed <= pool_->room(layer));
+    if (auto reserved = pool_->try_reserve(layer, needed, returning)) return {std::move(*reserved), fresh.list()};
+    const Candidates oldest = most_bits(layer, needed - returning <= pool_->room(layer));
     if (oldest.layer >= 0 && oldest.width >= fresh.width()) {
       shrink_some(oldest);
       if (policy_ == ShrinkPolicy::kLayer && oldest.layer == layer) {
@@ -137,11 +138,12 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages) {
       fresh.give_up(policy_ == ShrinkPolicy::kLayer ? pages : 1);
     } else {
       // Someone else took what was there when the floor was checked.
-      return {pool_->reserve(layer, needed), fresh.list()};
+      return {pool_->reserve(layer, needed, returning), fresh.list()};
     }
     std::vector<Step>& steps = layers_[layer]->steps;
     const int bits = std::max(plan.shapes[fresh.level].formats[0].bits, plan.shapes[fresh.level].formats[1].bits);
-    if (pages > 0 && fresh.level > 0 && (steps.empty() || bits < steps.back().bits)) {
+    const bool decides = pages > 0 || policy_ == ShrinkPolicy::kLayer;  // how wide the next pages are
+    if (decides && fresh.level > 0 && (steps.empty() || bits < steps.back().bits)) {
       steps.push_back({bits, layers_[layer]->sealed});
     }
   }
@@ -152,7 +154,7 @@ void Memory::check_room(const std::vector<int64_t>& bytes) {
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t total = 0;
   for (size_t layer = 0; layer < bytes.size(); ++layer) {
-    total = checked_add(total, bytes[layer], "bytes of the fork");
+    total = checked_add(total, bytes[layer], "bytes of all layers");
     require_layer_floor(static_cast<int>(layer), bytes[layer]);
   }
   require_cache_floor(kAllLayers, total);

@@ -38,6 +38,7 @@ class Page {
   Page& operator=(const Page&) = delete;
 
   const PageView& view() const { return view_; }
+  int64_t bytes() const { return block_.bytes(); }
   NewPage to_seal(int64_t number) { return {&view_, block_.data(), number}; }
 
  private:
@@ -76,8 +77,9 @@ class Memory {
     Pool::Reservation bytes;
     std::vector<const PageShape*> shapes;  // of the pages, oldest first
   };
-  // Room for `bytes`, and for `pages` new pages beside them. Throws kBudgetExceeded.
-  Room make_room(int layer, int64_t bytes, int64_t pages);
+  // Room for `bytes`, and for `pages` new pages beside them, where the caller gives `returning` bytes of the layer back
+  // as soon as it has them. Throws kBudgetExceeded.
+  Room make_room(int layer, int64_t bytes, int64_t pages, int64_t returning = 0);
   // One block, with room made for it. Throws kBudgetExceeded or kOutOfMemory.
   Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
   // Throws kBudgetExceeded where make_room would for bytes[layer] in each layer, one after the other.

@@ -11,11 +11,13 @@ namespace {
 
 int64_t room_under(int64_t budget, int64_t held) { return budget == 0 ? INT64_MAX : budget - held; }
 
+bool fits(int64_t budget, int64_t held, int64_t needed) { return needed <= 0 || needed <= room_under(budget, held); }
+
 void check_budget(BudgetOwner owner, int layer, int64_t budget, int64_t held, int64_t needed) {
-  if (budget == 0 || needed <= budget - held) return;
+  if (fits(budget, held, needed)) return;
   const std::string text = " budget is " + std::to_string(budget) + " bytes, " + std::to_string(held) + " are held, " +
                            std::to_string(needed) + " more are needed";
-  throw budget_error(owner, layer, text, needed, budget - held);
+  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, budget - held));
 }
 
 }  // namespace
@@ -70,25 +72,32 @@ Pool::Pool(std::shared_ptr<Arena> arena, int64_t budget, std::vector<int64_t> la
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].budget = layer_budgets[i];
 }
 
-Pool::Reservation Pool::reserve(int layer, int64_t bytes) {
+Pool::Reservation Pool::reserve(int layer, int64_t bytes, int64_t returning) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Layer& owner = layers_[layer];
-  check_budget(BudgetOwner::kCache, layer, budget_, bytes_, bytes);
-  check_budget(BudgetOwner::kLayer, layer, owner.budget, owner.bytes, bytes);
-  return grant(layer, bytes);
+  const Layer& owner = layers_[layer];
+  check_budget(BudgetOwner::kCache, layer, budget_, bytes_, bytes - returning);
+  check_budget(BudgetOwner::kLayer, layer, owner.budget, owner.bytes, bytes - returning);
+  return grant(layer, bytes, returning);
 }
 
-std::optional<Pool::Reservation> Pool::try_reserve(int layer, int64_t bytes) {
+std::optional<Pool::Reservation> Pool::try_reserve(int layer, int64_t bytes, int64_t returning) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (bytes > room_under(budget_, bytes_) || bytes > room_of(layers_[layer])) return std::nullopt;
-  return grant(layer, bytes);
+  const Layer& owner = layers_[layer];
+  if (!fits(budget_, bytes_, bytes - returning)) return std::nullopt;
+  if (!fits(owner.budget, owner.bytes, bytes - returning)) return std::nullopt;
+  return grant(layer, bytes, returning);
+}
+
+Pool::Reservation Pool::overdraw(int layer, int64_t bytes) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return grant(layer, bytes, 0);
 }
 
 // With the mutex held and the budgets checked.
-Pool::Reservation Pool::grant(int layer, int64_t bytes) {
+Pool::Reservation Pool::grant(int layer, int64_t bytes, int64_t returning) {
   layers_[layer].bytes += bytes;
   bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  peak_bytes_ = std::max(peak_bytes_, bytes_ - returning);
   return {shared_from_this(), layer, bytes};
 }
 

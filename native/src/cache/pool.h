@@ -85,14 +85,17 @@ class Pool : public std::enable_shared_from_this<Pool> {
     int64_t left_;
   };
 
-  // Throws kBudgetExceeded.
-  Reservation reserve(int layer, int64_t bytes);
+  // `returning`: bytes of the layer that the caller gives back as soon as it has these. They do not count any more,
+  // though memory holds both for that moment. Throws kBudgetExceeded.
+  Reservation reserve(int layer, int64_t bytes, int64_t returning = 0);
   // Nothing where the bytes do not fit.
-  std::optional<Reservation> try_reserve(int layer, int64_t bytes);
+  std::optional<Reservation> try_reserve(int layer, int64_t bytes, int64_t returning = 0);
+  // Whatever budgets say: there is that much less room afterwards, and none where more is held than they allow.
+  Reservation overdraw(int layer, int64_t bytes);
   // One block. Throws kBudgetExceeded or kOutOfMemory.
   Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
 
-  // What is left under a budget; INT64_MAX where there is none.
+  // What is left under a budget, negative where it is overdrawn; INT64_MAX where there is none.
   int64_t room() const;
   int64_t room(int layer) const;
 
@@ -109,7 +112,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Usage usage[3];     // by kind
   };
   void give_back(int layer, int64_t bytes);
-  Reservation grant(int layer, int64_t bytes);
+  Reservation grant(int layer, int64_t bytes, int64_t returning);
   int64_t room_of(const Layer& layer) const;
 
   const std::shared_ptr<Arena> arenas_[2];  // by BlockPlace

@@ -36,14 +36,21 @@ struct SideTable {
   }
 };
 
-// Pointers to the vectors of one kv head.
+// visit(index, vector): the vectors of one kv head, in order.
+template <class Visit>
+void for_each_vector(const SideTable& table, int kv_head, int head_dim, const Visit& visit) {
+  int index = 0;
+  for (const SideChunk& chunk : table.chunks) {
+    const uint16_t* vectors = chunk.vectors.get() + static_cast<size_t>(kv_head) * chunk.rows * head_dim;
+    for (int row = 0; row < chunk.rows; ++row) visit(index++, vectors + static_cast<size_t>(row) * head_dim);
+  }
+}
+
+// Pointers to them.
 inline std::vector<const uint16_t*> side_vectors(const SideTable& table, int kv_head, int head_dim) {
   std::vector<const uint16_t*> vectors;
-  for (const SideChunk& chunk : table.chunks) {
-    for (int row = 0; row < chunk.rows; ++row) {
-      vectors.push_back(chunk.vectors.get() + (static_cast<size_t>(kv_head) * chunk.rows + row) * head_dim);
-    }
-  }
+  vectors.reserve(static_cast<size_t>(table.size()));
+  for_each_vector(table, kv_head, head_dim, [&](int, const uint16_t* vector) { vectors.push_back(vector); });
   return vectors;
 }
 

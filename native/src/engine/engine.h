@@ -87,8 +87,9 @@ class Append {
   // Writes the pages. `state` is the layer's, also where this is its first append.
   virtual void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
                     LayerState* state) = 0;
-  // Writes what is in no page to the 16-bit rows at `storage`: what `before` had there moves up. Cannot fail.
-  virtual void fill(uint8_t* storage) = 0;
+  // Writes the new rows that are in no page to the blocks of sinks and window as they are from now on, where those of
+  // `before` that remain stand already. Cannot fail.
+  virtual void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) = 0;
 
  protected:
   // One part as the codec's kernels of this machine write it, at `out`.
@@ -128,14 +129,14 @@ class Engine {
   // Once, before any other verb that takes a plan. The plans stay where they are.
   virtual void prepare(const std::vector<LayerPlan>& plans) = 0;
 
-  // The 16-bit rows of one sequence: sinks, then the window -----------------------------------------------------
-  virtual int64_t row_bytes(const LayerPlan& plan) const = 0;
-  // Memory that was never used becomes row storage.
-  virtual void clear_rows(const LayerPlan& plan, uint8_t* storage) = 0;
-  virtual void read_rows(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int first, int count,
-                         float* out) = 0;
-  virtual void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
-                          const float* rows) = 0;
+  // 16-bit rows, in blocks of LayerPlan::row_block_bytes ---------------------------------------------------------
+  // Memory that was never used becomes a block.
+  virtual void clear_rows(const LayerPlan& plan, uint8_t* block) = 0;
+  // Rows first .. first + count - 1 of one head of a list of blocks.
+  virtual void read_rows(const LayerPlan& plan, const uint8_t* const* blocks, Side side, int kv_head, int64_t first,
+                         int64_t count, float* out) = 0;
+  virtual void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first,
+                          int64_t count, const float* rows) = 0;
 
   // Memory of the arena; the same number of bytes.
   virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
@@ -160,8 +161,9 @@ class Engine {
   virtual std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) = 0;
   // Null where the engine keeps nothing of its own.
   virtual std::unique_ptr<LayerState> make_state(const LayerPlan& plan) = 0;
-  // Makes ready for `pages` pages, so that update cannot fail.
-  virtual void reserve(LayerState* state, int64_t pages) = 0;
+  // Makes ready for `pages` pages and for these side tables, so that update needs no memory. The layer may stay as it
+  // is after that.
+  virtual void reserve(LayerState* state, int64_t pages, const SideTable (&tables)[2]) = 0;
   // The layer of a sequence has changed, and is now as `view` says.
   virtual void update(const LayerPlan& plan, const SequenceView& view, LayerState* state) = 0;
 

@@ -30,9 +30,13 @@ struct LayerPlan {
 
   bool owns_rows() const { return source == index; }
   bool can_shrink() const { return shapes.size() > 1; }
-  // Rows of 16-bit storage: sinks, the window, and room for a page to gather.
-  int half_rows() const { return sinks + window + kPageTokens; }
   int64_t elements_per_token() const { return int64_t{2} * attention.kv_heads * attention.head_dim; }
+  // Of a block of 16-bit rows, whatever the engine.
+  int64_t row_block_bytes() const {
+    return kRowBlockTokens * elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
+  }
+  // The window at its longest: a page gathers before it is sealed.
+  int most_window_rows() const { return window + kPageTokens; }
 };
 
 }  // namespace kvasir

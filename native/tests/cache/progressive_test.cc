@@ -46,18 +46,9 @@ int64_t page_bytes(const support::LayerChoice& layer, int key_bits, int value_bi
   return layer.kv_heads * (part(reference::Side::kKeys, key_bits) + part(reference::Side::kValues, value_bits));
 }
 
-// Bytes of the 16-bit rows of one sequence: at least these, and a device may round them up.
-int64_t window_bytes(const support::LayerChoice& layer, int window = 0, int sinks = 0) {
-  support::CacheChoice choice;
-  choice.layers = {layer};
-  choice.window = window;
-  choice.sinks = sinks;
-  const support::CachePointer cache = support::make_cache(choice);
-  const std::vector<float> row(static_cast<size_t>(layer.row_size()));
-  cache->append(cache->new_sequence(), 0, row.data(), row.data(), 1);
-  const int64_t bytes = support::stats_of(*cache)->window_bytes(0);
-  CHECK(bytes >= int64_t{2} * layer.row_size() * (window + sinks + 128) * 2);
-  return bytes;
+// Bytes of so many 16-bit rows of one sequence: they come in blocks of 16.
+int64_t window_bytes(const support::LayerChoice& layer, int rows) {
+  return int64_t{2} * 2 * 16 * layer.row_size() * ((rows + 15) / 16);
 }
 
 std::vector<uint8_t> part_of(kvasir::Cache& cache, int64_t id, int layer, int64_t page, Side side, int head) {
@@ -127,7 +118,8 @@ TEST_CASE("progressive: 20,000 tokens into 2.5 bits per element") {
     support::LayerChoice layer = layer_of(progressive(), progressive());
     layer.head_dim = 128;
     const int64_t elements = int64_t{2} * layer.row_size() * total;
-    const int64_t budget = elements * 5 / 16 + window_bytes(layer, 0, sinks);
+    const int64_t rows = window_bytes(layer, sinks) + window_bytes(layer, 127);
+    const int64_t budget = elements * 5 / 16 + rows;
     support::CacheChoice choice = cache_of({layer}, budget, policy);
     choice.sinks = sinks;
     const support::CachePointer cache = support::make_cache(choice);
@@ -135,7 +127,7 @@ TEST_CASE("progressive: 20,000 tokens into 2.5 bits per element") {
     const auto& values = support::half_rows(support::Profile::kNormal, 2, total, layer.row_size());
     const int64_t id = cache->new_sequence();
     // While all pages fit at 16 bits, the first tokens are read with the error of 16 bits.
-    const int64_t wide_pages = (budget - window_bytes(layer, 0, sinks)) / page_bytes(layer, 16, 16);
+    const int64_t wide_pages = (budget - rows) / page_bytes(layer, 16, 16);
     int64_t length = 0;
     const auto append = [&](int64_t tokens) {
       const size_t first = static_cast<size_t>(length) * layer.row_size();
@@ -164,7 +156,7 @@ TEST_CASE("progressive: 20,000 tokens into 2.5 bits per element") {
 
     const auto stats = support::stats_of(*cache);
     CHECK(stats->peak_bytes() <= budget);
-    CHECK(stats->bytes() > budget * 9 / 10);  // precision was not given up for nothing
+    CHECK(stats->bytes() > (budget - rows) * 9 / 10);  // precision was not given up for nothing
     CHECK(stats->shrinks(0) > wide_pages);
     CHECK(stats->shrunk_bytes(0) > 0);
     const auto widths = check_pages(*cache, id, layer, sinks, keys, values);
@@ -191,7 +183,7 @@ TEST_CASE("progressive: 20,000 tokens into 2.5 bits per element") {
 
 TEST_CASE("progressive: the oldest page shrinks first, and sealing one page shrinks at most three") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
-  const int64_t budget = window_bytes(layer) + 10 * page_bytes(layer, 16, 16);
+  const int64_t budget = 10 * page_bytes(layer, 16, 16);
   const support::CachePointer cache = support::make_cache(cache_of({layer}, budget));
   const auto& rows = support::half_rows(support::Profile::kNormal, 3, 128, layer.row_size());
   std::vector<float> all;
@@ -215,7 +207,7 @@ TEST_CASE("progressive: the oldest page shrinks first, and sealing one page shri
 
 TEST_CASE("progressive: a prompt larger than the budget gives up the precision of its own oldest pages") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
-  const int64_t budget = window_bytes(layer) + 3 * page_bytes(layer, 16, 16) + 4 * page_bytes(layer, 8, 8);
+  const int64_t budget = 3 * page_bytes(layer, 16, 16) + 4 * page_bytes(layer, 8, 8);
   const support::CachePointer cache = support::make_cache(cache_of({layer}, budget));
   const auto& rows = support::half_rows(support::Profile::kNormal, 4, 7 * 128, layer.row_size());
   const int64_t id = cache->new_sequence();
@@ -228,7 +220,7 @@ TEST_CASE("progressive: a prompt larger than the budget gives up the precision o
 TEST_CASE("progressive: at the floor nothing changes and the numbers are in the error") {
   for (const ShrinkPolicy policy : kPolicies) {
     const support::LayerChoice layer = layer_of(progressive(16, 8), progressive(16, 4));
-    const int64_t budget = window_bytes(layer) + 4 * page_bytes(layer, 8, 4) + 100;
+    const int64_t budget = 4 * page_bytes(layer, 8, 4) + window_bytes(layer, 2) + 100;
     const support::CachePointer cache = support::make_cache(cache_of({layer}, budget, policy));
     const auto& rows = support::half_rows(support::Profile::kNormal, 5, 700, layer.row_size());
     const int64_t id = cache->new_sequence();
@@ -239,7 +231,7 @@ TEST_CASE("progressive: at the floor nothing changes and the numbers are in the 
     // Five pages do not fit at their floor: not even the one there is shrinks.
     std::string text;
     REQUIRE(code_of_append(*cache, id, rows, 4 * 128, &text) == kvasir::ErrorCode::kBudgetExceeded);
-    const int64_t room = budget - window_bytes(layer) - page_bytes(layer, 16, 16);
+    const int64_t room = budget - window_bytes(layer, 2) - page_bytes(layer, 16, 16);
     const int64_t freeable = page_bytes(layer, 16, 16) - page_bytes(layer, 8, 4);
     for (const int64_t number : {room, freeable, 4 * page_bytes(layer, 8, 4)}) {
       CHECK_MESSAGE(text.find(std::to_string(number)) != std::string::npos, text, " should have ", number);
@@ -249,7 +241,7 @@ TEST_CASE("progressive: at the floor nothing changes and the numbers are in the 
     CHECK(support::stats_of(*cache)->bytes() == wide->bytes());
     CHECK(support::stats_of(*cache)->shrinks(0) == 0);
     // Four do.
-    cache->append(id, 0, rows.data(), rows.data(), 4 * 128 - 130);
+    cache->append(id, 0, rows.data(), rows.data(), 4 * 128 - 128);  // with as many 16-bit rows as before
     CHECK(cache->page_count(id, 0) == 4);
     CHECK(support::stats_of(*cache)->code_bits(0, Side::kKeys) == 8.0);
     CHECK(support::stats_of(*cache)->code_bits(0, Side::kValues) == 4.0);
@@ -260,7 +252,7 @@ TEST_CASE("progressive: at the floor nothing changes and the numbers are in the 
 TEST_CASE("progressive: forks share shrunk pages, and a batch shares one budget") {
   for (const ShrinkPolicy policy : kPolicies) {
     const support::LayerChoice layer = layer_of(progressive(), progressive());
-    const int64_t budget = 3 * window_bytes(layer) + 8 * page_bytes(layer, 16, 16);
+    const int64_t budget = 8 * page_bytes(layer, 16, 16);
     const support::CachePointer cache = support::make_cache(cache_of({layer}, budget, policy));
     const auto& rows = support::half_rows(support::Profile::kOutliers, 6, 40 * 128, layer.row_size());
     const int64_t original = cache->new_sequence();
@@ -300,30 +292,27 @@ TEST_CASE("progressive: forks share shrunk pages, and a batch shares one budget"
   }
 }
 
-TEST_CASE("progressive: windows of forks make room too, or the fork fails and nothing shrank") {
+TEST_CASE("progressive: windows make room too, or an append fails and nothing shrank") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
-  const int64_t two_windows = 4 * window_bytes(layer);
-  const support::CachePointer cache =
-      support::make_cache(cache_of({layer, layer}, 2 * window_bytes(layer) + 4 * page_bytes(layer, 16, 16)));
+  const support::CachePointer cache = support::make_cache(cache_of({layer, layer}, 4 * page_bytes(layer, 16, 16)));
   const auto& rows = support::half_rows(support::Profile::kNormal, 8, 3 * 128, layer.row_size());
   const int64_t id = cache->new_sequence();
   for (const int each : {0, 1}) cache->append(id, each, rows.data(), rows.data(), 2 * 128);
   CHECK(support::stats_of(*cache)->shrinks(kvasir::kAllLayers) == 0);
-  const int64_t fork = cache->fork(id);
-  CHECK(support::stats_of(*cache)->shrinks(kvasir::kAllLayers) > 0);
-  CHECK(support::stats_of(*cache)->window_bytes(kvasir::kAllLayers) == two_windows);
-  // Forks go on until windows no longer fit; the last attempt must not have shrunk a page.
+  // Forks cost nothing, their first tokens a block, until no page can shrink any more.
   int64_t shrinks = 0, bytes = 0;
-  for (;;) {
+  int forks = 0;
+  for (;; ++forks) {
     shrinks = support::stats_of(*cache)->shrinks(kvasir::kAllLayers);
     bytes = support::stats_of(*cache)->bytes();
-    try {
-      cache->fork(fork);
-    } catch (const kvasir::Error& error) {
-      CHECK(error.code() == kvasir::ErrorCode::kBudgetExceeded);
-      break;
-    }
+    const int64_t fork = cache->fork(id);
+    CHECK(support::stats_of(*cache)->bytes() == bytes);
+    if (code_of_append(*cache, fork, rows, 1) == kvasir::ErrorCode::kBudgetExceeded) break;
+    CHECK(support::stats_of(*cache)->window_bytes(0) == (forks + 1) * window_bytes(layer, 1));
   }
+  CHECK(shrinks > 0);
+  const int64_t room = 4 * (page_bytes(layer, 16, 16) - page_bytes(layer, 2, 2));
+  CHECK(forks == room / window_bytes(layer, 1));
   CHECK(support::stats_of(*cache)->shrinks(kvasir::kAllLayers) == shrinks);
   CHECK(support::stats_of(*cache)->bytes() == bytes);
   check_pages(*cache, id, layer, 0, rows, rows);
@@ -333,10 +322,9 @@ TEST_CASE("progressive: layers with floors and budgets of their own") {
   support::LayerChoice first = layer_of(progressive(16, 8), progressive(16, 8));
   support::LayerChoice second = layer_of(progressive(16, 2), progressive(16, 2));
   support::LayerChoice limited = layer_of(progressive(16, 2), progressive(16, 2));
-  limited.budget = window_bytes(limited) + 3 * page_bytes(limited, 4, 4);
+  limited.budget = 3 * page_bytes(limited, 4, 4);
   for (const ShrinkPolicy policy : kPolicies) {
-    const int64_t budget = 3 * window_bytes(first) + 3 * page_bytes(limited, 4, 4) + 8 * page_bytes(first, 8, 8) +
-                           8 * page_bytes(second, 2, 2);
+    const int64_t budget = 3 * page_bytes(limited, 4, 4) + 8 * page_bytes(first, 8, 8) + 8 * page_bytes(second, 2, 2);
     const support::CachePointer cache = support::make_cache(cache_of({first, second, limited}, budget, policy));
     const auto& rows = support::half_rows(support::Profile::kNormal, 9, 8 * 128, layer_of({}, {}).row_size());
     const int64_t id = cache->new_sequence();
@@ -388,7 +376,7 @@ TEST_CASE("progressive: keys that shrink beside values that cannot") {
 
 TEST_CASE("progressive: readers never see a page half shrunk") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
-  const int64_t budget = 2 * window_bytes(layer) + 12 * page_bytes(layer, 16, 16);
+  const int64_t budget = 12 * page_bytes(layer, 16, 16);
   const support::CachePointer cache = support::make_cache(cache_of({layer}, budget));
   const auto& rows = support::half_rows(support::Profile::kNormal, 12, 8 * 128, layer.row_size());
   const int64_t read = cache->new_sequence();

@@ -1,7 +1,7 @@
 // A sequence as plain arrays: what a cache must hold after any series of appends, forks and cuts.
 //
-// Pages are sealed, decoded and reopened by the reference codecs; a page has an identity, so that sharing can be
-// counted.
+// Pages are sealed, decoded and reopened by the reference codecs; pages and blocks of 16-bit rows have identities, so
+// that sharing can be counted.
 #pragma once
 
 #include <algorithm>
@@ -30,14 +30,28 @@ class LayerModel {
   int64_t length() const { return length_; }
   const std::vector<float>& rows(int side) const { return rows_[side]; }
   const std::vector<std::shared_ptr<int>>& pages() const { return pages_; }
+  // Of kBlockTokens 16-bit rows: those of the sinks, then those of the window.
+  std::vector<std::shared_ptr<int>> blocks() const {
+    std::vector<std::shared_ptr<int>> all = blocks_[0];
+    all.insert(all.end(), blocks_[1].begin(), blocks_[1].end());
+    return all;
+  }
+  static constexpr int kBlockTokens = 16;
 
   void append(const float* keys, const float* values, int64_t tokens) {
     const float* sides[2] = {keys, values};
     for (int side = 0; side < 2; ++side) {
       for (int64_t i = 0; i < tokens * format_->row_size(); ++i) rows_[side].push_back(as_half(sides[side][i]));
     }
+    const int64_t before[2] = {sink_rows(), window_rows()};
     length_ += tokens;
-    while (length_ - format_->sinks - format_->window >= (sealed() + 1) * kTokens) seal();
+    int64_t pages = 0;
+    for (; length_ - format_->sinks - format_->window >= (sealed() + 1) * kTokens; ++pages) seal();
+    write_blocks(blocks_[0], before[0], sink_rows());
+    for (int64_t i = 0; i < pages * kTokens / kBlockTokens && !blocks_[1].empty(); ++i) {
+      blocks_[1].erase(blocks_[1].begin());
+    }
+    write_blocks(blocks_[1], std::max<int64_t>(0, before[1] - pages * kTokens), window_rows());
   }
 
   void truncate(int64_t length) {
@@ -45,8 +59,13 @@ class LayerModel {
     length_ = length;
     for (auto& side : rows_) side.resize(static_cast<size_t>(length) * format_->row_size());
     const int64_t kept = std::min(std::max<int64_t>(0, length - format_->sinks) / kTokens, sealed());
-    if (kept == sealed()) return;
+    const bool cut = kept < sealed();
     pages_.resize(static_cast<size_t>(kept));
+    blocks_[0].resize(blocks_of(sink_rows()));
+    if (cut) blocks_[1].clear();  // what was in them is in the future of the sequence no more
+    blocks_[1].resize(blocks_of(window_rows()));
+    for (auto& block : blocks_[1]) block = block ? block : std::make_shared<int>(0);
+    if (!cut) return;
     // What is left of the page that was cut is 16-bit again.
     for (auto& side : rows_) {
       const size_t first = static_cast<size_t>((format_->sinks + kept * kTokens) * format_->row_size());
@@ -57,6 +76,18 @@ class LayerModel {
  private:
   static float as_half(float x) { return static_cast<float>(half_value(half_nearest(x))); }
   int64_t sealed() const { return static_cast<int64_t>(pages_.size()); }
+  int64_t sink_rows() const { return std::min<int64_t>(length_, format_->sinks); }
+  int64_t window_rows() const { return std::max<int64_t>(0, length_ - format_->sinks) - sealed() * kTokens; }
+  static size_t blocks_of(int64_t rows) { return static_cast<size_t>((rows + kBlockTokens - 1) / kBlockTokens); }
+
+  // Rows first .. end - 1 come: a block that another model holds, too, is copied before it is written.
+  static void write_blocks(std::vector<std::shared_ptr<int>>& blocks, int64_t first, int64_t end) {
+    if (first < end && first % kBlockTokens != 0) {
+      auto& block = blocks[static_cast<size_t>(first / kBlockTokens)];
+      if (block.use_count() > 1) block = std::make_shared<int>(0);
+    }
+    while (blocks.size() < blocks_of(end)) blocks.push_back(std::make_shared<int>(0));
+  }
 
   void seal() {
     const int d = format_->head_dim;
@@ -76,8 +107,9 @@ class LayerModel {
 
   const Format* format_;
   int64_t length_ = 0;
-  std::vector<float> rows_[2];               // [length][kv_heads][head_dim], as the cache must read them back
-  std::vector<std::shared_ptr<int>> pages_;  // copies of the model (forks) share identities
+  std::vector<float> rows_[2];                   // [length][kv_heads][head_dim], as the cache must read them back
+  std::vector<std::shared_ptr<int>> pages_;      // copies of the model (forks) share identities
+  std::vector<std::shared_ptr<int>> blocks_[2];  // of sinks, of the window
 };
 
 }  // namespace reference

@@ -42,8 +42,9 @@ class ModelWalk {
 
   void step() {
     ++steps_;
-    const int64_t before = stats_of(*cache_)->bytes();
+    const std::vector<int64_t> before = bytes_now();
     const int refusals_before = refusals_;
+    cut_ = false;
     const int choice = models_.empty() ? 0 : random_.below(20);
     const int64_t id = models_.empty() ? 0 : any_sequence();
     if (choice == 0 && models_.size() < 6) {
@@ -59,8 +60,12 @@ class ModelWalk {
     } else {
       append(id);
     }
-    if (refusals_ != refusals_before) {
-      CHECK_MESSAGE(stats_of(*cache_)->bytes() == before, text("a refused call kept memory"));
+    const std::vector<int64_t> after = bytes_now();
+    if (refusals_ != refusals_before) CHECK_MESSAGE(after == before, text("a refused call kept memory"));
+    // Only a cut that reopens a page may pass a budget.
+    for (size_t i = 0; i < after.size(); ++i) {
+      const int64_t budget = i == 0 ? choice_.budget : choice_.layers[i - 1].budget;
+      CHECK_MESSAGE((budget == 0 || after[i] <= budget || after[i] <= before[i] || cut_), text("budget"));
     }
     compare_counts();
     if (models_.count(id) != 0) compare_sequence(id);
@@ -84,6 +89,14 @@ class ModelWalk {
     std::ostringstream out;
     out << what << "; seed " << seed_ << ", step " << steps_;
     return out.str();
+  }
+
+  // Of the cache, then of each layer.
+  std::vector<int64_t> bytes_now() {
+    const StatsPointer stats = stats_of(*cache_);
+    std::vector<int64_t> bytes = {stats->bytes()};
+    for (int layer = 0; layer < static_cast<int>(formats_.size()); ++layer) bytes.push_back(stats->layer_bytes(layer));
+    return bytes;
   }
 
   int64_t any_sequence() {
@@ -132,6 +145,7 @@ class ModelWalk {
     // Half of the cuts are short rollbacks, the others go anywhere, the length itself and beyond included.
     const int64_t back = random_.chance(0.5) ? random_.below(6) : random_.below(static_cast<int>(longest) + 2);
     const int64_t length = std::max<int64_t>(0, longest + 1 - back);
+    cut_ = true;
     cache_->truncate(id, length);
     for (auto& layer : models_.at(id)) layer.truncate(length);
   }
@@ -176,23 +190,24 @@ class ModelWalk {
     }
   }
 
-  // Pages are shared, counted once, and given back with their last holder.
+  // Pages and blocks of 16-bit rows are shared, counted once, and given back with their last holder.
   void compare_counts() {
     const StatsPointer stats = stats_of(*cache_);
     int64_t all_bytes = 0;
     for (int layer = 0; layer < static_cast<int>(formats_.size()); ++layer) {
-      std::set<const int*> distinct;
+      std::set<const int*> distinct, blocks;
       for (const auto& entry : models_) {
         for (const auto& page : entry.second[layer].pages()) distinct.insert(page.get());
+        for (const auto& block : entry.second[layer].blocks()) blocks.insert(block.get());
       }
+      const int64_t block_bytes = int64_t{2} * 2 * reference::LayerModel::kBlockTokens * formats_[layer].row_size();
+      REQUIRE_MESSAGE(stats->window_bytes(layer) == static_cast<int64_t>(blocks.size()) * block_bytes,
+                      text("distinct blocks"));
       REQUIRE_MESSAGE(stats->pages(layer) == static_cast<int64_t>(distinct.size()), text("distinct pages"));
       all_bytes += stats->layer_bytes(layer);
-      const int64_t limit = choice_.layers[layer].budget;
-      CHECK_MESSAGE((limit == 0 || stats->layer_bytes(layer) <= limit), text("layer budget"));
     }
     CHECK_MESSAGE(stats->sequences() == static_cast<int64_t>(models_.size()), text("sequences"));
     CHECK_MESSAGE(stats->bytes() == all_bytes, text("bytes are the sum over layers"));
-    CHECK_MESSAGE((choice_.budget == 0 || stats->peak_bytes() <= choice_.budget), text("budget"));
   }
 
   const CacheChoice choice_;
@@ -203,6 +218,7 @@ class ModelWalk {
   std::map<int64_t, Model> models_;
   int refusals_ = 0;
   int steps_ = 0;
+  bool cut_ = false;  // whether the step truncates
 };
 
 }  // namespace support

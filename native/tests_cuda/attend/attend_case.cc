@@ -255,16 +255,18 @@ Batch::Page Batch::labelled_page(int format, int index, const Table& keys, const
   return made;
 }
 
-// Tiles with rows 0 .. end - 1 written, of which `begin` and later are visible.
+// Blocks with rows 0 .. end - 1 written, of which `begin` and later are visible. They lie in memory in the opposite
+// order, so that nothing but the list finds them.
 RowSpan Batch::upload_rows(const std::vector<float>& keys, const std::vector<float>& values, int begin, int end) {
   const int heads = setting_.shape.kv_heads, d = setting_.shape.head_dim;
   const RowTileLayout layout = {d};
   const int tiles = (end + kTileSize - 1) / kTileSize + 1;
-  const size_t stride = static_cast<size_t>(tiles) * layout.bytes();
-  std::vector<uint8_t> bytes(stride * heads, 0);
+  const size_t block_bytes = static_cast<size_t>(heads) * layout.bytes();
+  std::vector<uint8_t> bytes(block_bytes * tiles, 0);
+  const auto offset = [&](int tile) { return static_cast<size_t>(tiles - 1 - tile) * block_bytes; };
   for (int t = 0; t < end; ++t) {
     for (int h = 0; h < heads; ++h) {
-      uint8_t* tile = bytes.data() + h * stride + static_cast<size_t>(t / kTileSize) * layout.bytes();
+      uint8_t* tile = bytes.data() + offset(t / kTileSize) + static_cast<size_t>(h) * layout.bytes();
       for (int c = 0; c < d; ++c) {
         const size_t i = (static_cast<size_t>(t) * heads + h) * d + c;
         const uint16_t k = reference::half_nearest(keys[i]), v = reference::half_nearest(values[i]);
@@ -273,7 +275,10 @@ RowSpan Batch::upload_rows(const std::vector<float>& keys, const std::vector<flo
       }
     }
   }
-  return {static_cast<const uint8_t*>(upload(bytes.data(), bytes.size())), static_cast<int64_t>(stride), begin, end};
+  const auto memory = reinterpret_cast<uint64_t>(upload(bytes.data(), bytes.size()));
+  std::vector<uint64_t> blocks;
+  for (int tile = 0; tile < tiles; ++tile) blocks.push_back(memory + offset(tile));
+  return {static_cast<const uint64_t*>(upload(blocks.data(), 8 * blocks.size())), begin, end};
 }
 
 Batch::Sequence Batch::build(const Length& length) {

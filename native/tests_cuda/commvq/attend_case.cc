@@ -241,13 +241,14 @@ RowSpan Batch::add_rows(Sequence& sequence, const Length& length, int hidden, in
   const int heads = setting_.kv_heads, d = setting_.head_dim, rows = hidden + count;
   const RowTileLayout layout = {d};
   const int tiles = (rows + kTileSize - 1) / kTileSize + 1;
-  const size_t stride = static_cast<size_t>(tiles) * layout.bytes();
-  std::vector<uint8_t> bytes(stride * heads, 0);
+  const size_t block_bytes = static_cast<size_t>(heads) * layout.bytes();
+  std::vector<uint8_t> bytes(block_bytes * tiles, 0);
+  const auto offset = [&](int tile) { return static_cast<size_t>(tiles - 1 - tile) * block_bytes; };
   std::normal_distribution<double> normal;
   for (int t = 0; t < rows; ++t) {
     std::vector<double> key, value;
     for (int h = 0; h < heads; ++h) {
-      uint8_t* tile = bytes.data() + h * stride + static_cast<size_t>(t / kTileSize) * layout.bytes();
+      uint8_t* tile = bytes.data() + offset(t / kTileSize) + static_cast<size_t>(h) * layout.bytes();
       for (int c = 0; c < d; ++c) {
         const uint16_t k = half_of(normal(scene_.random)), v = half_of(normal(scene_.random));
         std::memcpy(tile + layout.key_byte(t % kTileSize, c), &k, 2);
@@ -258,7 +259,10 @@ RowSpan Batch::add_rows(Sequence& sequence, const Length& length, int hidden, in
     }
     if (t >= hidden) see(sequence, length, key.data(), value.data(), token + t);
   }
-  return {static_cast<const uint8_t*>(upload(bytes.data(), bytes.size())), static_cast<int64_t>(stride), hidden, rows};
+  const auto memory = reinterpret_cast<uint64_t>(upload(bytes.data(), bytes.size()));
+  std::vector<uint64_t> blocks;
+  for (int tile = 0; tile < tiles; ++tile) blocks.push_back(memory + offset(tile));
+  return {static_cast<const uint64_t*>(upload(blocks.data(), 8 * blocks.size())), hidden, rows};
 }
 
 Batch::Sequence Batch::build(const Length& length) {

@@ -61,12 +61,28 @@ uint16_t stored(float x, float factor) {
 
 void put(std::vector<uint8_t>& bytes, size_t at, uint16_t value) { std::memcpy(bytes.data() + at, &value, 2); }
 
-size_t tile_byte(const RowShape& shape, int64_t head_stride, int side, int64_t row, int head, int channel) {
-  const RowTileLayout tile = {shape.head_dim};
-  const int token = static_cast<int>(row % kTileSize);
-  return static_cast<size_t>(head * head_stride + row / kTileSize * tile.bytes() +
-                             (side == 0 ? tile.key_byte(token, channel) : tile.value_byte(token, channel)));
-}
+// Blocks of rows in one piece of memory, the last one first: nothing but the list finds them.
+struct Blocks {
+  RowShape shape;
+  int64_t count;
+
+  static Blocks of(const RowShape& shape, int64_t rows) { return {shape, rows / kTileSize + 2}; }
+  size_t block_bytes() const { return static_cast<size_t>(shape.kv_heads) * RowTileLayout{shape.head_dim}.bytes(); }
+  size_t bytes() const { return static_cast<size_t>(count) * block_bytes(); }
+  size_t offset(int64_t block) const { return static_cast<size_t>(count - 1 - block) * block_bytes(); }
+  std::vector<uint8_t*> list(uint8_t* memory) const {
+    std::vector<uint8_t*> blocks;
+    for (int64_t i = 0; i < count; ++i) blocks.push_back(memory + offset(i));
+    return blocks;
+  }
+  size_t byte(int side, int64_t row, int head, int channel) const {
+    const RowTileLayout tile = {shape.head_dim};
+    const int token = static_cast<int>(row % kTileSize);
+    return offset(row / kTileSize) +
+           static_cast<size_t>(head * tile.bytes() +
+                               (side == 0 ? tile.key_byte(token, channel) : tile.value_byte(token, channel)));
+  }
+};
 
 // Calls visit(side, token, head, channel, index into [tokens][heads][d]).
 template <class Visit>
@@ -110,10 +126,9 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
                           scaled ? scaling.as<float>() : nullptr,
                           refused.as<uint32_t>()};
 
-  const RowTileLayout tile = {shape.head_dim};
-  const int64_t head_stride = ((place.row + place.tokens) / kTileSize + 2) * tile.bytes();
-  const Buffer window(static_cast<size_t>(head_stride * shape.kv_heads));
-  CUDA(append_rows(shape, rows, first, place.tokens, {window.data(), head_stride}, place.row, nullptr));
+  const Blocks blocks = Blocks::of(shape, place.row + place.tokens);
+  const Buffer window(blocks.bytes());
+  CUDA(append_rows(shape, rows, first, place.tokens, blocks.list(window.data()).data(), place.row, nullptr));
   const int64_t staging_rows = place.row + place.tokens + 3;
   const size_t side_bytes = static_cast<size_t>(staging_rows * row_elements * 2);
   const Buffer staged(2 * side_bytes);
@@ -122,12 +137,12 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
   CUDA(stage_rows(shape, rows, first, place.tokens, staging, place.row, nullptr));
   CUDA(cudaDeviceSynchronize());
 
-  std::vector<uint8_t> tiles(static_cast<size_t>(head_stride * shape.kv_heads), 0xa5), lines(2 * side_bytes, 0xa5);
+  std::vector<uint8_t> tiles(blocks.bytes(), 0xa5), lines(2 * side_bytes, 0xa5);
   for_elements(shape, place.tokens, [&](int side, int64_t t, int h, int c, size_t index) {
     const float x = inputs[side].numbers[index + static_cast<size_t>(first * row_elements)];
     const float factor = side == 0 && scaled ? factors[h * shape.head_dim + c] : 1.0f;
     const uint16_t bits = stored(x, factor);
-    put(tiles, tile_byte(shape, head_stride, side, place.row + t, h, c), bits);
+    put(tiles, blocks.byte(side, place.row + t, h, c), bits);
     const size_t line = static_cast<size_t>((h * staging_rows + place.row + t) * shape.head_dim + c);
     put(lines, side * side_bytes + 2 * line, bits);
   });
@@ -149,7 +164,7 @@ DEVICE_CASE("rows: append and stage round, scale and place every type") {
 
 DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") {
   const RowShape shape = {2, 64};
-  const RowTileLayout tile = {64};
+  const Blocks blocks = {shape, 1};
   const float bad[] = {NAN, INFINITY, -INFINITY, std::nextafter(kMost, 1e9f), -40000.0f};
   for (const float x : bad) {
     for (const int side : {0, 1}) {
@@ -164,7 +179,7 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
           continue;
         const bool wide = type == kvasir::ElementType::kFloat32;
         const Buffer changed(wide ? bytes_of(numbers[side]) : bytes_of(narrow)), other(bytes_of(numbers[1 - side]));
-        const Buffer refused(8, 0), window(static_cast<size_t>(2 * tile.bytes()), 0);
+        const Buffer refused(8, 0), window(blocks.bytes(), 0);
         InputRows rows = {{other.data(), other.data()},
                           {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                           3,
@@ -172,13 +187,13 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
                           refused.as<uint32_t>()};
         rows.sides[side] = changed.data();
         rows.types[side] = type;
-        CUDA(append_rows(shape, rows, 0, 3, {window.data(), tile.bytes()}, 0, nullptr));
+        CUDA(append_rows(shape, rows, 0, 3, blocks.list(window.data()).data(), 0, nullptr));
         CUDA(cudaDeviceSynchronize());
         uint32_t flags[2];
         std::memcpy(flags, refused.read().data(), 8);
         CHECK(flags[side] == 1 && flags[1 - side] == 0, x << " side " << side << ": " << flags[0] << " " << flags[1]);
         uint16_t bits;
-        std::memcpy(&bits, window.read().data() + tile_byte(shape, tile.bytes(), side, 2, 1, 37), 2);
+        std::memcpy(&bits, window.read().data() + blocks.byte(side, 2, 1, 37), 2);
         CHECK(bits == 0, x << " stored as " << bits);
       }
     }
@@ -187,13 +202,13 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
   for (const float x : {20000.0f, 40000.0f}) {
     const Buffer keys(bytes_of(std::vector<float>(128, x))), values(bytes_of(std::vector<float>(128, 0.0f)));
     const Buffer scaling(bytes_of(std::vector<float>(128, x < kMost ? 0.5f : 4.0f)));
-    const Buffer refused(8, 0), window(static_cast<size_t>(2 * tile.bytes()), 0);
+    const Buffer refused(8, 0), window(blocks.bytes(), 0);
     const InputRows rows = {{keys.data(), values.data()},
                             {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                             1,
                             scaling.as<float>(),
                             refused.as<uint32_t>()};
-    CUDA(append_rows(shape, rows, 0, 1, {window.data(), tile.bytes()}, 0, nullptr));
+    CUDA(append_rows(shape, rows, 0, 1, blocks.list(window.data()).data(), 0, nullptr));
     CUDA(cudaDeviceSynchronize());
     uint32_t flags[2];
     std::memcpy(flags, refused.read().data(), 8);
@@ -204,31 +219,30 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
 DEVICE_CASE("rows: window, staging and float32 rows hold the same") {
   for (const Place& place : kPlaces) {
     const RowShape& shape = place.shape;
-    const RowTileLayout tile = {shape.head_dim};
-    const int64_t head_stride = ((place.row + place.tokens) / kTileSize + 2) * tile.bytes();
+    const Blocks blocks = Blocks::of(shape, place.row + place.tokens);
     const int64_t elements = place.tokens * shape.kv_heads * shape.head_dim;
     std::mt19937 random(7);
-    std::vector<uint8_t> tiles(static_cast<size_t>(head_stride * shape.kv_heads), 0xa5);
+    std::vector<uint8_t> tiles(blocks.bytes(), 0xa5);
     std::vector<uint16_t> halves[2] = {std::vector<uint16_t>(elements), std::vector<uint16_t>(elements)};
     for_elements(shape, place.tokens, [&](int side, int64_t t, int h, int c, size_t index) {
       halves[side][index] = static_cast<uint16_t>(random() % 0x7800 | (random() % 2) << 15);
-      put(tiles, tile_byte(shape, head_stride, side, place.row + t, h, c), halves[side][index]);
+      put(tiles, blocks.byte(side, place.row + t, h, c), halves[side][index]);
     });
-    const Buffer window(tiles), window_back(tiles.size());
+    const Buffer window(tiles);
+    const std::vector<uint8_t*> list = blocks.list(window.data());
     const int64_t staging_rows = place.tokens + 9;
     const size_t side_bytes = static_cast<size_t>(staging_rows * shape.kv_heads * shape.head_dim * 2);
     const Buffer staged(2 * side_bytes);
     const Staging staging = {{staged.as<uint16_t>(), reinterpret_cast<uint16_t*>(staged.data() + side_bytes)},
                              staging_rows};
-    CUDA(gather_rows(shape, {window.data(), head_stride}, place.row, place.tokens, staging, 4, nullptr));
-    CUDA(fill_rows(shape, staging, 4, place.tokens, {window_back.data(), head_stride}, place.row, nullptr));
+    CUDA(gather_rows(shape, list.data(), place.row, place.tokens, staging, 4, nullptr));
     const int64_t token_stride = int64_t{shape.kv_heads} * shape.head_dim;
     const Buffer keys(4 * elements), values(4 * elements), restored(tiles.size());
     FloatRows floats = {{keys.as<float>(), values.as<float>()}, token_stride, shape.head_dim};
-    CUDA(read_rows(shape, {window.data(), head_stride}, place.row, place.tokens, floats, nullptr));
-    CUDA(restore_rows(shape, floats, place.tokens, {restored.data(), head_stride}, place.row, nullptr));
-    CUDA(read_rows(shape, {window.data(), head_stride}, place.row, place.tokens,
-                   {{nullptr, nullptr}, token_stride, shape.head_dim}, nullptr));
+    CUDA(read_rows(shape, list.data(), place.row, place.tokens, floats, nullptr));
+    CUDA(restore_rows(shape, floats, place.tokens, blocks.list(restored.data()).data(), place.row, nullptr));
+    CUDA(read_rows(shape, list.data(), place.row, place.tokens, {{nullptr, nullptr}, token_stride, shape.head_dim},
+                   nullptr));
     CUDA(cudaDeviceSynchronize());
 
     std::vector<uint8_t> lines(2 * side_bytes, 0xa5);
@@ -239,7 +253,6 @@ DEVICE_CASE("rows: window, staging and float32 rows hold the same") {
       expected[side][index] = static_cast<float>(reference::half_value(halves[side][index]));
     });
     CHECK(page_case::difference(staged.read(), lines).empty(), place.name << " staging");
-    CHECK(page_case::difference(window_back.read(), tiles).empty(), place.name << " window and back");
     CHECK(page_case::difference(restored.read(), tiles).empty(), place.name << " restored");
     CHECK(page_case::difference(keys.read(), bytes_of(expected[0])).empty(), place.name << " keys");
     CHECK(page_case::difference(values.read(), bytes_of(expected[1])).empty(), place.name << " values");
@@ -250,7 +263,8 @@ DEVICE_CASE("rows: restored rows are cut off at the greatest magnitude") {
   const RowShape shape = {1, 32};
   const RowTileLayout tile = {32};
   const Buffer rows(bytes_of(std::vector<float>(32, -33000.0f))), window(static_cast<size_t>(tile.bytes()), 0);
-  CUDA(restore_rows(shape, {{rows.as<float>(), nullptr}, 32, 32}, 1, {window.data(), tile.bytes()}, 3, nullptr));
+  CUDA(restore_rows(shape, {{rows.as<float>(), nullptr}, 32, 32}, 1, Blocks{shape, 1}.list(window.data()).data(), 3,
+                    nullptr));
   CUDA(cudaDeviceSynchronize());
   const std::vector<uint8_t> got = window.read();
   for (int c = 0; c < 32; ++c) {

@@ -245,13 +245,15 @@ class Batch {
   RowSpan rows(int hidden, int count) {
     const int d = setting_.shape.head_dim, heads = setting_.shape.kv_heads, end = hidden + count;
     const RowTileLayout layout = {d};
-    const size_t stride = static_cast<size_t>((end + 15) / 16) * layout.bytes();
-    std::vector<uint8_t> bytes(stride * heads, 0);
+    const int tiles = (end + 15) / 16;
+    const size_t block_bytes = static_cast<size_t>(heads) * layout.bytes();
+    std::vector<uint8_t> bytes(block_bytes * tiles, 0);
+    const auto offset = [&](int tile) { return static_cast<size_t>(tiles - 1 - tile) * block_bytes; };
     std::vector<std::vector<float>> keys(heads), values(heads);
     for (int h = 0; h < heads; ++h) {
       make_rows(random_, d, end, keys[h], values[h]);
       for (int t = 0; t < end; ++t) {
-        uint8_t* tile = bytes.data() + h * stride + static_cast<size_t>(t / 16) * layout.bytes();
+        uint8_t* tile = bytes.data() + offset(t / 16) + static_cast<size_t>(h) * layout.bytes();
         for (int c = 0; c < d; ++c) {
           const uint16_t k = reference::half_nearest(keys[h][t * d + c]),
                          v = reference::half_nearest(values[h][t * d + c]);
@@ -261,7 +263,10 @@ class Batch {
       }
     }
     see(keys, values, hidden);
-    return {upload(bytes), static_cast<int64_t>(stride), hidden, end};
+    const auto memory = reinterpret_cast<uint64_t>(upload(bytes));
+    std::vector<uint64_t> blocks;
+    for (int tile = 0; tile < tiles; ++tile) blocks.push_back(memory + offset(tile));
+    return {upload(blocks), hidden, end};
   }
 
   DeviceSequence build(const Length& length) {

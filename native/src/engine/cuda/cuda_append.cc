@@ -24,8 +24,7 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
   staging.sides[0] = staging_memory_.as<uint16_t>();
   staging.sides[1] = staging.sides[0] + side_halves();
   if (before.window > 0) {
-    const RowTiles tiles = layer_.tiles(const_cast<uint8_t*>(before.storage));
-    check(gather_rows(layer_.row_shape(), tiles, layer_.tile_row(plan_.sinks), before.window, staging, 0, stream),
+    check(gather_rows(layer_.row_shape(), row_list(before.window_blocks), 0, before.window, staging, 0, stream),
           "gathering the window");
   }
   check(stage_rows(layer_.row_shape(), input_, sinks, tokens_ - sinks, staging, before.window, stream), "staging rows");
@@ -65,21 +64,17 @@ void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads,
   layer_.family().seal(staged_, {pages, tables, static_cast<const CudaLayerState&>(*state), encode_here});
 }
 
-void CudaAppend::fill(uint8_t* storage) {
-  const RowTiles tiles = layer_.tiles(storage);
+void CudaAppend::fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) {
   const int64_t sinks = new_sinks();
-  const int64_t window = layer_.tile_row(plan_.sinks);
   const cudaStream_t stream = layer_.queue().stream;
-  check(append_rows(layer_.row_shape(), input_, 0, sinks, tiles, layer_.tile_row(before_.length), stream),
-        "appending sinks");
-  if (staged_.count == 0) {
-    check(append_rows(layer_.row_shape(), input_, sinks, tokens_ - sinks, tiles, window + before_.window, stream),
-          "appending rows");
-    return;
-  }
-  const int64_t sealed = staged_.count * kPageTokens;
-  check(fill_rows(layer_.row_shape(), staged_.staging, sealed, staged_.staging.rows - sealed, tiles, window, stream),
-        "filling the window");
+  check(append_rows(layer_.row_shape(), input_, 0, sinks, sink_blocks, before_.length, stream), "appending sinks");
+  // The tokens up to there went into pages.
+  const int64_t window =
+      plan_.sinks + (before_.first_page + before_.page_count + staged_.count) * kPageTokens - before_.length;
+  const int64_t first = std::min(std::max(sinks, window), tokens_);  // none where the append ends among the sinks
+  check(append_rows(layer_.row_shape(), input_, first, tokens_ - first, window_blocks,
+                    std::max<int64_t>(0, first - window), stream),
+        "appending rows");
 }
 
 }  // namespace kvasir::cuda

@@ -22,7 +22,7 @@ class CudaAppend : public Append {
   bool grow(Side side, SealInput& input, SideTable& table, LayerState* state) override;
   void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
             LayerState* state) override;
-  void fill(uint8_t* storage) override;
+  void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) override;
 
  private:
   // Input rows that become sinks.

@@ -67,31 +67,27 @@ class CudaEngine : public Engine {
 
   // 16-bit rows ------------------------------------------------------------------------------------------------
 
-  int64_t row_bytes(const LayerPlan& plan) const override { return layer_of(plan).row_bytes(); }
-
-  void clear_rows(const LayerPlan& plan, uint8_t* storage) override {
+  void clear_rows(const LayerPlan& plan, uint8_t* block) override {
     const CurrentDevice current(kDevice);
-    check(cudaMemsetAsync(storage, 0, static_cast<size_t>(row_bytes(plan)), stream_), "clearing rows");
+    check(cudaMemsetAsync(block, 0, static_cast<size_t>(plan.row_block_bytes()), stream_), "clearing rows");
   }
 
-  void read_rows(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int first, int count,
-                 float* out) override {
+  void read_rows(const LayerPlan& plan, const uint8_t* const* blocks, Side side, int kv_head, int64_t first,
+                 int64_t count, float* out) override {
     const CurrentDevice current(kDevice);
-    const DeviceLayer& layer = layer_of(plan);
     const DeviceScratch rows = queue_.take(row_floats(plan, count) * sizeof(float));
-    check(cuda::read_rows({1, plan.attention.head_dim}, head_tiles(layer, storage, kv_head), layer.tile_row(first),
+    check(cuda::read_rows({1, plan.attention.head_dim}, head_blocks(plan, blocks, kv_head, first + count).data(), first,
                           count, float_rows(plan, side, rows), stream_),
           "reading rows");
     queue_.download(out, rows.as<void>(), rows.bytes(), "reading rows");
   }
 
-  void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
+  void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first, int64_t count,
                   const float* rows) override {
     const CurrentDevice current(kDevice);
-    const DeviceLayer& layer = layer_of(plan);
     const DeviceScratch device = queue_.uploaded(rows, row_floats(plan, count) * sizeof(float), "writing rows");
     check(restore_rows({1, plan.attention.head_dim}, float_rows(plan, side, device), count,
-                       head_tiles(layer, storage, kv_head), layer.tile_row(first), stream_),
+                       head_blocks(plan, blocks, kv_head, first + count).data(), first, stream_),
           "writing rows");
   }
 
@@ -180,9 +176,9 @@ class CudaEngine : public Engine {
     return std::make_unique<CudaLayerState>(layer_of(plan));
   }
 
-  void reserve(LayerState* state, int64_t pages) override {
+  void reserve(LayerState* state, int64_t pages, const SideTable (&tables)[2]) override {
     const CurrentDevice current(kDevice);
-    static_cast<CudaLayerState*>(state)->reserve(pages);
+    static_cast<CudaLayerState*>(state)->reserve(pages, tables);
   }
 
   void update(const LayerPlan& plan, const SequenceView& view, LayerState* state) override {
@@ -268,8 +264,8 @@ class CudaEngine : public Engine {
       std::lock_guard<std::mutex> lock(engine.mutex_);
       engine.before_.order(stream, engine.stream_);
     }
-    void fill(uint8_t* storage) override {
-      CudaAppend::fill(storage);
+    void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) override {
+      CudaAppend::fill(sink_blocks, window_blocks);
       std::lock_guard<std::mutex> lock(engine_.mutex_);
       engine_.after_.order(engine_.stream_, stream_);
     }
@@ -288,11 +284,17 @@ class CudaEngine : public Engine {
 
   DeviceLayer& layer_of(const LayerPlan& plan) const { return layers_[plan.index]->device; }
 
-  static size_t row_floats(const LayerPlan& plan, int count) {
+  static size_t row_floats(const LayerPlan& plan, int64_t count) {
     return static_cast<size_t>(count) * plan.attention.head_dim;
   }
-  static RowTiles head_tiles(const DeviceLayer& layer, const uint8_t* storage, int kv_head) {
-    return layer.tiles(const_cast<uint8_t*>(storage) + layer.head_stride() * kv_head);
+  // The row tiles of one kv head in the blocks of so many rows.
+  static std::vector<uint8_t*> head_blocks(const LayerPlan& plan, const uint8_t* const* blocks, int kv_head,
+                                           int64_t rows) {
+    std::vector<uint8_t*> tiles;
+    for (int64_t i = 0; i * kTileSize < rows; ++i) {
+      tiles.push_back(const_cast<uint8_t*>(blocks[i]) + RowTileLayout{plan.attention.head_dim}.bytes() * kv_head);
+    }
+    return tiles;
   }
   static FloatRows float_rows(const LayerPlan& plan, Side side, const DeviceScratch& rows) {
     FloatRows result = {{nullptr, nullptr}, plan.attention.head_dim, 0};

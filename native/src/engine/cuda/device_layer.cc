@@ -5,15 +5,16 @@
 namespace kvasir::cuda {
 namespace {
 
-int tiles_of(int rows) { return (rows + kTileSize - 1) / kTileSize; }
+static_assert(kTileSize == kRowBlockTokens, "a block is a row tile of each kv head");
+int blocks_of(int rows) { return (rows + kTileSize - 1) / kTileSize; }
 
 }  // namespace
 
 DeviceLayer::DeviceLayer(const LayerPlan& plan, const DeviceQueue& queue)
     : plan_(&plan),
       queue_(queue),
-      sink_tiles_(tiles_of(plan.sinks)),
-      window_tiles_(tiles_of(plan.half_rows() - plan.sinks)) {
+      sink_blocks_(blocks_of(plan.sinks)),
+      window_blocks_(blocks_of(plan.most_window_rows())) {
   if (!plan.key_scaling.empty()) key_scaling_ = queue.uploaded(plan.key_scaling, "a key scaling");
   if (!plan.frequencies.empty()) frequencies_ = queue.uploaded(plan.frequencies, "frequencies of RoPE");
   if (!plan.sink_logits.empty()) sink_logits_ = queue.uploaded(plan.sink_logits, "sink logits");

@@ -1,5 +1,5 @@
-// What a device knows of one layer: where its 16-bit rows lie, what launches read beside pages, and the family that
-// knows its pages.
+// What a device knows of one layer: how many blocks of 16-bit rows it has, what launches read beside pages, and the
+// family that knows its pages.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,9 @@
 namespace kvasir::cuda {
 
 class PageFamily;
+
+// The blocks of a SequenceView as kernels take them.
+inline RowList row_list(const uint8_t* const* blocks) { return const_cast<RowList>(blocks); }
 
 class DeviceLayer {
  public:
@@ -33,15 +36,9 @@ class DeviceLayer {
   // What a page is now: its number in LayerPlan::shapes.
   int level_of(const PageShape& shape) const { return static_cast<int>(&shape - plan_->shapes.data()); }
 
-  // The 16-bit rows of a sequence: tiles of the sinks, then of the window.
-  int64_t row_bytes() const { return head_stride() * plan_->attention.kv_heads; }
-  int64_t head_stride() const { return int64_t{sink_tiles_ + window_tiles_} * tile_bytes(); }
-  int64_t window_offset() const { return int64_t{sink_tiles_} * tile_bytes(); }
-  // Where a row of LayerPlan's order stands.
-  int64_t tile_row(int64_t row) const {
-    return row < plan_->sinks ? row : int64_t{sink_tiles_} * kTileSize + row - plan_->sinks;
-  }
-  RowTiles tiles(uint8_t* storage) const { return {storage, head_stride()}; }
+  // Blocks of 16-bit rows that a sequence has at most: those of the sinks, then those of the window.
+  int sink_blocks() const { return sink_blocks_; }
+  int row_blocks() const { return sink_blocks_ + window_blocks_; }
 
   // In device memory; null where the layer has none.
   const float* key_scaling() const { return key_scaling_.as<float>(); }
@@ -49,11 +46,9 @@ class DeviceLayer {
   const float* sink_logits() const { return sink_logits_.as<float>(); }
 
  private:
-  int64_t tile_bytes() const { return RowTileLayout{plan_->attention.head_dim}.bytes(); }
-
   const LayerPlan* plan_;
   const DeviceQueue queue_;
-  const int sink_tiles_, window_tiles_;
+  const int sink_blocks_, window_blocks_;
   DeviceScratch key_scaling_, frequencies_, sink_logits_;
   std::unique_ptr<PageFamily> family_;
 };

@@ -9,12 +9,27 @@
 namespace kvasir::cuda {
 
 CudaLayerState::CudaLayerState(const DeviceLayer& layer)
-    : layer_(layer), description_(layer.queue().take(sizeof(DeviceSequence))) {}
+    : layer_(layer),
+      description_(layer.queue().take(sizeof(DeviceSequence) + layer.row_blocks() * sizeof(uint64_t))),
+      blocks_(static_cast<size_t>(layer.row_blocks())),
+      description_bytes_(description_.bytes()) {}
 
-void CudaLayerState::reserve(int64_t pages) {
+void CudaLayerState::replace(DeviceScratch& memory, size_t bytes) {
+  retired_.reserve(retired_.size() + 1);
+  DeviceScratch next = layer_.queue().take(bytes);
+  if (memory) retired_.push_back(std::move(memory));
+  memory = std::move(next);
+}
+
+void CudaLayerState::reserve(int64_t pages, const SideTable (&tables)[2]) {
+  for (Side side : {Side::kKeys, Side::kValues}) {
+    const SideTable& table = tables[static_cast<int>(side)];
+    if (table.size() > 0) reserve_vectors(side, table, table.size());
+  }
   if (pages <= capacity_) return;
   const int64_t capacity = std::max(pages, capacity_ * 3 / 2 + 64);
-  references_ = layer_.queue().take(static_cast<size_t>(capacity) * sizeof(uint64_t));
+  reference_list_.reserve(static_cast<size_t>(capacity));
+  replace(references_, static_cast<size_t>(capacity) * sizeof(uint64_t));
   capacity_ = capacity;
   page_count_ = -1;
 }
@@ -25,15 +40,34 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
   for (Side side : {Side::kKeys, Side::kValues}) {
     if (!layer_.plan().codecs[static_cast<int>(side)]->grow) continue;
     const SideTable& table = *view.tables[static_cast<int>(side)];
-    room_for(side, table, table.size());
+    upload_vectors(side, table);
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
+  update_description(view);
+  retired_.clear();
+}
 
+void CudaLayerState::update_description(const SequenceView& view) {
   const int64_t sliding_window = layer_.plan().attention.sliding_window;
   const DeviceSequence now = seen_before(view, 0, sliding_window > 0 ? view.length - sliding_window : 0);
-  if (std::memcmp(&now, &latest_, sizeof now) == 0) return;
+  bool moved = false;
+  const auto list = [&](const uint8_t* const* from, int rows, int first, int end) {
+    for (int i = first; i < end; ++i) {
+      const bool there = (i - first) * kTileSize < rows;
+      const uint64_t address = there ? reinterpret_cast<uint64_t>(from[i - first]) : 0;
+      moved |= address != blocks_[static_cast<size_t>(i)];
+      blocks_[static_cast<size_t>(i)] = address;
+    }
+  };
+  list(view.sink_blocks, view.sinks, 0, layer_.sink_blocks());
+  list(view.window_blocks, view.window, layer_.sink_blocks(), layer_.row_blocks());
+  const bool changed = std::memcmp(&now, &latest_, sizeof now) != 0;
   latest_ = now;
-  layer_.queue().upload(description_.as<void>(), &latest_, sizeof latest_, "describing a sequence");
+  if (!moved && !changed) return;
+  std::memcpy(description_bytes_.data(), &now, sizeof now);
+  std::memcpy(description_bytes_.data() + sizeof now, blocks_.data(), blocks_.size() * sizeof(uint64_t));
+  layer_.queue().upload(description_.as<void>(), description_bytes_.data(),
+                        moved ? description_bytes_.size() : sizeof now, "describing a sequence");
 }
 
 DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer, int64_t oldest) const {
@@ -46,10 +80,9 @@ DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t new
   now.pages = references_.as<uint64_t>() + hidden / kPageTokens;
   now.page_count = static_cast<int32_t>(view.page_count - hidden / kPageTokens);
   now.hidden_tokens = now.page_count > 0 ? static_cast<int32_t>(hidden % kPageTokens) : 0;
-  const int64_t stride = layer_.head_stride();
-  now.sinks = {view.storage, stride, static_cast<int32_t>(std::clamp<int64_t>(oldest, 0, view.sinks)),
+  now.sinks = {blocks_there(), static_cast<int32_t>(std::clamp<int64_t>(oldest, 0, view.sinks)),
                static_cast<int32_t>(std::min<int64_t>(end, view.sinks))};
-  now.window = {view.storage + layer_.window_offset(), stride,
+  now.window = {blocks_there() + layer_.sink_blocks(),
                 static_cast<int32_t>(std::clamp<int64_t>(oldest - window_position, 0, view.window)),
                 static_cast<int32_t>(std::max<int64_t>(view.window - newer, 0))};
   now.key_vectors = tables_[0].table;
@@ -62,13 +95,13 @@ DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t new
 
 void CudaLayerState::update_pages(const SequenceView& view) {
   // All of them: a shrink changes any, and a sealed page costs far more than a list.
-  std::vector<uint64_t> references;
+  reference_list_.clear();
   for (int64_t i = 0; i < view.page_count; ++i) {
     const PageView& page = *view.pages[i];
-    references.push_back(page_reference(page.data, layer_.level_of(*page.shape)));
+    reference_list_.push_back(page_reference(page.data, layer_.level_of(*page.shape)));
   }
-  if (!references.empty()) {
-    layer_.queue().upload(references_.as<void>(), references.data(), references.size() * sizeof(uint64_t),
+  if (!reference_list_.empty()) {
+    layer_.queue().upload(references_.as<void>(), reference_list_.data(), reference_list_.size() * sizeof(uint64_t),
                           "listing pages");
   }
   first_page_ = view.first_page;
@@ -76,42 +109,68 @@ void CudaLayerState::update_pages(const SequenceView& view) {
 }
 
 VectorMemory CudaLayerState::room_for(Side side, const SideTable& table, int64_t wanted) {
+  reserve_vectors(side, table, wanted);
+  upload_vectors(side, table);
+  const Table& known = tables_[static_cast<int>(side)];
+  return {known.memory.as<uint8_t>(),
+          VectorTableLayout{layer_.row_shape().head_dim}.bytes(static_cast<int>(known.capacity))};
+}
+
+void CudaLayerState::reserve_vectors(Side side, const SideTable& table, int64_t wanted) {
   Table& known = tables_[static_cast<int>(side)];
   const RowShape shape = layer_.row_shape();
   const VectorTableLayout layout = {shape.head_dim};
-  std::vector<const uint16_t*> vectors = side_vectors(table, 0, shape.head_dim);
-  const auto count = static_cast<int>(vectors.size());
-
-  // Whole tiles are uploaded, from the first that has something new.
-  int same = 0;
-  const int listed = std::min(count, static_cast<int>(known.vectors.size()));
-  while (same < listed && vectors[same] == known.vectors[same]) ++same;
+  known.vectors.reserve(static_cast<size_t>(wanted));
   if (wanted > known.capacity) {
-    known.capacity = (std::max<int64_t>(wanted, known.capacity * 3 / 2 + 64) + kTileSize - 1) / kTileSize * kTileSize;
-    known.memory = layer_.queue().take(static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))) *
-                                       static_cast<size_t>(shape.kv_heads));
+    const int64_t capacity =
+        (std::max<int64_t>(wanted, known.capacity * 3 / 2 + 64) + kTileSize - 1) / kTileSize * kTileSize;
+    replace(known.memory,
+            static_cast<size_t>(layout.bytes(static_cast<int>(capacity))) * static_cast<size_t>(shape.kv_heads));
+    known.capacity = capacity;
+    known.vectors.clear();
     check(cudaMemsetAsync(known.memory.as<void>(), 0, known.memory.bytes(), layer_.queue().stream), "clearing vectors");
-    same = 0;
   }
-  const int64_t head_stride = layout.bytes(static_cast<int>(known.capacity));
-  if (same < count) {
-    const int first = same / kTileSize * kTileSize;
-    const int64_t begin = layout.bytes(first), bytes = layout.bytes(count) - begin;
-    std::vector<uint8_t> tiles(static_cast<size_t>(bytes) * shape.kv_heads);
-    for (int head = 0; head < shape.kv_heads; ++head) {
-      const std::vector<const uint16_t*> rows = side_vectors(table, head, shape.head_dim);
-      uint8_t* out = tiles.data() + static_cast<size_t>(bytes) * head;
-      for (int v = first; v < count; ++v) {
-        for (int c = 0; c < shape.head_dim; ++c) std::memcpy(out + byte_of(side, v, c) - begin, rows[v] + c, 2);
+  const int first = static_cast<int>(known_of(side, table)) / kTileSize * kTileSize;
+  const int64_t bytes = layout.bytes(table.size()) - layout.bytes(std::min(first, table.size()));
+  tiles_.reserve(static_cast<size_t>(bytes) * shape.kv_heads);
+}
+
+int CudaLayerState::known_of(Side side, const SideTable& table) const {
+  const std::vector<const uint16_t*>& known = tables_[static_cast<int>(side)].vectors;
+  int same = 0;
+  for_each_vector(table, 0, layer_.row_shape().head_dim, [&](int index, const uint16_t* vector) {
+    const auto i = static_cast<size_t>(index);
+    same += same == index && i < known.size() && known[i] == vector;
+  });
+  return same;
+}
+
+// Whole tiles, from the first that has something new.
+void CudaLayerState::upload_vectors(Side side, const SideTable& table) {
+  Table& known = tables_[static_cast<int>(side)];
+  const RowShape shape = layer_.row_shape();
+  const VectorTableLayout layout = {shape.head_dim};
+  const int count = table.size(), same = known_of(side, table);
+  known.vectors.resize(static_cast<size_t>(same));
+  if (same == count) return;
+  const int first = same / kTileSize * kTileSize;
+  const int64_t begin = layout.bytes(first), bytes = layout.bytes(count) - begin;
+  tiles_.assign(static_cast<size_t>(bytes) * shape.kv_heads, 0);
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    uint8_t* out = tiles_.data() + static_cast<size_t>(bytes) * head;
+    for_each_vector(table, head, shape.head_dim, [&](int v, const uint16_t* vector) {
+      for (int c = 0; v >= first && c < shape.head_dim; ++c) {
+        std::memcpy(out + byte_of(side, v, c) - begin, vector + c, 2);
       }
-    }
-    check(cudaMemcpy2DAsync(known.memory.as<uint8_t>() + begin, static_cast<size_t>(head_stride), tiles.data(),
-                            static_cast<size_t>(bytes), static_cast<size_t>(bytes), static_cast<size_t>(shape.kv_heads),
-                            cudaMemcpyHostToDevice, layer_.queue().stream),
-          "uploading vectors");
+      if (head == 0 && v >= same) known.vectors.push_back(vector);
+    });
   }
-  known.vectors = std::move(vectors);
-  return {known.memory.as<uint8_t>(), head_stride};
+  check(cudaMemcpy2DAsync(known.memory.as<uint8_t>() + begin,
+                          static_cast<size_t>(layout.bytes(static_cast<int>(known.capacity))), tiles_.data(),
+                          static_cast<size_t>(bytes), static_cast<size_t>(bytes), static_cast<size_t>(shape.kv_heads),
+                          cudaMemcpyHostToDevice, layer_.queue().stream),
+        "uploading vectors");
+  std::vector<uint8_t>().swap(tiles_);
 }
 
 void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out) const {

@@ -1,5 +1,5 @@
-// What the device holds of one layer of one sequence beside its bytes: the description that attention reads, the
-// list of its pages, and the vectors of its side tables.
+// What the device holds of one layer of one sequence beside its bytes: the description that attention reads, with the
+// addresses of its 16-bit rows behind it, the list of its pages, and the vectors of its side tables.
 //
 // Descriptions stay where they are as long as the sequence lives, so that a captured graph follows it.
 #pragma once
@@ -18,9 +18,10 @@ class CudaLayerState : public LayerState {
  public:
   explicit CudaLayerState(const DeviceLayer& layer);
 
-  // Room for so many pages, and the vectors that they may add.
-  void reserve(int64_t pages);
-  // Brings the device up to date with `view`. `epoch` counts the shrinks of the layer.
+  // Room for so many pages, and for the vectors of these tables. What the device sees stays as it is.
+  void reserve(int64_t pages, const SideTable (&tables)[2]);
+  // Brings the device up to date with `view`, for which there is room: takes no memory. `epoch` counts the shrinks of
+  // the layer.
   void update(const SequenceView& view, uint64_t epoch);
 
   uint64_t epoch() const { return epoch_; }
@@ -47,6 +48,14 @@ class CudaLayerState : public LayerState {
   };
 
   void update_pages(const SequenceView& view);
+  void update_description(const SequenceView& view);
+  // Other memory in its place; the old stays until the device sees the new.
+  void replace(DeviceScratch& memory, size_t bytes);
+  void reserve_vectors(Side side, const SideTable& table, int64_t vectors);
+  void upload_vectors(Side side, const SideTable& table);
+  // Vectors of the table, from the first on, that the device has.
+  int known_of(Side side, const SideTable& table) const;
+  const uint64_t* blocks_there() const { return reinterpret_cast<const uint64_t*>(description() + 1); }
   int64_t byte_of(Side side, int vector, int channel) const;  // in a table, of kv head 0
 
   const DeviceLayer& layer_;
@@ -54,7 +63,12 @@ class CudaLayerState : public LayerState {
   int64_t first_page_ = -1, page_count_ = -1;  // as last listed
   int64_t capacity_ = 0;                       // pages
   DeviceScratch description_, references_;
+  std::vector<DeviceScratch> retired_;  // what the description may still name
   DeviceSequence latest_ = {};
+  std::vector<uint64_t> blocks_;            // addresses of 16-bit rows as last listed: of the sinks, then of the window
+  std::vector<uint8_t> description_bytes_;  // a description and its blocks, to be uploaded
+  std::vector<uint64_t> reference_list_;    // pages, the same
+  std::vector<uint8_t> tiles_;              // vectors, the same
   Table tables_[2];
 };
 

@@ -46,7 +46,7 @@ class RowAttention {
 
   void run() {
     const auto sinks_left_out = static_cast<int>(std::min<int64_t>(from_, view_.sinks));
-    rows(sinks_left_out, view_.sinks - sinks_left_out, sinks_left_out);
+    rows(view_.sink_blocks, sinks_left_out, view_.sinks - sinks_left_out, sinks_left_out);
     // Pages that even the oldest query does not see any more, or not even the newest yet, are left out.
     const int64_t page_position = view_.length - view_.window - view_.page_count * kPageTokens;
     const bool masked = request_.masks != nullptr;
@@ -67,7 +67,7 @@ class RowAttention {
     const int64_t window_position = view_.length - view_.window;
     const auto left_out = static_cast<int>(std::clamp<int64_t>(from_ - window_position, 0, view_.window));
     if (newest >= window_position) {
-      rows(view_.window_row + left_out, view_.window - left_out, window_position + left_out);
+      rows(view_.window_blocks, left_out, view_.window - left_out, window_position + left_out);
     }
     attend();
     check(launch_prompt_finish(request_, stream_), "attention");
@@ -104,15 +104,16 @@ class RowAttention {
     return {halves_[static_cast<int>(side)] + offset, low, request_.head_dim, capacity_ * request_.head_dim};
   }
 
-  void rows(int row, int count, int64_t position) {
+  // Rows first .. first + count - 1 of a list of blocks.
+  void rows(const uint8_t* const* blocks, int first, int count, int64_t position) {
     if (count == 0) return;
     const int64_t at = place(count, position);
-    const RowTiles tiles = layer_.tiles(const_cast<uint8_t*>(view_.storage));
+    const RowList list = row_list(blocks);
     const Staging staging = {{halves_[0], halves_[1]}, capacity_};
-    check(gather_rows(layer_.row_shape(), tiles, layer_.tile_row(row), count, staging, at, stream_), "reading rows");
+    check(gather_rows(layer_.row_shape(), list, first, count, staging, at, stream_), "reading rows");
     if (plan_.turns) {
       const FloatRows out = {{rows_[0], nullptr}, request_.head_dim, int64_t{count} * request_.head_dim};
-      check(read_rows(layer_.row_shape(), tiles, layer_.tile_row(row), count, out, stream_), "reading rows");
+      check(read_rows(layer_.row_shape(), list, first, count, out, stream_), "reading rows");
       turn(count, position);
       round(Side::kKeys, count, at);
     } else if (low_keys_) {

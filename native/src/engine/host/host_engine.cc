@@ -12,11 +12,19 @@
 namespace kvasir {
 namespace {
 
-uint16_t* half_row(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int64_t row) {
-  return reinterpret_cast<uint16_t*>(storage) + half_row_offset(plan.attention, plan.half_rows(), side, kv_head, row);
+uint16_t* half_row(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t row) {
+  return const_cast<uint16_t*>(kvasir::half_row(plan.attention, blocks, side, kv_head, row));
 }
-const uint16_t* half_row(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int64_t row) {
-  return half_row(plan, const_cast<uint8_t*>(storage), side, kv_head, row);
+
+// verb(row of a block, first, count): rows first .. first + count - 1, counted from the first of them all, lie there.
+template <class Verb>
+void for_runs(int64_t first, int64_t count, const Verb& verb) {
+  for (int64_t done = 0; done < count;) {
+    const int64_t row = first + done;
+    const int64_t run = std::min(count - done, kRowBlockTokens - row % kRowBlockTokens);
+    verb(row, done, static_cast<size_t>(run));
+    done += run;
+  }
 }
 
 class HostAppend : public Append {
@@ -35,7 +43,7 @@ class HostAppend : public Append {
     for (int64_t i = 0; i < count; ++i) {
       const int64_t token = first + i;
       const uint16_t* source =
-          token < body_ ? half_row(plan_, before_.storage, side, kv_head, plan_.sinks + token - window_begin_)
+          token < body_ ? kvasir::half_row(plan_.attention, before_.window_blocks, side, kv_head, token - window_begin_)
                         : input_row(side, plan_.sinks + token - before_.length, kv_head);
       plan_.attention.rows->from_half(source, d, out + static_cast<size_t>(i) * stride);
     }
@@ -54,9 +62,13 @@ class HostAppend : public Append {
     });
   }
 
-  void fill(uint8_t* storage) override {
-    for (Side side : {Side::kKeys, Side::kValues}) {
-      for (int head = 0; head < plan_.attention.kv_heads; ++head) fill_head(storage, side, head);
+  void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) override {
+    const int64_t new_sinks = std::clamp<int64_t>(plan_.sinks - before_.length, 0, tokens_);
+    for (int64_t token = 0; token < new_sinks; ++token) fill_row(token, sink_blocks, before_.length + token);
+    // The tokens up to there went into pages.
+    const int64_t window = plan_.sinks + window_begin_ + pages_ * kPageTokens;
+    for (int64_t token = std::max(new_sinks, window - before_.length); token < tokens_; ++token) {
+      fill_row(token, window_blocks, before_.length + token - window);
     }
   }
 
@@ -73,25 +85,12 @@ class HostAppend : public Append {
     std::memcpy(page.data, page.view->offsets, sizeof(uint32_t) * (shape.parts() + 1));
   }
 
-  // Moves the window of one head behind the newly sealed pages, then adds the new rows that are not in a page.
-  void fill_head(uint8_t* storage, Side side, int kv_head) {
+  void fill_row(int64_t token, uint8_t* const* blocks, int64_t row) const {
     const auto d = static_cast<size_t>(plan_.attention.head_dim);
-    const int64_t new_begin = window_begin_ + pages_ * kPageTokens;
-    const int64_t kept = body_ - new_begin;
-    if (pages_ > 0 && kept > 0) {
-      std::memmove(half_row(plan_, storage, side, kv_head, plan_.sinks),
-                   half_row(plan_, storage, side, kv_head, plan_.sinks + new_begin - window_begin_),
-                   static_cast<size_t>(kept) * d * sizeof(uint16_t));
-    }
-    for (int64_t token = 0; token < tokens_; ++token) {
-      const int64_t position = before_.length + token;
-      const bool sink = position < plan_.sinks;
-      if (!sink && position < plan_.sinks + new_begin) {
-        token = plan_.sinks + new_begin - before_.length - 1;  // the tokens up to there went into pages
-        continue;
+    for (Side side : {Side::kKeys, Side::kValues}) {
+      for (int head = 0; head < plan_.attention.kv_heads; ++head) {
+        std::memcpy(half_row(plan_, blocks, side, head, row), input_row(side, token, head), d * sizeof(uint16_t));
       }
-      const int64_t row = sink ? position : position - new_begin;
-      std::memcpy(half_row(plan_, storage, side, kv_head, row), input_row(side, token, kv_head), d * sizeof(uint16_t));
     }
   }
 
@@ -110,19 +109,22 @@ class HostEngine : public Engine {
   std::shared_ptr<Arena> arena() override { return host_arena(); }
   void prepare(const std::vector<LayerPlan>&) override {}
 
-  int64_t row_bytes(const LayerPlan& plan) const override {
-    return plan.half_rows() * plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
-  }
   void clear_rows(const LayerPlan&, uint8_t*) override {}
-  void read_rows(const LayerPlan& plan, const uint8_t* storage, Side side, int kv_head, int first, int count,
-                 float* out) override {
-    const size_t elements = static_cast<size_t>(count) * plan.attention.head_dim;
-    plan.attention.rows->from_half(half_row(plan, storage, side, kv_head, first), elements, out);
+  void read_rows(const LayerPlan& plan, const uint8_t* const* blocks, Side side, int kv_head, int64_t first,
+                 int64_t count, float* out) override {
+    const auto d = static_cast<size_t>(plan.attention.head_dim);
+    for_runs(first, count, [&](int64_t row, int64_t done, size_t run) {
+      plan.attention.rows->from_half(kvasir::half_row(plan.attention, blocks, side, kv_head, row), run * d,
+                                     out + static_cast<size_t>(done) * d);
+    });
   }
-  void write_rows(const LayerPlan& plan, uint8_t* storage, Side side, int kv_head, int first, int count,
+  void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first, int64_t count,
                   const float* rows) override {
-    const size_t elements = static_cast<size_t>(count) * plan.attention.head_dim;
-    plan.attention.rows->to_half(rows, ElementType::kFloat32, elements, half_row(plan, storage, side, kv_head, first));
+    const auto d = static_cast<size_t>(plan.attention.head_dim);
+    for_runs(first, count, [&](int64_t row, int64_t done, size_t run) {
+      plan.attention.rows->to_half(rows + static_cast<size_t>(done) * d, ElementType::kFloat32, run * d,
+                                   half_row(plan, blocks, side, kv_head, row));
+    });
   }
   void copy(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
 
@@ -152,7 +154,7 @@ class HostEngine : public Engine {
     return std::make_unique<HostAppend>(plan, rows);
   }
   std::unique_ptr<LayerState> make_state(const LayerPlan&) override { return nullptr; }
-  void reserve(LayerState*, int64_t) override {}
+  void reserve(LayerState*, int64_t, const SideTable (&)[2]) override {}
   void update(const LayerPlan&, const SequenceView&, LayerState*) override {}
 
   const uint8_t* part(const LayerPlan&, const PageView& page, Side side, int kv_head) override {

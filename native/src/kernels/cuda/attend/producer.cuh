@@ -1,7 +1,7 @@
 // The producer warp: lane i keeps the ring of consumer warp i full.
 //
 // A lane walks its warp's units chunk by chunk. Head blocks and row tiles are contiguous, so the source only moves
-// forward inside a unit; the next page's reference is loaded one page ahead.
+// forward inside a unit; where the next unit lies is loaded one unit ahead.
 #pragma once
 
 #include "kernels/cuda/attend/ring.cuh"
@@ -56,7 +56,7 @@ class ChunkCursor {
   __device__ void next_position() {
     if (++position_.local < work_.units(position_.sequence)) return;
     position_.local = 0;
-    if (++position_.head < work_.heads) return load_reference(0);
+    if (++position_.head < work_.heads) return load_reference();
     position_.head = 0;
     do ++position_.sequence;
     while (work_.units(position_.sequence) == 0);
@@ -66,11 +66,20 @@ class ChunkCursor {
   __device__ void enter_sequence() {
     sequence_ = work_.sequence(params_, position_.sequence);
     sink_tiles_ = row_tiles(sequence_.sinks);
-    load_reference(max(position_.local - sink_tiles_, 0));
+    load_reference();
   }
 
-  __device__ void load_reference(int page) {
-    if (page < sequence_.page_count) reference_ = __ldg(sequence_.pages + page);
+  // Of the unit at position_, or of one after it.
+  __device__ void load_reference(int ahead = 0) {
+    const int unit = position_.local + ahead, page = unit - sink_tiles_;
+    if (unit >= work_.units(position_.sequence)) return;
+    const uint64_t* list = sequence_.pages + page;
+    if (page < 0) {
+      list = sequence_.sinks.blocks + sequence_.sinks.begin / kTileSize + unit;
+    } else if (page >= sequence_.page_count) {
+      list = sequence_.window.blocks + sequence_.window.begin / kTileSize + (page - sequence_.page_count);
+    }
+    reference_ = __ldg(list);
   }
 
   __device__ void open_unit() {
@@ -96,23 +105,21 @@ class ChunkCursor {
       value_parameters_ = format.value_parameters;
       value_groups_ = format.value_groups;
       bytes_ = key_parameters_ + (tag_.has(Tag::kLabels) ? kBothLabelBytes : 0);
-      load_reference(page + 1);
     } else {
       const bool sinks = page < 0;
-      const RowSpan span = {sinks ? sequence_.sinks.tiles : sequence_.window.tiles,
-                            sinks ? sequence_.sinks.head_stride : sequence_.window.head_stride,
-                            sinks ? sequence_.sinks.begin : sequence_.window.begin,
-                            sinks ? sequence_.sinks.end : sequence_.window.end};
-      const int tile = span.begin / kTileSize + (sinks ? position_.local : page - sequence_.page_count);
+      const int begin = sinks ? sequence_.sinks.begin : sequence_.window.begin;
+      const int end = sinks ? sequence_.sinks.end : sequence_.window.end;
+      const int tile = begin / kTileSize + (sinks ? position_.local : page - sequence_.page_count);
       constexpr RowTileLayout kLayout = {D};
-      source_ = span.tiles + kv_head * span.head_stride + static_cast<int64_t>(tile) * kLayout.bytes();
+      source_ = reinterpret_cast<const uint8_t*>(reference_) + static_cast<int64_t>(kv_head) * kLayout.bytes();
       tag_.kind = Tag::kRows | join_flags(kLayout.groups(), 1, kLayout.groups(), 1) | flags;
-      tag_.visible = max(span.begin - tile * kTileSize, 0) | min(span.end - tile * kTileSize, kTileSize) << 16;
+      tag_.visible = max(begin - tile * kTileSize, 0) | min(end - tile * kTileSize, kTileSize) << 16;
       key_parts_ = 1;
       parts_ = 2;
       bytes_ = value_parameters_ = 0;
       key_groups_ = value_groups_ = kLayout.groups();
     }
+    load_reference(1);
     tag_.segment = position_.sequence * work_.heads + position_.head;
     part_ = 0;
     groups_ = key_groups_;

@@ -8,11 +8,10 @@
 
 namespace kvasir::cuda {
 
-// Float16 rows of one sequence (sinks, or the window): row tiles of layout/fragments.h, `head_stride` bytes from one kv
-// head's tiles to the next one's. Rows begin .. end - 1 are visible; tile t holds rows 16t .. 16t + 15.
+// Float16 rows of one sequence (sinks, or the window), in blocks: block t holds rows 16t .. 16t + 15, as row tiles of
+// layout/fragments.h of all kv heads, one after the other. Rows begin .. end - 1 are visible.
 struct RowSpan {
-  const uint8_t* tiles;
-  int64_t head_stride;
+  const uint64_t* blocks;  // their addresses, in device memory
   int32_t begin;
   int32_t end;
 };
@@ -28,7 +27,7 @@ struct DeviceSequence {
   VectorTable key_vectors;  // these two for pages with labels
   VectorTable value_vectors;
 };
-static_assert(sizeof(DeviceSequence) == 128, "read as eight vectors");
+static_assert(sizeof(DeviceSequence) == 112, "read as seven vectors");
 
 // Pages are head blocks, one after the other, and start at multiples of 128 bytes: the low bits say which of the
 // launch's formats the page has.

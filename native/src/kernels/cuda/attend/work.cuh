@@ -6,13 +6,9 @@
 // decides the cuts, so equal input gives equal bits.
 #pragma once
 
-#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/attend/row_span.cuh"
 
 namespace kvasir::cuda {
-
-__device__ __forceinline__ int row_tiles(const RowSpan& span) {
-  return span.end > span.begin ? (span.end - 1) / kTileSize - span.begin / kTileSize + 1 : 0;
-}
 
 __device__ __forceinline__ int units_of(const DeviceSequence& sequence) {
   return row_tiles(sequence.sinks) + sequence.page_count + row_tiles(sequence.window);

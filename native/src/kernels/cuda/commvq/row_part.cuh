@@ -1,6 +1,7 @@
 // Attention on the float16 rows of sinks and window, for the second kernel of CommVQ's attention.
 #pragma once
 
+#include "kernels/cuda/attend/row_span.cuh"
 #include "kernels/cuda/commvq/common.cuh"
 
 namespace kvasir::cuda {
@@ -52,15 +53,14 @@ class RowPart {
  private:
   // The tiles of a span whose turn it is for this warp; returns how many tiles later its next turn comes.
   __device__ int span(const RowSpan& rows, int64_t token, int tile) {
-    const int first = rows.begin / kTileSize,
-              count = rows.end > rows.begin ? (rows.end - 1) / kTileSize - first + 1 : 0;
+    const int first = rows.begin / kTileSize, count = row_tiles(rows);
     for (; tile < count; tile += kRowWarps) step(rows, token, first + tile);
     return tile - count;
   }
 
   __device__ void step(const RowSpan& rows, int64_t token, int tile) {
     const RowTileLayout layout = {d_};
-    const uint8_t* const data = rows.tiles + kv_head_ * rows.head_stride + static_cast<int64_t>(tile) * layout.bytes();
+    const uint8_t* const data = row_tile(rows, tile, kv_head_, layout);
     const int begin = max(rows.begin - tile * kTileSize, 0), end = min(rows.end - tile * kTileSize, kTileSize);
     const KeyTableLayout& tables = params_.tables;
     const int slice_pairs = tables.slice_pairs();

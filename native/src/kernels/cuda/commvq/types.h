@@ -30,6 +30,6 @@ struct CommVqSequence {
   RowSpan sinks;
   RowSpan window;
 };
-static_assert(sizeof(CommVqSequence) == 104, "copied as it is");
+static_assert(sizeof(CommVqSequence) == 88, "copied as it is");
 
 }  // namespace kvasir::cuda

@@ -100,10 +100,17 @@ struct StagingRows {
   }
 };
 
-// Row tiles, from row `first` on. Channels of a key lie in pairs 16 bytes apart, those of a value singly, 64 bytes
-// apart.
+// Blocks of row tiles, as kernel parameters: most moves take a few of them.
+template <int kBlocks>
+struct BlockList {
+  uint8_t* blocks[kBlocks];
+};
+
+// Row tiles, from row `first` of the list on. Channels of a key lie in pairs 16 bytes apart, those of a value singly,
+// 64 bytes apart.
+template <int kBlocks>
 struct TileRows {
-  RowTiles window;
+  BlockList<kBlocks> list;
   RowShape shape;
   int64_t first;
 
@@ -112,7 +119,7 @@ struct TileRows {
     const RowTileLayout layout = {shape.head_dim};
     const int64_t row = first + at.token;
     const int token = static_cast<int>(row % kTileSize);
-    uint8_t* tile = window.tiles + at.head * window.head_stride + row / kTileSize * layout.bytes();
+    uint8_t* tile = list.blocks[row / kTileSize] + static_cast<int64_t>(at.head) * layout.bytes();
     return tile + (at.side == 0 ? layout.key_byte(token, at.channel) : layout.value_byte(token, at.channel));
   }
   __device__ Octet load(const RowPlace& at) const {

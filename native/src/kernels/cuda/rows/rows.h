@@ -2,7 +2,7 @@
 //
 //   append     append_rows                       one small launch: the common case, a token that seals no page
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
-//              pages/encode.h, then fill_rows    pages from the staging's front; what remains returns to the window
+//              pages/encode.h, append_rows       pages from the staging's front; what is in none of them, as ever
 //   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
 //   inspect    read_rows                         window rows as float32
 //
@@ -33,43 +33,44 @@ struct InputRows {
   uint32_t* refused;  // [2]
 };
 
-// Storage of sinks and window: row tiles of layout/fragments.h. Row r is row r % 16 of tile r / 16, for sinks and
-// window alike.
-struct RowTiles {
-  uint8_t* tiles;       // of kv head 0, 16-byte aligned
-  int64_t head_stride;  // bytes from one kv head's tiles to the next one's
-};
+// Sinks and windows lie in blocks of 16 rows: row r of a list is row r % 16 of block r / 16. A block is the row tiles
+// of layout/fragments.h of all kv heads, one after the other, and begins at a multiple of 16 bytes. Lists are read on
+// the host before a call returns.
+using RowList = uint8_t* const*;
 
 // Float32 rows: element (token, head, channel) of a side is at token * token_stride + head * head_stride + channel.
 struct FloatRows {
   float* sides[2];  // null: this side is left out
   int64_t token_stride;
   int64_t head_stride;
+
+  // The same from a later token on.
+  FloatRows from(int64_t token) const {
+    FloatRows later = *this;
+    for (float*& side : later.sides) side = side == nullptr ? nullptr : side + token * token_stride;
+    return later;
+  }
 };
 
 // Input rows first .. first + count - 1 become rows `row`, row + 1, ... of the window. One launch, both sides.
-cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
-                        const RowTiles& window, int64_t row, cudaStream_t stream);
+cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count, RowList window,
+                        int64_t row, cudaStream_t stream);
 
 // The same into rows `row`, ... of the staging.
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
                        const Staging& staging, int64_t row, cudaStream_t stream);
 
 // Window rows `row` .. row + count - 1 into rows `to`, ... of the staging.
-cudaError_t gather_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count,
-                        const Staging& staging, int64_t to, cudaStream_t stream);
-
-// Staging rows `from` .. from + count - 1 into rows `row`, ... of the window.
-cudaError_t fill_rows(const RowShape& shape, const Staging& staging, int64_t from, int64_t count,
-                      const RowTiles& window, int64_t row, cudaStream_t stream);
+cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const Staging& staging,
+                        int64_t to, cudaStream_t stream);
 
 // Window rows `row` .. row + count - 1 as float32 tokens 0, 1, ...
-cudaError_t read_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count, const FloatRows& out,
+cudaError_t read_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const FloatRows& out,
                       cudaStream_t stream);
 
 // Float32 tokens 0 .. count - 1, cut off at plus and minus kMaxMagnitude, into rows `row`, ... of the window: decoded
 // rows may pass what append accepts, because ranges are rounded up.
-cudaError_t restore_rows(const RowShape& shape, const FloatRows& from, int64_t count, const RowTiles& window,
-                         int64_t row, cudaStream_t stream);
+cudaError_t restore_rows(const RowShape& shape, const FloatRows& from, int64_t count, RowList window, int64_t row,
+                         cudaStream_t stream);
 
 }  // namespace kvasir::cuda

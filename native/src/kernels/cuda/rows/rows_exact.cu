@@ -34,6 +34,32 @@ cudaError_t launch(const RowShape& shape, const Source& source, const Target& ta
   return cudaGetLastError();
 }
 
+constexpr int kFewBlocks = 16;
+constexpr int kManyBlocks = 256;
+
+// move(rows, first, count): tokens first .. first + count - 1 of `total`, which stand at rows.first, ... of its list.
+template <int kBlocks, class Move>
+cudaError_t for_tile_rows(const RowShape& shape, RowList blocks, int64_t row, int64_t total, const Move& move) {
+  for (int64_t done = 0; done < total;) {
+    const int64_t block = (row + done) / kTileSize, first = (row + done) % kTileSize;
+    const int64_t count = std::min(total - done, int64_t{kBlocks} * kTileSize - first);
+    TileRows<kBlocks> rows = {{}, shape, first};
+    std::copy_n(blocks + block, (first + count - 1) / kTileSize + 1, rows.list.blocks);
+    const cudaError_t error = move(rows, done, count);
+    if (error != cudaSuccess) return error;
+    done += count;
+  }
+  return cudaSuccess;
+}
+
+template <class Move>
+cudaError_t with_tile_rows(const RowShape& shape, RowList blocks, int64_t row, int64_t total, const Move& move) {
+  if (row < 0 || total < 0) return cudaErrorInvalidValue;
+  return row % kTileSize + total <= kFewBlocks * kTileSize
+             ? for_tile_rows<kFewBlocks>(shape, blocks, row, total, move)
+             : for_tile_rows<kManyBlocks>(shape, blocks, row, total, move);
+}
+
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 bool readable(const InputRows& input, int64_t first, int64_t count) {
@@ -43,10 +69,12 @@ bool readable(const InputRows& input, int64_t first, int64_t count) {
 
 }  // namespace
 
-cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
-                        const RowTiles& window, int64_t row, cudaStream_t stream) {
+cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count, RowList window,
+                        int64_t row, cudaStream_t stream) {
   if (!readable(input, first, count)) return cudaErrorInvalidValue;
-  return launch(shape, InputSource{input, shape, first}, TileRows{window, shape, row}, count, stream);
+  return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
+    return launch(shape, InputSource{input, shape, first + done}, rows, some, stream);
+  });
 }
 
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
@@ -55,26 +83,26 @@ cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t fi
   return launch(shape, InputSource{input, shape, first}, StagingRows{staging, shape, row}, count, stream);
 }
 
-cudaError_t gather_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count,
-                        const Staging& staging, int64_t to, cudaStream_t stream) {
+cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const Staging& staging,
+                        int64_t to, cudaStream_t stream) {
   if (to + count > staging.rows) return cudaErrorInvalidValue;
-  return launch(shape, TileRows{window, shape, row}, StagingRows{staging, shape, to}, count, stream);
+  return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
+    return launch(shape, rows, StagingRows{staging, shape, to + done}, some, stream);
+  });
 }
 
-cudaError_t fill_rows(const RowShape& shape, const Staging& staging, int64_t from, int64_t count,
-                      const RowTiles& window, int64_t row, cudaStream_t stream) {
-  if (from + count > staging.rows) return cudaErrorInvalidValue;
-  return launch(shape, StagingRows{staging, shape, from}, TileRows{window, shape, row}, count, stream);
-}
-
-cudaError_t read_rows(const RowShape& shape, const RowTiles& window, int64_t row, int64_t count, const FloatRows& out,
+cudaError_t read_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const FloatRows& out,
                       cudaStream_t stream) {
-  return launch(shape, TileRows{window, shape, row}, FloatOctets{out}, count, stream);
+  return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
+    return launch(shape, rows, FloatOctets{out.from(done)}, some, stream);
+  });
 }
 
-cudaError_t restore_rows(const RowShape& shape, const FloatRows& from, int64_t count, const RowTiles& window,
-                         int64_t row, cudaStream_t stream) {
-  return launch(shape, FloatOctets{from}, TileRows{window, shape, row}, count, stream);
+cudaError_t restore_rows(const RowShape& shape, const FloatRows& from, int64_t count, RowList window, int64_t row,
+                         cudaStream_t stream) {
+  return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
+    return launch(shape, FloatOctets{from.from(done)}, rows, some, stream);
+  });
 }
 
 }  // namespace kvasir::cuda

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/attend/row_span.cuh"
 #include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/primitives/arrivals.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
@@ -57,13 +58,12 @@ __device__ __forceinline__ void take_rows(const TieredParams& params, const Devi
   for (int which = 0; which < 2; ++which) {
     const RowSpan span = which == 0 ? sequence.sinks : sequence.window;
     const int first = span.begin / kTileSize;
-    const int count = span.end > span.begin ? (span.end - 1) / kTileSize - first + 1 : 0;
+    const int count = row_tiles(span);
 #pragma unroll 1
     for (; turn < count; turn += params.splits * kTieredWarps) {
       const int tile = first + turn;
-      const uint8_t* data =
-          span.tiles + kv_head * span.head_stride + static_cast<int64_t>(tile) * RowTileLayout{D}.bytes();
-      state.rows(data, span.begin - tile * kTileSize, span.end - tile * kTileSize);
+      state.rows(row_tile(span, tile, kv_head, RowTileLayout{D}), span.begin - tile * kTileSize,
+                 span.end - tile * kTileSize);
     }
     turn -= count;
   }

@@ -274,11 +274,12 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * A second sequence with the same tokens. Compressed pages are shared, the 16-bit window is copied; the two then go
-   * their own ways.
+   * A second sequence with the same tokens. Compressed pages are shared, and 16-bit rows until one of the two appends:
+   * that copies a block of 16 tokens in each layer at most. The two go their own ways.
    *
    * @return a new sequence, to be closed by the caller
-   * @throws BudgetExceededException if the copy of the window does not fit the budget
+   * @throws BudgetExceededException if what a method keeps of the queries seen (MixKVQ) does not fit the budget a second
+   *     time
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public KvSequence fork() {
@@ -287,7 +288,10 @@ public final class KvSequence implements AutoCloseable {
 
   /**
    * Cuts every layer to at most this many tokens. Shorter layers stay as they are. A compressed page that the cut goes
-   * through is reopened: its remaining tokens keep the values that they have been compressed to.
+   * through is reopened: its remaining tokens keep the values that they have been compressed to, and take 16 bits each
+   * from then on. No budget stops a cut: where those bits take more than what goes, they count beyond the budget, by less
+   * than a page of 16 bits a layer, and calls that would need more are refused until they fit. After an exception nothing
+   * has changed in any layer.
    *
    * @param length tokens to keep, 0 or more
    * @throws IllegalArgumentException if negative, or if a sliding-window layer has dropped tokens that the shorter

@@ -5,7 +5,7 @@ import java.util.List;
 import java.util.Map;
 
 /**
- * A cache at one moment, over all its sequences. A page shared by forks counts once.
+ * A cache at one moment, over all its sequences. What forks share counts once.
  *
  * @param sequences open sequences
  * @param budgetBytes the cache's byte budget; 0 for none
@@ -34,7 +34,7 @@ public record KvStats(
    * @param bytes held now
    * @param pages sealed pages
    * @param pageBytes bytes of the sealed pages: codes and parameters
-   * @param windowBytes bytes of the 16-bit windows and sinks, reserved capacity included
+   * @param windowBytes bytes of the 16-bit windows and sinks, in blocks of 16 tokens, and of the queries that MixKVQ sums up
    * @param tableBytes bytes of what methods keep beside the pages, such as the patterns of {@code PatternKv}; what
    *     forks share counts once
    * @param pageBitsPerElement bits per element of the sealed pages, parameters included; 0 where there are none

@@ -22,6 +22,7 @@ import java.util.Set;
  * would have: wide keys that no query looks at can do with 2 bits, modest keys that every query looks at cannot.
  * Queries are seen by attention as it is computed; those of a prompt whose attention is computed elsewhere should be
  * shown with {@code KvSequence.observe} before the prompt is appended. Until any are seen, all channels count alike.
+ * Their sums take 12 bytes a channel of each kv head in every layer of a sequence, from its first token on.
  *
  * <p>How channels are spread over the widths, and the bits of keys with and without what is stored beside codes, is in
  * {@link dev.kvasir.KvStats.Layer}. {@code ThresholdSearch} finds thresholds for a model.

@@ -136,9 +136,6 @@ final class Caller {
       }
       Violation.unless(slides, "a sequence without a sliding window can be cut anywhere, but: " + e.getMessage());
       return;
-    } catch (BudgetExceededException e) {
-      mirror.checkLengths(); // a page that the cut goes through needs more room reopened than it had sealed
-      return;
     }
     mirror.truncated(length);
   }

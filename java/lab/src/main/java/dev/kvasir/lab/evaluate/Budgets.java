@@ -15,6 +15,7 @@ import java.util.List;
 final class Budgets {
 
   private static final int PAGE = 128;
+  private static final int BLOCK = 16;
 
   /** Widths that a plan chooses from. */
   private static final int[] WIDTHS = {2, 4, 8};
@@ -71,7 +72,8 @@ final class Budgets {
   private static long layerBytes(KvGeometry geometry, int layer, int sinks, double bits, int tokens) {
     long row = 2L * geometry.rowSize(layer);
     long pages = (tokens + PAGE) / PAGE; // one is begun by what a model writes beyond its answer
-    long window = row * (sinks + PAGE) * Short.BYTES;
+    long sinkRows = (sinks + BLOCK - 1) / BLOCK * BLOCK; // 16-bit rows come in blocks
+    long window = row * (sinkRows + PAGE) * Short.BYTES;
     double page = PAGE * row * (bits + parameterBits(geometry, layer)) / 8;
     // Tasks are answered twice, freely and under a teacher: by a fork, which has a window of its own.
     return 2 * window + (long) Math.ceil(pages * page);
