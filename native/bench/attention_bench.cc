@@ -31,6 +31,7 @@
 #include "report.h"
 #include "sequence_bytes.h"
 #include "shrink_bench.h"
+#include "step_bench.h"
 #include "summary.h"
 #include "tier_bench.h"
 
@@ -347,6 +348,7 @@ void run(const Options& options) {
     time_key_training();
   }
   print_sequence_bytes(options.backend);
+  print_step_times(options.backend);
   print_summary(results, options.contexts, thread_counts);
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }

@@ -21,6 +21,7 @@
 #include "device_memory.h"
 #include "kvasir/kvasir.h"
 #include "sequence_bytes.h"
+#include "step_bench.h"
 
 namespace {
 
@@ -119,5 +120,6 @@ int main(int argc, char** argv) {
   std::printf("%8s %14s %14s %14s %14s\n", "context", "attend", "device", "one by one", "append device");
   for (const int context : options.contexts) run(options, context);
   bench::print_sequence_bytes("cuda");
+  bench::print_step_times("cuda");
   return 0;
 }

@@ -49,6 +49,23 @@ class Cache {
   // changed then in any layer.
   void truncate(int64_t sequence, int64_t length);
   void release(int64_t sequence);
+
+  // Steps ----------------------------------------------------------------------------------------------------
+  // A step of a model appends to one layer after the other. An append that fails changes nothing in its layer, but the
+  // layers before it have the step's tokens by then. Two ways to keep them even:
+  //
+  // reserve takes room for `tokens` more tokens in every layer, however they are cut into appends, or throws
+  // kBudgetExceeded and changes nothing but that a reserve before it is over. No budget then stops these appends (rows
+  // that are refused, kNotFinite, and a machine or device without memory, kOutOfMemory, still do; the promise stands
+  // after that). What is not used counts as held until the tokens have come, or until the sequence is forked, truncated
+  // or rolled back; reserve(0) gives it back. For codecs whose pages vary in size ("tiered") it is what they may take
+  // at most.
+  void reserve(int64_t sequence, int64_t tokens);
+  // Cuts every layer to the length that all of them have, which it returns. Exact where no layer has sealed a page over
+  // the tokens that go; else as truncate. No budget stops it.
+  int64_t rollback(int64_t sequence);
+
+  // Positions ------------------------------------------------------------------------------------------------
   // Where keys are stored before RoPE in all layers (CacheConfig::set_rope): moves the positions of the tokens from
   // `first` on, and of those to be appended, by `offset`, up or down. Exact, and nothing is encoded anew. A truncate
   // forgets the moves of what it cuts off.
@@ -65,6 +82,13 @@ class Cache {
   // The same from IEEE float16 and from bfloat16 bits.
   void append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
   void append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
+
+  // Some tokens of each of many sequences, counts[i] of sequences[i], in one call: all of them, or nothing. Sequence i
+  // has the rows after those of the sequences before it; strides of tokens count through all. Counts may be 0, not all
+  // of them; no sequence may be listed twice. The same as one append for each of them, to the bit, unless pages have to
+  // shrink for it.
+  void append_rows(int layer, const int64_t* sequences, const int64_t* counts, int count, const RowsView& keys,
+                   const RowsView& values);
 
   // Attend ---------------------------------------------------------------------------------------------------
   // All that attention can do: attend.h. Throws kInvalidArgument for what is wrong in the batch, such as more query
@@ -95,6 +119,9 @@ class Cache {
   // afterwards).
   void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                      int64_t tokens, void* stream);
+  // append_rows, on the device; strides are multiples of 16 bytes, too.
+  void append_rows_device(int layer, const int64_t* sequences, const int64_t* counts, int count, const RowsView& keys,
+                          const RowsView& values, void* stream);
   void attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries, void* outputs,
                      ElementType type, void* stream);
 
@@ -128,7 +155,7 @@ class CacheStats {
 
   int64_t sequences() const;
   int64_t budget() const;      // 0: no limit; see truncate for what may pass it
-  int64_t bytes() const;       // held now, windows included
+  int64_t bytes() const;       // held now, windows and what is reserved included
   int64_t peak_bytes() const;  // most that was ever held
   // layer: a layer or kAllLayers.
   int64_t layer_bytes(int layer) const;

@@ -19,7 +19,9 @@
 #include "base/checks.h"
 #include "base/fair_shared_mutex.h"
 #include "base/half.h"
+#include "base/row_views.h"
 #include "base/scratch.h"
+#include "cache/append_batch.h"
 #include "cache/config.h"
 #include "cache/layer.h"
 #include "cache/memory.h"
@@ -62,10 +64,14 @@ class Cache::Impl {
     const auto original = find(id);
     const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
     {
-      std::shared_lock<FairSharedMutex> lock(original->mutex);
-      std::vector<int64_t> bytes;
-      for (const SequenceLayer& layer : original->layers) bytes.push_back(layer.bytes_to_fork());
-      memory_.check_room(bytes);
+      std::unique_lock<FairSharedMutex> lock(original->mutex);
+      std::vector<std::pair<int, Memory::Needs>> needs;
+      for (const LayerPlan& plan : plans_) {
+        SequenceLayer& layer = original->layers[plan.index];
+        layer.end_promise();  // what was to be written in place is shared from now on
+        needs.push_back({plan.index, {layer.bytes_to_fork()}});
+      }
+      memory_.check_room(needs);
       copy->shifts = original->shifts;
       std::lock_guard<std::mutex> queries(original->queries);
       for (const LayerPlan& plan : plans_)
@@ -77,17 +83,42 @@ class Cache::Impl {
   void truncate(int64_t id, int64_t length) {
     if (length < 0) refuse("length must not be negative, it is " + std::to_string(length));
     const auto sequence = find(id);
-    float* scratch = page_scratch();
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-    for (const LayerPlan& plan : plans_) sequence->layers[plan.index].check_truncate(plan, length);
-    std::vector<SequenceLayer::Cut> cuts;
+    cut(*sequence, length);
+  }
+
+  int64_t rollback(int64_t id) {
+    const auto sequence = find(id);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    int64_t length = std::numeric_limits<int64_t>::max();
     for (const LayerPlan& plan : plans_) {
-      cuts.push_back(sequence->layers[plan.index].prepare_cut(plan, memory_, engine(), length, scratch));
+      if (plan.owns_rows()) length = std::min(length, sequence->layers[plan.index].length());
     }
+    cut(*sequence, length);
+    return length;
+  }
+
+  void reserve(int64_t id, int64_t tokens) {
+    if (tokens < 0) refuse("tokens must not be negative, they are " + std::to_string(tokens));
+    const auto sequence = find(id);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    for (SequenceLayer& layer : sequence->layers) {
+      checked_add(layer.length(), tokens, "length plus tokens");
+      layer.end_promise();
+    }
+    if (tokens == 0) return;
+    std::vector<std::pair<int, Memory::Needs>> needs;
     for (const LayerPlan& plan : plans_) {
-      sequence->layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
+      if (plan.owns_rows()) needs.emplace_back(plan.index, sequence->layers[plan.index].most_needs(plan, tokens));
     }
-    while (!sequence->shifts.empty() && sequence->shifts.back().first > length) sequence->shifts.pop_back();
+    memory_.check_room(needs);
+    std::vector<std::unique_ptr<Pool::Reservation>> rooms;
+    for (const auto& [layer, each] : needs) {
+      rooms.push_back(std::make_unique<Pool::Reservation>(memory_.make_room(layer, {each}).bytes));
+    }
+    for (size_t i = 0; i < rooms.size(); ++i) {
+      sequence->layers[needs[i].first].promise(std::move(rooms[i]), tokens);
+    }
   }
 
   void release(int64_t id) {
@@ -135,22 +166,52 @@ class Cache::Impl {
     return sequence->layers[plan.index].length();
   }
 
-  void append(int64_t id, int layer, const TokenRows& rows) {
+  void append(int64_t id, int layer, int64_t tokens, const TokenRows& rows) {
+    if (tokens < 1) refuse("tokens must be positive, it is " + std::to_string(tokens));
+    append(layer, &id, &tokens, 1, rows);
+  }
+
+  // The rows of sequence i are the next counts[i].
+  void append(int layer, const int64_t* ids, const int64_t* counts, int count, TokenRows rows) {
     const LayerPlan& plan = plan_of(layer);
     if (!plan.owns_rows()) {
       refuse("layer " + std::to_string(layer) + " takes keys and values from layer " + std::to_string(plan.source) +
              ": they are appended there");
     }
-    if (rows.tokens < 1) refuse("tokens must be positive, it is " + std::to_string(rows.tokens));
-    require_pointer("keys", rows.sides[0]);
-    require_pointer("values", rows.sides[1]);
-    const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token() / 2, "tokens times row size");
-    checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of keys");
-    const auto sequence = find(id);
-    const std::unique_ptr<Append> append = engine().begin_append(plan, rows);
-    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-    checked_add(sequence->layers[layer].length(), rows.tokens, "length plus tokens");
-    sequence->layers[layer].append(plan, memory_, engine(), *append);
+    if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
+    require_pointer("sequences", ids);
+    require_pointer("counts", counts);
+    std::vector<std::shared_ptr<Sequence>> sequences;
+    std::vector<int64_t> tokens;
+    rows.tokens = 0;
+    for (int i = 0; i < count; ++i) {
+      if (counts[i] < 0)
+        refuse("tokens must not be negative, of sequence " + std::to_string(ids[i]) + " they are " +
+               std::to_string(counts[i]));
+      rows.tokens = checked_add(rows.tokens, counts[i], "tokens of all sequences");
+      auto sequence = find(ids[i]);
+      if (counts[i] == 0) continue;
+      sequences.push_back(std::move(sequence));
+      tokens.push_back(counts[i]);
+    }
+    if (rows.tokens < 1) refuse("tokens must be positive, they are 0");
+    const std::vector<Sequence*> order = distinct(sequences);
+    if (order.size() != sequences.size()) refuse("a sequence is listed twice in one append");
+    const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token(), "tokens times row size");
+    checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of rows");
+    for (int side = 0; side < 2; ++side) {
+      rows.sides[side] = checked_rows(side == 0 ? "keys" : "values", rows.sides[side], rows.tokens,
+                                      plan.attention.kv_heads, plan.attention.head_dim);
+    }
+    const std::unique_ptr<Appends> appends = engine().begin_appends(plan, rows, tokens);
+    std::vector<std::unique_lock<FairSharedMutex>> locks;
+    for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);
+    std::vector<SequenceLayer*> layers;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      layers.push_back(&sequences[i]->layers[layer]);
+      checked_add(layers.back()->length(), tokens[i], "length plus tokens");
+    }
+    append_batch(plan, memory_, engine(), layers, *appends);
   }
 
   void attend(const AttendBatch& batch) {
@@ -333,6 +394,21 @@ class Cache::Impl {
   }
 
  private:
+  // Every layer to at most `length` tokens, or nothing changes. With the sequence's lock held.
+  void cut(Sequence& sequence, int64_t length) {
+    float* scratch = page_scratch();
+    for (const LayerPlan& plan : plans_) sequence.layers[plan.index].check_truncate(plan, length);
+    std::vector<SequenceLayer::Cut> cuts;
+    for (const LayerPlan& plan : plans_) {
+      cuts.push_back(sequence.layers[plan.index].prepare_cut(plan, memory_, engine(), length, scratch));
+    }
+    for (const LayerPlan& plan : plans_) {
+      sequence.layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
+    }
+    for (SequenceLayer& layer : sequence.layers) layer.end_promise();
+    while (!sequence.shifts.empty() && sequence.shifts.back().first > length) sequence.shifts.pop_back();
+  }
+
   static constexpr int64_t kMaxOffset = int64_t{1} << 40;
 
   [[noreturn]] static void unknown(int64_t id) {
@@ -509,20 +585,32 @@ Cache::~Cache() = default;
 int64_t Cache::new_sequence() { return impl_->new_sequence(); }
 int64_t Cache::fork(int64_t sequence) { return impl_->fork(sequence); }
 void Cache::truncate(int64_t sequence, int64_t length) { impl_->truncate(sequence, length); }
+void Cache::reserve(int64_t sequence, int64_t tokens) { impl_->reserve(sequence, tokens); }
+int64_t Cache::rollback(int64_t sequence) { return impl_->rollback(sequence); }
 void Cache::release(int64_t sequence) { impl_->release(sequence); }
 void Cache::shift(int64_t sequence, int64_t first, int64_t offset) { impl_->shift(sequence, first, offset); }
 int64_t Cache::length(int64_t sequence, int layer) { return impl_->length(sequence, layer); }
 
 void Cache::append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, {ElementType::kFloat32, ElementType::kFloat32}, tokens});
+  impl_->append(sequence, layer, tokens, {{{keys}, {values}}});
 }
 
 void Cache::append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, {ElementType::kFloat16, ElementType::kFloat16}, tokens});
+  impl_->append(sequence, layer, tokens, {{{keys, ElementType::kFloat16}, {values, ElementType::kFloat16}}});
 }
 
 void Cache::append_bf16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens) {
-  impl_->append(sequence, layer, {{keys, values}, {ElementType::kBFloat16, ElementType::kBFloat16}, tokens});
+  impl_->append(sequence, layer, tokens, {{{keys, ElementType::kBFloat16}, {values, ElementType::kBFloat16}}});
+}
+
+void Cache::append_rows(int layer, const int64_t* sequences, const int64_t* counts, int count, const RowsView& keys,
+                        const RowsView& values) {
+  impl_->append(layer, sequences, counts, count, {{keys, values}});
+}
+
+void Cache::append_rows_device(int layer, const int64_t* sequences, const int64_t* counts, int count,
+                               const RowsView& keys, const RowsView& values, void* stream) {
+  impl_->append(layer, sequences, counts, count, {{keys, values}, 0, true, stream});
 }
 
 void Cache::attend(const AttendBatch& batch) { impl_->attend(batch); }
@@ -540,8 +628,7 @@ void Cache::attend(int layer, const int64_t* sequences, int count, int tokens, c
 
 void Cache::append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                           int64_t tokens, void* stream) {
-  check_type(type);
-  impl_->append(sequence, layer, {{keys, values}, {type, type}, tokens, true, stream});
+  impl_->append(sequence, layer, tokens, {{{keys, type}, {values, type}}, 0, true, stream});
 }
 
 void Cache::attend_device(int layer, const int64_t* sequences, int count, int tokens, const void* queries,

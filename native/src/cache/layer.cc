@@ -1,9 +1,7 @@
 #include "cache/layer.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cstring>
-#include <numeric>
 #include <string>
 
 #include "base/scratch.h"
@@ -25,180 +23,6 @@ SequenceView SequenceLayer::view(const LayerPlan& plan) const {
   view.tables[1] = &tables_[1];
   view.state = state_.get();
   return view;
-}
-
-// What a codec's side table may look at and draw from while pages are sealed.
-class SequenceLayer::Seal : public SealInput {
- public:
-  Seal(const SequenceLayer& layer, const LayerPlan& plan, const Append& append, Side side, int64_t page_count,
-       int64_t body, Memory& memory)
-      : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, ThreadPool::shared()),
-        plan_(plan),
-        append_(append),
-        side_(side),
-        memory_(memory) {}
-
-  void rows(int kv_head, int64_t first, int64_t count, float* out) const override {
-    append_.rows(side_, kv_head, first, count, out, plan_.attention.head_dim);
-  }
-
-  std::shared_ptr<uint16_t> take(int64_t halves) override {
-    const int64_t bytes = halves * static_cast<int64_t>(sizeof(uint16_t));
-    auto block = std::make_shared<Block>(memory_.take(plan_.index, BlockKind::kSideTable, bytes, BlockPlace::kHost));
-    return {block, reinterpret_cast<uint16_t*>(block->data())};
-  }
-
- private:
-  const LayerPlan& plan_;
-  const Append& append_;
-  const Side side_;
-  Memory& memory_;
-};
-
-PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const {
-  PartHeads heads;
-  const AttentionLayer& attention = plan.attention;
-  const int kv_heads = attention.kv_heads;
-  const auto d = static_cast<size_t>(attention.head_dim);
-  const PageShape& shape = plan.shapes[0];
-  heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
-  heads.varying.resize(static_cast<size_t>(pages));
-  if (pages == 0 || !shape.varies()) return heads;
-  const SeenQueries queries = plan.wants_queries ? queries_.seen() : SeenQueries{};
-  if (append.lay_out(queries, heads)) return heads;
-  std::vector<float> importance(kv_heads * d, 1.0f);
-  if (queries.sums) engine.read_query_means(plan, queries, importance.data());
-  // Keys are stored divided by the scaling, and meet queries multiplied by it.
-  for (size_t i = 0; i < plan.key_scaling.size(); ++i) {
-    importance[i] = std::min(importance[i] * plan.key_scaling[i], FLT_MAX);
-  }
-
-  for (Side side : {Side::kKeys, Side::kValues}) {
-    const int index = static_cast<int>(side);
-    const PageFormat& format = attention.formats[index];
-    if (!format.varies()) continue;
-    heads.bytes[index].resize(static_cast<size_t>(pages) * kv_heads * format.head_bytes);
-    ThreadPool::shared().run(static_cast<int>(pages) * kv_heads, [&](int task) {
-      const int64_t page = task / kv_heads;
-      const int kv_head = task % kv_heads;
-      struct PageRows;
-      float* rows = thread_scratch<PageRows, float>(static_cast<size_t>(kPageTokens) * d);
-      append.rows(side, kv_head, (sealed_pages() + page) * kPageTokens, kPageTokens, rows, attention.head_dim);
-      uint8_t* head = heads.bytes[index].data() + static_cast<size_t>(task) * format.head_bytes;
-      const size_t bytes = attention.codecs[index].lay_out(format, rows, importance.data() + kv_head * d, head);
-      const int64_t part = (side == Side::kValues ? shape.parts(Side::kKeys) : 0) + kv_head;
-      heads.sizes[static_cast<size_t>(page * shape.parts() + part)] = static_cast<uint32_t>(bytes);
-    });
-  }
-  for (int64_t page = 0; page < pages; ++page) {
-    const auto first = heads.sizes.begin() + page * shape.parts();
-    heads.varying[static_cast<size_t>(page)] = std::accumulate(first, first + shape.parts(), int64_t{0});
-  }
-  return heads;
-}
-
-void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine) {
-  if (queries_) return;
-  queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kRows, QuerySums::bytes(plan.attention)));
-}
-
-RowBlocks::Change SequenceLayer::sinks_change(const LayerPlan& plan, int64_t new_length) const {
-  return {0, std::min<int64_t>(length_, plan.sinks), std::min<int64_t>(new_length, plan.sinks)};
-}
-
-RowBlocks::Change SequenceLayer::window_change(const LayerPlan& plan, int64_t new_length, int64_t to_seal) const {
-  const int64_t begin = (sealed_pages() + to_seal) * kPageTokens;
-  const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
-  return {to_seal * (kPageTokens / kRowBlockTokens), std::max<int64_t>(0, body(plan) - begin), new_body - begin};
-}
-
-RowBlocks SequenceLayer::changed(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, const RowBlocks& rows,
-                                 const RowBlocks::Change& change) {
-  const auto take = [&] {
-    Block block = bytes.take(BlockKind::kRows, plan.row_block_bytes());
-    engine.clear_rows(plan, block.data());
-    return RowBlock(std::move(block));
-  };
-  return rows.after(change, take, [&](const uint8_t* from, uint8_t* to) {
-    engine.copy(from, to, static_cast<size_t>(plan.row_block_bytes()));
-  });
-}
-
-void SequenceLayer::append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append) {
-  const int64_t new_length = length_ + append.tokens();
-  const int64_t new_body = std::max<int64_t>(0, new_length - plan.sinks);
-  const int64_t sealed = sealed_pages();
-  const int64_t to_seal = std::max<int64_t>(0, (new_body - plan.window) / kPageTokens - sealed);
-  const RowBlocks::Change changes[2] = {sinks_change(plan, new_length), window_change(plan, new_length, to_seal)};
-  const bool other_blocks = sinks_.changes(changes[0]) || window_.changes(changes[1]);
-
-  // Everything that can fail, first.
-  append.open(view(plan), to_seal);
-  RowBlocks sink_blocks, window_blocks;
-  Block query_block;
-  std::unique_ptr<LayerState> state;
-  std::vector<std::shared_ptr<Page>> new_pages;
-  if (other_blocks || !begun_) {
-    PartHeads heads = lay_out_parts(plan, engine, append, to_seal);
-    const int64_t row_bytes = (sinks_.missing(changes[0]) + window_.missing(changes[1])) * plan.row_block_bytes();
-    const int64_t query_bytes = !plan.wants_queries || queries_ ? 0 : QuerySums::bytes(plan.attention);
-    const int64_t varying = std::accumulate(heads.varying.begin(), heads.varying.end(), int64_t{0});
-    const int64_t returning = window_.returned(changes[1]) * plan.row_block_bytes();
-    Memory::Room room = memory.make_room(plan.index, row_bytes + query_bytes + varying, to_seal, returning);
-    sink_blocks = changed(plan, engine, room.bytes, sinks_, changes[0]);
-    window_blocks = changed(plan, engine, room.bytes, window_, changes[1]);
-    if (!begun_) state = engine.make_state(plan);
-    if (query_bytes > 0) query_block = room.bytes.take(BlockKind::kRows, query_bytes);
-    LayerState* engine_state = state ? state.get() : state_.get();
-
-    const int parts = plan.shapes[0].parts();
-    std::vector<NewPage> pages;
-    for (const PageShape* shape : room.shapes) {
-      uint32_t* sizes = heads.sizes.data() + new_pages.size() * parts;
-      const int64_t page_bytes = static_cast<int64_t>(shape->bytes()) + heads.varying[new_pages.size()];
-      for (int i = 0; i < parts; ++i) {
-        const PageFormat& format = shape->formats[i >= shape->parts(Side::kKeys)];
-        if (!format.varies()) sizes[i] = static_cast<uint32_t>(format.page_bytes);
-      }
-      Block block = room.bytes.take(BlockKind::kPage, page_bytes, BlockPlace::kEngine, plan.can_shrink());
-      new_pages.push_back(std::make_shared<Page>(memory, plan.index, std::move(block), *shape, sizes));
-      pages.push_back(new_pages.back()->to_seal(sealed + static_cast<int64_t>(pages.size())));
-    }
-    pages_.reserve(pages_.size() + new_pages.size());
-    page_views_.reserve(pages_.size() + new_pages.size());
-
-    SideTable tables[2] = {tables_[0], tables_[1]};
-    for (Side side : {Side::kKeys, Side::kValues}) {
-      const int index = static_cast<int>(side);
-      if (to_seal == 0 || !plan.codecs[index]->grow) continue;
-      Seal seal(*this, plan, append, side, to_seal, new_body, memory);
-      if (append.grow(side, seal, tables[index], engine_state)) continue;
-      plan.codecs[index]->grow(plan.attention.formats[index], seal, tables[index]);
-    }
-    engine.reserve(engine_state, page_count() + to_seal, tables);
-    if (to_seal > 0) append.seal(pages, heads, tables, engine_state);
-    for (int side = 0; side < 2; ++side) tables_[side] = std::move(tables[side]);
-  }
-
-  // From here on nothing throws.
-  if (state) state_ = std::move(state);
-  begun_ = true;
-  if (query_block) queries_.begin(plan, engine, std::move(query_block));
-  if (queries_ && to_seal > 0) queries_.settle(plan, engine);
-  append.fill((other_blocks ? sink_blocks : sinks_).addresses(), (other_blocks ? window_blocks : window_).addresses());
-  if (other_blocks) {
-    sinks_ = std::move(sink_blocks);
-    window_ = std::move(window_blocks);
-  }
-  for (auto& page : new_pages) {
-    page_views_.push_back(&page->view());
-    memory.enlist(*page);
-    pages_.push_back(std::move(page));
-  }
-  // By the old length: queries of the tokens appended now still see what they need.
-  drop_old_pages(plan, length_);
-  length_ = new_length;
-  engine.update(plan, view(plan), state_.get());
 }
 
 void SequenceLayer::decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const {
@@ -316,6 +140,7 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
     for (SideTable& table : tables_) table.truncate(kept_pages);
   }
   window_ = std::move(cut.window);
+  end_promise();
   sinks_.keep(std::min<int64_t>(length, plan.sinks));
   length_ = length;
   engine.update(plan, view(plan), state_.get());
@@ -333,6 +158,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
   copy.begun_ = begun_;
   copy.sinks_ = sinks_;
   copy.window_ = window_;
+  copy.window_.give_back_spare();
   copy.length_ = length_;
   copy.dropped_pages_ = dropped_pages_;
   copy.pages_ = pages_;

@@ -28,8 +28,43 @@ class SequenceLayer {
   const PageView& page(int64_t index) const { return *page_views_[index]; }
   const SideTable& table(Side side) const { return tables_[static_cast<int>(side)]; }
 
-  // All or nothing: throws before anything changes.
-  void append(const LayerPlan& plan, Memory& memory, Engine& engine, Append& append);
+  // Appending, in steps (cache/append_batch.h). All but the last may throw, and change nothing that anybody sees.
+  struct Growth {
+    Append* append = nullptr;
+    int64_t length = 0;  // after it
+    Memory::Needs needs;
+    RowBlocks::Change changes[2] = {};  // of sinks and window
+    bool other_blocks = false;          // whether the changes need any
+    bool takes = false;                 // whether it needs memory at all
+    PartHeads heads;
+    int64_t query_bytes = 0;
+    int64_t promised = 0;  // what was left of a promise before
+    // What it has taken:
+    RowBlocks sinks, window;
+    Block query_block;
+    std::unique_ptr<LayerState> state;
+    std::vector<std::shared_ptr<Page>> pages;
+    SideTable tables[2];
+  };
+  // Opens the append and says what it needs.
+  Growth open(const LayerPlan& plan, Engine& engine, Append& append) const;
+  // Of what was reserved for it, and pages of these shapes.
+  void take(const LayerPlan& plan, Memory& memory, Engine& engine, Pool::Reservation& bytes,
+            const PageShape* const* shapes, Growth& growth);
+  void seal(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth);
+  // Where the rows that are in no page are to be written. Nobody looks there yet, but where blocks of a page to be
+  // sealed take rows again: so this comes last.
+  Appends::Target target(const Growth& growth) const;
+  // Cannot fail.
+  void commit(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth);
+  // In place of commit, before the growth ends: what it drew from a promise stands again.
+  void abandon(const Growth& growth);
+
+  // What appends of `tokens` tokens in all need at most, however they are cut into calls.
+  Memory::Needs most_needs(const LayerPlan& plan, int64_t tokens) const;
+  // Room for them, which appends draw from. It ends with the last of those tokens, and before that by end_promise.
+  void promise(std::unique_ptr<Pool::Reservation> room, int64_t tokens);
+  void end_promise();
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
@@ -61,6 +96,8 @@ class SequenceLayer {
 
  private:
   int64_t body(const LayerPlan& plan) const { return body_at(plan, length_); }
+  // Pages to seal where the layer grows to that length.
+  int64_t pages_to_seal(const LayerPlan& plan, int64_t new_length) const;
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
   // What becomes of the blocks of 16-bit rows where tokens are appended, and the length cut.
@@ -94,6 +131,8 @@ class SequenceLayer {
   bool begun_ = false;                        // whether tokens were ever appended
   std::unique_ptr<LayerState> state_;         // the engine's, from then on
   QueryMeans queries_;                        // where the plan wants them
+  std::unique_ptr<Pool::Reservation> promised_;
+  int64_t promised_tokens_ = 0;
 };
 
 }  // namespace kvasir

@@ -103,20 +103,43 @@ std::shared_lock<FairSharedMutex> Memory::read(int layer) {
   return std::shared_lock<FairSharedMutex>(layers_[layer]->pages);
 }
 
-Block Memory::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place) {
-  return make_room(layer, bytes, 0).bytes.take(kind, bytes, place);
+Block Memory::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place, Pool::Reservation* promised) {
+  return make_room(layer, {{bytes, 0, 0, promised}}).bytes.take(kind, bytes, place);
 }
 
-Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages, int64_t returning) {
+Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
   const LayerPlan& plan = plans_[layer];
-  NewPages fresh = {plan.shapes, pages, 0};
-  if (!can_shrink_) {
-    return {pool_->reserve(layer, checked_add(bytes, fresh.bytes(), "bytes to append"), returning), fresh.list()};
+  int64_t bytes = 0, pages = 0, returning = 0;
+  for (const Needs& needs : all) {
+    bytes = checked_add(bytes, needs.bytes, "bytes to append");
+    pages += needs.pages;
+    returning += needs.returning;
   }
+  NewPages fresh = {plan.shapes, pages, 0};
+  // visit(promised, bytes): what each needs with such pages.
+  const auto each = [&](const NewPages& with, const auto& visit) {
+    const std::vector<const PageShape*> shapes = with.list();
+    auto shape = shapes.begin();
+    for (const Needs& needs : all) {
+      int64_t own = needs.bytes;
+      for (int64_t i = 0; i < needs.pages; ++i) own += static_cast<int64_t>((*shape++)->bytes());
+      if (needs.promised) visit(*needs.promised, own);
+    }
+  };
+  // What is not promised, of all that is needed.
+  const auto beyond = [&](const NewPages& with) {
+    int64_t left = checked_add(bytes, with.bytes(), "bytes to append");
+    each(with, [&](const Pool::Reservation& promised, int64_t own) { left -= std::min(promised.left(), own); });
+    return left;
+  };
+  const auto room = [&](Pool::Reservation reserved) {
+    each(fresh, [&](Pool::Reservation& promised, int64_t own) { reserved.draw(promised, own); });
+    return Room{std::move(reserved), fresh.list()};
+  };
+  if (!can_shrink_) return room(pool_->reserve(layer, beyond(fresh), returning));
 
   std::lock_guard<std::mutex> lock(mutex_);
-  NewPages floor = {plan.shapes, pages, plan.shapes.size() - 1};
-  const int64_t least = checked_add(bytes, floor.bytes(), "bytes to append") - returning;
+  const int64_t least = beyond({plan.shapes, pages, plan.shapes.size() - 1}) - returning;
   require_layer_floor(layer, least);
   require_cache_floor(layer, least);
   if (policy_ == ShrinkPolicy::kLayer) {
@@ -126,8 +149,8 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages, int64_t 
     }
   }
   for (;;) {
-    const int64_t needed = checked_add(bytes, fresh.bytes(), "bytes to append");
-    if (auto reserved = pool_->try_reserve(layer, needed, returning)) return {std::move(*reserved), fresh.list()};
+    const int64_t needed = beyond(fresh);
+    if (auto reserved = pool_->try_reserve(layer, needed, returning)) return room(std::move(*reserved));
     const Candidates oldest = most_bits(layer, needed - returning <= pool_->room(layer));
     if (oldest.layer >= 0 && oldest.width >= fresh.width()) {
       shrink_some(oldest);
@@ -138,7 +161,7 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages, int64_t 
       fresh.give_up(policy_ == ShrinkPolicy::kLayer ? pages : 1);
     } else {
       // Someone else took what was there when the floor was checked.
-      return {pool_->reserve(layer, needed, returning), fresh.list()};
+      return room(pool_->reserve(layer, needed, returning));
     }
     std::vector<Step>& steps = layers_[layer]->steps;
     const int bits = std::max(plan.shapes[fresh.level].formats[0].bits, plan.shapes[fresh.level].formats[1].bits);
@@ -149,15 +172,24 @@ Memory::Room Memory::make_room(int layer, int64_t bytes, int64_t pages, int64_t 
   }
 }
 
-void Memory::check_room(const std::vector<int64_t>& bytes) {
+void Memory::check_room(const std::vector<std::pair<int, Needs>>& all) {
   if (!can_shrink_) return;
+  std::vector<int64_t> least(plans_.size());
+  for (const auto& [layer, needs] : all) {
+    const std::vector<PageShape>& shapes = plans_[layer].shapes;
+    const NewPages floor = {shapes, needs.pages, shapes.size() - 1};
+    const int64_t bytes = checked_add(needs.bytes, floor.bytes(), "bytes of a layer");
+    const int64_t promised = needs.promised ? needs.promised->left() : 0;
+    least[layer] = checked_add(least[layer], std::max<int64_t>(0, bytes - promised), "bytes of a layer");
+    least[layer] -= needs.returning;
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   int64_t total = 0;
-  for (size_t layer = 0; layer < bytes.size(); ++layer) {
-    total = checked_add(total, bytes[layer], "bytes of all layers");
-    require_layer_floor(static_cast<int>(layer), bytes[layer]);
+  for (size_t layer = 0; layer < least.size(); ++layer) {
+    total = checked_add(total, least[layer], "bytes of all layers");
+    require_layer_floor(static_cast<int>(layer), least[layer]);
   }
-  require_cache_floor(kAllLayers, total);
+  require_cache_floor(all.size() == 1 ? all.front().first : kAllLayers, total);
 }
 
 // Bytes that the layer's pages would give up down to the floor.

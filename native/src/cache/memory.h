@@ -77,13 +77,21 @@ class Memory {
     Pool::Reservation bytes;
     std::vector<const PageShape*> shapes;  // of the pages, oldest first
   };
-  // Room for `bytes`, and for `pages` new pages beside them, where the caller gives `returning` bytes of the layer back
-  // as soon as it has them. Throws kBudgetExceeded.
-  Room make_room(int layer, int64_t bytes, int64_t pages, int64_t returning = 0);
+  // What a layer of a sequence needs.
+  struct Needs {
+    int64_t bytes = 0;  // beside pages
+    int64_t pages = 0;
+    int64_t returning = 0;                  // bytes that go back as soon as the others are there
+    Pool::Reservation* promised = nullptr;  // what is taken first
+  };
+  // Room for all of them, in one layer. Throws kBudgetExceeded.
+  Room make_room(int layer, const std::vector<Needs>& all);
   // One block, with room made for it. Throws kBudgetExceeded or kOutOfMemory.
-  Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
-  // Throws kBudgetExceeded where make_room would for bytes[layer] in each layer, one after the other.
-  void check_room(const std::vector<int64_t>& bytes);
+  Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine,
+             Pool::Reservation* promised = nullptr);
+  // Before any of several calls of make_room: throws kBudgetExceeded where one of them would, so that no page gives up
+  // precision for nothing. Each of the needs is those of a layer.
+  void check_room(const std::vector<std::pair<int, Needs>>& all);
 
   // From now on the page may shrink. Cannot fail.
   void enlist(Page& page);

@@ -123,6 +123,12 @@ Pool::Reservation::~Reservation() {
   pool_->give_back(layer_, left_);
 }
 
+void Pool::Reservation::refund(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  pool_->give_back(layer_, -bytes);
+  left_ += bytes;
+}
+
 Block Pool::Reservation::take(BlockKind kind, int64_t bytes, BlockPlace place, bool shrinkable) {
   Block block;
   block.arena_ = pool_->arenas_[static_cast<int>(place)].get();

@@ -73,6 +73,15 @@ class Pool : public std::enable_shared_from_this<Pool> {
    public:
     Reservation(Reservation&& other) noexcept = default;
     ~Reservation();
+    int64_t left() const { return left_; }
+    // Takes over up to so many bytes of what another one of the same layer has left.
+    void draw(Reservation& other, int64_t bytes) {
+      const int64_t drawn = bytes < other.left_ ? bytes : other.left_;
+      other.left_ -= drawn;
+      left_ += drawn;
+    }
+    // Bytes that were drawn from it are held for it again, by whoever drew them until they go back.
+    void refund(int64_t bytes);
     // At most as many bytes, in all, as were reserved. Throws kOutOfMemory.
     Block take(BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine, bool shrinkable = false);
 

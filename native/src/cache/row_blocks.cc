@@ -6,7 +6,8 @@ namespace kvasir {
 
 int64_t RowBlocks::spare(const Change& change) const {
   const int64_t dropped = std::min(change.dropped, count());
-  return std::count_if(blocks_.begin(), blocks_.begin() + dropped, [](const RowBlock& each) { return !each.shared(); });
+  return static_cast<int64_t>(spare_.size()) +
+         std::count_if(blocks_.begin(), blocks_.begin() + dropped, [](const RowBlock& each) { return !each.shared(); });
 }
 
 int64_t RowBlocks::missing(const Change& change) const {
@@ -14,6 +15,16 @@ int64_t RowBlocks::missing(const Change& change) const {
 }
 
 int64_t RowBlocks::returned(const Change& change) const { return std::max<int64_t>(0, spare(change) - added(change)); }
+
+int64_t RowBlocks::missing_in_steps(int64_t before, int64_t after, int64_t most, int64_t dropped) const {
+  const int64_t kept_by_others = std::count_if(blocks_.begin(), blocks_.begin() + std::min(dropped, count()),
+                                               [](const RowBlock& each) { return each.shared(); });
+  // Blocks that are left behind take the rows that follow, but for those; or none of them needs to.
+  const int64_t again = std::max<int64_t>(0, blocks_of(std::min(after, most)) - count()) + kept_by_others;
+  const int64_t fresh = std::max<int64_t>(0, blocks_of(after) - count());
+  return std::max<int64_t>(0, std::min(again, fresh) - static_cast<int64_t>(spare_.size())) +
+         (copies({0, before, after}) ? 1 : 0);
+}
 
 void RowBlocks::keep(int64_t rows) {
   const auto kept = static_cast<size_t>(std::min(blocks_of(rows), count()));

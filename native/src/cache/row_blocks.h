@@ -67,6 +67,9 @@ class RowBlocks {
   // Blocks that must be taken for it, and those that nobody holds any more after it.
   int64_t missing(const Change& change) const;
   int64_t returned(const Change& change) const;
+  // The same where rows grow in any number of steps from `before` to `after`, of which there are never more than
+  // `most`: `dropped` of the blocks that are there now are then left behind, and none is given back meanwhile.
+  int64_t missing_in_steps(int64_t before, int64_t after, int64_t most, int64_t dropped) const;
   // The blocks after it. take(): a new block. copy(from, to): their memory. Nothing that is held by others is to be
   // written then, and what was there before stays as it was as long as rows are not.
   template <class Take, class Copy>
@@ -74,6 +77,8 @@ class RowBlocks {
 
   // Keeps the blocks of the first rows.
   void keep(int64_t rows);
+  // Blocks that a change dropped stay beside the others, for rows to come, until then.
+  void give_back_spare() { spare_.clear(); }
 
  private:
   // Blocks behind those that stay.
@@ -86,7 +91,7 @@ class RowBlocks {
     const int64_t block = change.dropped + change.written / kRowBlockTokens;
     return change.written < change.rows && block < count() && blocks_[static_cast<size_t>(block)].shared();
   }
-  // Dropped blocks that nobody else holds: they may hold other rows.
+  // Blocks without rows that nobody else holds: they may hold others.
   int64_t spare(const Change& change) const;
   void add(RowBlock block) {
     addresses_.push_back(block.data());
@@ -95,6 +100,7 @@ class RowBlocks {
 
   std::vector<RowBlock> blocks_;
   std::vector<uint8_t*> addresses_;  // theirs
+  std::vector<RowBlock> spare_;
 };
 
 template <class Take, class Copy>
@@ -111,11 +117,19 @@ RowBlocks RowBlocks::after(const Change& change, const Take& take, const Copy& c
       next.add(block);
     }
   }
-  for (int64_t i = 0; i < change.dropped && i < count() && next.count() < blocks_of(change.rows); ++i) {
+  next.spare_ = spare_;
+  for (int64_t i = 0; i < change.dropped && i < count(); ++i) {
     const RowBlock& block = blocks_[static_cast<size_t>(i)];
-    if (!block.shared()) next.add(block);
+    if (!block.shared()) next.spare_.push_back(block);
   }
-  while (next.count() < blocks_of(change.rows)) next.add(take());
+  while (next.count() < blocks_of(change.rows)) {
+    if (next.spare_.empty()) {
+      next.add(take());
+    } else {
+      next.add(std::move(next.spare_.back()));
+      next.spare_.pop_back();
+    }
+  }
   return next;
 }
 

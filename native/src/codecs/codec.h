@@ -59,6 +59,8 @@ struct Codec {
   //
   // Adds what the pages about to be sealed need to `table`. On failure the caller drops the table.
   void (*grow)(const PageFormat& format, SealInput& input, SideTable& table) = nullptr;
+  // The most halves that grow takes for so many pages, where the table has vectors already or not.
+  int64_t (*most_growth)(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) = nullptr;
   // Before encode: turns `rows` into what is to be encoded and writes the codec's own bytes of the page.
   void (*flatten)(const PageFormat& format, const SideView& side, const MatchKernels& match, float* rows,
                   uint8_t* page) = nullptr;

@@ -20,10 +20,9 @@
 
 namespace kvasir {
 
-// Token rows as they come in: [tokens][kv_heads][head_dim] by side.
+// Token rows as they come in, by side, with their strides spelled out.
 struct TokenRows {
-  const void* sides[2];
-  ElementType types[2];
+  RowsView sides[2];
   int64_t tokens;
   bool on_device = false;  // in the memory of the engine's device, and ready in the order of `stream`
   void* stream = nullptr;
@@ -67,7 +66,7 @@ struct PartHeads {
 
 class LayerState;
 
-// An append under way. Its steps, in order: open, then seal where pages are to be, then fill.
+// An append to one sequence under way: open, then seal where pages are to be. It is one of several (Appends).
 class Append {
  public:
   explicit Append(const LayerPlan& plan, int64_t tokens) : plan_(plan), tokens_(tokens) {}
@@ -87,9 +86,6 @@ class Append {
   // Writes the pages. `state` is the layer's, also where this is its first append.
   virtual void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
                     LayerState* state) = 0;
-  // Writes the new rows that are in no page to the blocks of sinks and window as they are from now on, where those of
-  // `before` that remain stand already. Cannot fail.
-  virtual void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) = 0;
 
  protected:
   // One part as the codec's kernels of this machine write it, at `out`.
@@ -104,6 +100,23 @@ class Append {
 
   const LayerPlan& plan_;
   const int64_t tokens_;
+};
+
+// Appends to one layer of many sequences, whose rows were taken together.
+class Appends {
+ public:
+  virtual ~Appends() = default;
+  virtual Append& operator[](int index) = 0;
+
+  // Blocks of 16-bit rows as they are after an append; rows from before that remain stand there already.
+  struct Target {
+    uint8_t* const* sinks;
+    uint8_t* const* window;
+  };
+  // Writes the new rows that are in no page, of each append to its target, or fails and has written none.
+  virtual void fill(const Target* targets) = 0;
+  // The layers of the sequences are now as `views` says. Takes no memory.
+  virtual void finish(const SequenceView* views) = 0;
 };
 
 // What an engine knows of one layer of one sequence.
@@ -156,9 +169,10 @@ class Engine {
   virtual void settle_queries(const LayerPlan& plan, const SeenQueries& seen) = 0;
 
   // Appending ---------------------------------------------------------------------------------------------------
-  // Takes the rows: checked, and scaled where the layer scales its keys. Throws kNotFinite; for rows on a device, those
-  // that it found since it was last asked.
-  virtual std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) = 0;
+  // Takes the rows: checked, and scaled where the layer scales its keys. The first counts[0] tokens are those of the
+  // first append, and so on. Throws kNotFinite; for rows on a device, those that it found since it was last asked.
+  virtual std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
+                                                 const std::vector<int64_t>& counts) = 0;
   // Null where the engine keeps nothing of its own.
   virtual std::unique_ptr<LayerState> make_state(const LayerPlan& plan) = 0;
   // Makes ready for `pages` pages and for these side tables, so that update needs no memory. The layer may stay as it

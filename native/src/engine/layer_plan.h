@@ -35,6 +35,13 @@ struct LayerPlan {
   int64_t row_block_bytes() const {
     return kRowBlockTokens * elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
   }
+  // What a page of varying parts takes beyond its shape, at most: an element 16 bits, a channel its number, and
+  // padding.
+  int64_t most_varying_bytes() const {
+    const int64_t part =
+        int64_t{attention.head_dim} * (kPageTokens * static_cast<int64_t>(sizeof(uint16_t)) + 1) + 8192;
+    return shapes[0].varies() ? part * attention.kv_heads : 0;
+  }
   // The window at its longest: a page gathers before it is sealed.
   int most_window_rows() const { return window + kPageTokens; }
 };

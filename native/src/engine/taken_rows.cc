@@ -81,19 +81,41 @@ TakenRows::TakenRows(const LayerPlan& plan, const TokenRows& rows)
     : elements_(static_cast<size_t>(rows.tokens * plan.elements_per_token() / 2)),
       halves_(reuse(2 * elements_, &capacity_)) {
   for (const Side side : {Side::kKeys, Side::kValues}) {
-    take(plan, side, rows.sides[static_cast<int>(side)], rows.types[static_cast<int>(side)]);
+    take(plan, side, rows.sides[static_cast<int>(side)], rows.tokens);
   }
 }
 
-void TakenRows::take(const LayerPlan& plan, Side side, const void* elements, ElementType type) {
+namespace {
+
+// Elements first .. first + count - 1, counted token by token and head by head.
+void copy_elements(const LayerPlan& plan, const RowsView& rows, bool dense, size_t first, size_t count, uint8_t* out) {
+  const size_t bytes = element_bytes(rows.type);
+  if (dense) {
+    std::memcpy(out, static_cast<const uint8_t*>(rows.data) + first * bytes, count * bytes);
+    return;
+  }
+  const auto width = static_cast<size_t>(plan.attention.head_dim);
+  for (size_t done = 0; done < count;) {
+    const auto row = static_cast<int64_t>((first + done) / width);
+    const size_t channel = (first + done) % width, some = std::min(count - done, width - channel);
+    const void* from = row_at(rows, row / plan.attention.kv_heads, row % plan.attention.kv_heads);
+    std::memcpy(out + done * bytes, static_cast<const uint8_t*>(from) + channel * bytes, some * bytes);
+    done += some;
+  }
+}
+
+}  // namespace
+
+void TakenRows::take(const LayerPlan& plan, Side side, const RowsView& rows, int64_t tokens) {
+  const ElementType type = rows.type;
+  const bool dense = is_dense(rows, tokens, plan.attention.kv_heads, plan.attention.head_dim);
   const RowKernels& kernels = *plan.attention.rows;
-  const size_t size = element_bytes(type);
   const size_t row = side == Side::kKeys ? plan.key_scaling.size() : 0;
   uint16_t* out = halves_.get() + (side == Side::kValues ? elements_ : 0);
   FirstRefused refused;
   const auto take_block = [&](size_t first, size_t count) {
     alignas(64) unsigned char copy[kBlock * sizeof(float)];
-    std::memcpy(copy, static_cast<const char*>(elements) + first * size, count * size);
+    copy_elements(plan, rows, dense, first, count, copy);
     if (row == 0 && kernels.check(copy, type, count)) return kernels.to_half(copy, type, count, out + first);
     alignas(64) float scaled[kBlock];
     for (size_t i = 0; i < count; ++i) {

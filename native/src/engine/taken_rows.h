@@ -26,7 +26,7 @@ class TakenRows {
   size_t elements() const { return elements_; }
 
  private:
-  void take(const LayerPlan& plan, Side side, const void* elements, ElementType type);
+  void take(const LayerPlan& plan, Side side, const RowsView& rows, int64_t tokens);
 
   // Memory of an append that has ended waits for the next one, which mostly is that of the next layer: fresh memory
   // costs more than what is done in it. One for all threads, and none beyond kMostSpare bytes.

@@ -73,16 +73,20 @@ TEST_CASE("caller memory: once an append has begun, what it stores no longer dep
         const auto rows = support::half_rows(support::Profile::kNormal, 5, kTokens, EveryCodec::kRow);
         const auto given = in_type(rows, type);
         auto keys = given, values = given;
-        const auto pending =
-            engine.engine->begin_append(plans[0], {{keys.data(), values.data()}, {type, type}, kTokens});
+        const auto dense = [&](const void* data) {
+          return kvasir::RowsView{data, type, EveryCodec::kRow, EveryCodec::kHeadDim};
+        };
+        const auto appends =
+            engine.engine->begin_appends(plans[0], {{dense(keys.data()), dense(values.data())}, kTokens}, {kTokens});
+        kvasir::Append& pending = (*appends)[0];
         std::fill(keys.begin(), keys.end(), 0xFF);  // NaN in every type
         std::fill(values.begin(), values.end(), 0xFF);
         kvasir::SequenceView empty = {};
-        pending->open(empty, 2);
+        pending.open(empty, 2);
         for (const Side side : {Side::kKeys, Side::kValues}) {
           for (int head = 0; head < EveryCodec::kKvHeads; ++head) {
             std::vector<float> got(256 * EveryCodec::kHeadDim);
-            pending->rows(side, head, 0, 256, got.data(), EveryCodec::kHeadDim);
+            pending.rows(side, head, 0, 256, got.data(), EveryCodec::kHeadDim);
             int wrong = 0;
             std::ostringstream first;
             for (size_t i = 0; i < got.size(); ++i) {

@@ -98,6 +98,19 @@ void for_elements(const RowShape& shape, int64_t tokens, const Visit& visit) {
   }
 }
 
+// [tokens][heads][d] as [heads][tokens][d].
+std::vector<uint8_t> heads_first(const std::vector<uint8_t>& bytes, const RowShape& shape, int64_t tokens) {
+  const size_t row = bytes.size() / static_cast<size_t>(tokens * shape.kv_heads);
+  std::vector<uint8_t> turned(bytes.size());
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int h = 0; h < shape.kv_heads; ++h) {
+      const auto from = static_cast<size_t>(t * shape.kv_heads + h), to = static_cast<size_t>(h * tokens + t);
+      std::memcpy(turned.data() + to * row, bytes.data() + from * row, row);
+    }
+  }
+  return turned;
+}
+
 struct Place {
   const char* name;
   RowShape shape;
@@ -135,6 +148,27 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
   const Staging staging = {{staged.as<uint16_t>(), reinterpret_cast<uint16_t*>(staged.data() + side_bytes)},
                            staging_rows};
   CUDA(stage_rows(shape, rows, first, place.tokens, staging, place.row, nullptr));
+
+  // The same one by one, in any order, from rows that lie heads first.
+  const Buffer turned_keys(heads_first(inputs[0].bytes, shape, first + place.tokens));
+  const Buffer turned_values(heads_first(inputs[1].bytes, shape, first + place.tokens));
+  InputRows turned = rows;
+  turned.sides[0] = turned_keys.data();
+  turned.sides[1] = turned_values.data();
+  for (int side = 0; side < 2; ++side) {
+    turned.token_strides[side] = shape.head_dim;
+    turned.head_strides[side] = (first + place.tokens) * shape.head_dim;
+  }
+  const Buffer other_window(blocks.bytes());
+  const std::vector<uint8_t*> list = blocks.list(other_window.data());
+  std::vector<RowMove> moves;
+  for (int64_t t = place.tokens - 1; t >= 0; --t) {
+    const int64_t row = place.row + t;
+    moves.push_back({list[static_cast<size_t>(row / kTileSize)], static_cast<int32_t>(row % kTileSize),
+                     static_cast<int32_t>(first + t)});
+  }
+  const Buffer moves_there(bytes_of(moves));
+  CUDA(append_listed_rows(shape, turned, moves_there.as<RowMove>(), place.tokens, nullptr));
   CUDA(cudaDeviceSynchronize());
 
   std::vector<uint8_t> tiles(blocks.bytes(), 0xa5), lines(2 * side_bytes, 0xa5);
@@ -148,6 +182,8 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
   });
   const std::string tiles_wrong = page_case::difference(window.read(), tiles);
   CHECK(tiles_wrong.empty(), place.name << " window: " << tiles_wrong);
+  const std::string listed_wrong = page_case::difference(other_window.read(), tiles);
+  CHECK(listed_wrong.empty(), place.name << " listed: " << listed_wrong);
   const std::string lines_wrong = page_case::difference(staged.read(), lines);
   CHECK(lines_wrong.empty(), place.name << " staging: " << lines_wrong);
   CHECK(refused.read() == std::vector<uint8_t>(8, 0), place.name << " refuses what is fine");

@@ -117,6 +117,14 @@ void grow(const PageFormat& format, SealInput& input, SideTable& table) {
   }
 }
 
+// Cut into calls, the first page mines, and the others add their centres.
+int64_t most_growth(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) {
+  if (pages == 0) return 0;
+  const int64_t mined = has_vectors ? 0 : pattern::mined_patterns(format);
+  const int64_t added = pattern::adds_patterns(format) ? pages : 0;
+  return (mined + added) * kv_heads * format.head_dim;
+}
+
 // The labelled vectors of a view as float32, label 0 a zero vector.
 const float* label_vectors(const SideView& side, int d) {
   struct LabelVectors;
@@ -225,6 +233,7 @@ const Codec pattern_codec = {
     kOptions,
     configure,
     grow,
+    most_growth,
     flatten,
     restore,
     labelled,

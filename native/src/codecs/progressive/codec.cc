@@ -63,6 +63,7 @@ const Codec progressive_codec = {
     nullptr,
     nullptr,
     nullptr,
+    nullptr,
     narrower,
 };
 

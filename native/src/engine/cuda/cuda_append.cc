@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/cuda/layer_state.h"
-
 namespace kvasir::cuda {
 
 int64_t CudaAppend::new_sinks() const { return std::clamp<int64_t>(plan_.sinks - before_.length, 0, tokens_); }
@@ -27,7 +25,8 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
     check(gather_rows(layer_.row_shape(), row_list(before.window_blocks), 0, before.window, staging, 0, stream),
           "gathering the window");
   }
-  check(stage_rows(layer_.row_shape(), input_, sinks, tokens_ - sinks, staging, before.window, stream), "staging rows");
+  check(stage_rows(layer_.row_shape(), input_, begin_ + sinks, tokens_ - sinks, staging, before.window, stream),
+        "staging rows");
 }
 
 void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const {
@@ -64,17 +63,62 @@ void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads,
   layer_.family().seal(staged_, {pages, tables, static_cast<const CudaLayerState&>(*state), encode_here});
 }
 
-void CudaAppend::fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) {
-  const int64_t sinks = new_sinks();
-  const cudaStream_t stream = layer_.queue().stream;
-  check(append_rows(layer_.row_shape(), input_, 0, sinks, sink_blocks, before_.length, stream), "appending sinks");
+CudaAppend::WindowRows CudaAppend::window_rows() const {
   // The tokens up to there went into pages.
   const int64_t window =
       plan_.sinks + (before_.first_page + before_.page_count + staged_.count) * kPageTokens - before_.length;
-  const int64_t first = std::min(std::max(sinks, window), tokens_);  // none where the append ends among the sinks
-  check(append_rows(layer_.row_shape(), input_, first, tokens_ - first, window_blocks,
-                    std::max<int64_t>(0, first - window), stream),
+  const int64_t first = std::min(std::max(new_sinks(), window), tokens_);  // none where it ends among the sinks
+  return {first, std::max<int64_t>(0, first - window)};
+}
+
+void CudaAppend::fill(const Appends::Target& target) const {
+  const cudaStream_t stream = layer_.queue().stream;
+  const WindowRows window = window_rows();
+  check(append_rows(layer_.row_shape(), input_, begin_, new_sinks(), target.sinks, before_.length, stream),
+        "appending sinks");
+  check(append_rows(layer_.row_shape(), input_, begin_ + window.first, tokens_ - window.first, target.window,
+                    window.row, stream),
         "appending rows");
+}
+
+void CudaAppend::list(const Appends::Target& target, std::vector<RowMove>& moves) const {
+  const auto add = [&](uint8_t* const* blocks, int64_t row, int64_t token) {
+    moves.push_back({blocks[row / kTileSize], static_cast<int32_t>(row % kTileSize), static_cast<int32_t>(token)});
+  };
+  for (int64_t i = 0; i < new_sinks(); ++i) add(target.sinks, before_.length + i, begin_ + i);
+  const WindowRows window = window_rows();
+  for (int64_t i = window.first; i < tokens_; ++i) add(target.window, window.row + i - window.first, begin_ + i);
+}
+
+CudaAppends::CudaAppends(const DeviceLayer& layer, const std::atomic<uint64_t>& epoch, const InputRows& input,
+                         DeviceScratch memory, const std::vector<int64_t>& counts)
+    : layer_(layer), epoch_(epoch), input_(input), memory_(std::move(memory)) {
+  int64_t begin = 0;
+  for (const int64_t tokens : counts) {
+    appends_.push_back(std::make_unique<CudaAppend>(layer, input_, begin, tokens));
+    begin += tokens;
+  }
+  if (counts.size() > 1) together_ = std::make_unique<Together>(layer, static_cast<size_t>(begin), counts.size());
+}
+
+void CudaAppends::fill(const Target* targets) {
+  if (!together_) return appends_.front()->fill(targets[0]);
+  std::vector<RowMove>& moves = together_->moves;
+  for (size_t i = 0; i < appends_.size(); ++i) appends_[i]->list(targets[i], moves);
+  if (moves.empty()) return;
+  layer_.queue().upload(together_->moves_there.as<void>(), moves.data(), moves.size() * sizeof(RowMove),
+                        "appending rows");
+  check(append_listed_rows(layer_.row_shape(), input_, together_->moves_there.as<RowMove>(),
+                           static_cast<int64_t>(moves.size()), layer_.queue().stream),
+        "appending rows");
+}
+
+void CudaAppends::finish(const SequenceView* views) {
+  for (size_t i = 0; i < appends_.size(); ++i) {
+    static_cast<CudaLayerState*>(views[i].state)
+        ->update(views[i], epoch_, together_ ? &together_->descriptions : nullptr);
+  }
+  if (together_) together_->descriptions.write("describing sequences");
 }
 
 }  // namespace kvasir::cuda

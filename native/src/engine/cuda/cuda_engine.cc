@@ -44,6 +44,16 @@ void check_address(const char* what, const void* address) {
   check_reachable(what, address);
 }
 
+// Kernels load vectors of 16 bytes from every row, too.
+void check_rows(const char* what, const RowsView& rows) {
+  check_address(what, rows.data);
+  const auto bytes = static_cast<int64_t>(element_bytes(rows.type));
+  if (rows.token_stride * bytes % 16 != 0 || rows.head_stride * bytes % 16 != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(what) + " on the device must have strides of multiples of 16 bytes");
+  }
+}
+
 class CudaEngine : public Engine {
  public:
   // The device is current.
@@ -143,33 +153,36 @@ class CudaEngine : public Engine {
 
   // Appending --------------------------------------------------------------------------------------------------
 
-  std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
+  std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
+                                         const std::vector<int64_t>& counts) override {
     report_refused();
+    if (rows.tokens > INT32_MAX) refuse(std::to_string(rows.tokens) + " tokens in one append to a device");
     const CurrentDevice current(kDevice);
+    const Layer& layer = *layers_[plan.index];
     InputRows input = {};
     input.tokens = rows.tokens;
     input.refused = refused_.there();
     if (rows.on_device) {
-      check_address("keys", rows.sides[0]);
-      check_address("values", rows.sides[1]);
       for (int side = 0; side < 2; ++side) {
-        input.sides[side] = rows.sides[side];
-        input.types[side] = rows.types[side];
+        const RowsView& given = rows.sides[side];
+        check_rows(side == 0 ? "keys" : "values", given);
+        input.sides[side] = given.data;
+        input.types[side] = given.type;
+        input.token_strides[side] = given.token_stride;
+        input.head_strides[side] = given.head_stride;
       }
-      input.key_scaling = layer_of(plan).key_scaling();
-      return std::make_unique<DeviceAppend>(*this, layer_of(plan), input, static_cast<cudaStream_t>(rows.stream));
+      input.key_scaling = layer.device.key_scaling();
+      return std::make_unique<DeviceAppends>(*this, layer, input, counts, static_cast<cudaStream_t>(rows.stream));
     }
     const TakenRows taken(plan, rows);
     const size_t bytes = taken.elements() * sizeof(uint16_t);
-    DeviceScratch memory = queue_.take(2 * bytes);
-    for (const Side side : {Side::kKeys, Side::kValues}) {
-      const int index = static_cast<int>(side);
-      uint8_t* to = memory.as<uint8_t>() + index * bytes;
-      queue_.upload(to, taken.side(side), bytes, "uploading rows");
-      input.sides[index] = to;
-      input.types[index] = ElementType::kFloat16;
+    // Both sides: the values follow the keys.
+    DeviceScratch memory = queue_.uploaded(taken.side(Side::kKeys), 2 * bytes, "uploading rows");
+    for (int side = 0; side < 2; ++side) {
+      input.sides[side] = memory.as<uint8_t>() + side * bytes;
+      input.types[side] = ElementType::kFloat16;
     }
-    return std::make_unique<CudaAppend>(layer_of(plan), input, std::move(memory));
+    return std::make_unique<CudaAppends>(layer.device, layer.epoch, input, std::move(memory), counts);
   }
 
   std::unique_ptr<LayerState> make_state(const LayerPlan& plan) override {
@@ -256,16 +269,24 @@ class CudaEngine : public Engine {
   }
 
  private:
+  struct Layer {
+    Layer(const LayerPlan& plan, const DeviceQueue& queue) : device(plan, queue), attention(device) {}
+    DeviceLayer device;
+    LayerAttention attention;
+    std::atomic<uint64_t> epoch{0};  // shrinks: descriptions made before are out of date
+  };
+
   // Rows that a caller's stream made: the engine's stream waits for it, and lets it go on at the end.
-  class DeviceAppend : public CudaAppend {
+  class DeviceAppends : public CudaAppends {
    public:
-    DeviceAppend(CudaEngine& engine, const DeviceLayer& layer, const InputRows& input, cudaStream_t stream)
-        : CudaAppend(layer, input, DeviceScratch()), engine_(engine), stream_(stream) {
+    DeviceAppends(CudaEngine& engine, const Layer& layer, const InputRows& input, const std::vector<int64_t>& counts,
+                  cudaStream_t stream)
+        : CudaAppends(layer.device, layer.epoch, input, DeviceScratch(), counts), engine_(engine), stream_(stream) {
       std::lock_guard<std::mutex> lock(engine.mutex_);
       engine.before_.order(stream, engine.stream_);
     }
-    void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) override {
-      CudaAppend::fill(sink_blocks, window_blocks);
+    void fill(const Target* targets) override {
+      CudaAppends::fill(targets);
       std::lock_guard<std::mutex> lock(engine_.mutex_);
       engine_.after_.order(engine_.stream_, stream_);
     }
@@ -273,13 +294,6 @@ class CudaEngine : public Engine {
    private:
     CudaEngine& engine_;
     const cudaStream_t stream_;
-  };
-
-  struct Layer {
-    Layer(const LayerPlan& plan, const DeviceQueue& queue) : device(plan, queue), attention(device) {}
-    DeviceLayer device;
-    LayerAttention attention;
-    std::atomic<uint64_t> epoch{0};  // shrinks: descriptions made before are out of date
   };
 
   DeviceLayer& layer_of(const LayerPlan& plan) const { return layers_[plan.index]->device; }

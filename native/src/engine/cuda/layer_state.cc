@@ -8,9 +8,11 @@
 
 namespace kvasir::cuda {
 
+static_assert(sizeof(DeviceSequence) % sizeof(uint64_t) == 0, "pieces are of so many bytes");
+
 CudaLayerState::CudaLayerState(const DeviceLayer& layer)
     : layer_(layer),
-      description_(layer.queue().take(sizeof(DeviceSequence) + layer.row_blocks() * sizeof(uint64_t))),
+      description_(layer.queue().take(description_bytes(layer))),
       blocks_(static_cast<size_t>(layer.row_blocks())),
       description_bytes_(description_.bytes()) {}
 
@@ -34,7 +36,7 @@ void CudaLayerState::reserve(int64_t pages, const SideTable (&tables)[2]) {
   page_count_ = -1;
 }
 
-void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
+void CudaLayerState::update(const SequenceView& view, uint64_t epoch, Pieces* pieces) {
   if (view.first_page != first_page_ || view.page_count != page_count_ || epoch != epoch_) update_pages(view);
   epoch_ = epoch;
   for (Side side : {Side::kKeys, Side::kValues}) {
@@ -43,11 +45,11 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch) {
     upload_vectors(side, table);
     tables_[static_cast<int>(side)].table = describe(side, table, view.first_page);
   }
-  update_description(view);
+  update_description(view, pieces);
   retired_.clear();
 }
 
-void CudaLayerState::update_description(const SequenceView& view) {
+void CudaLayerState::update_description(const SequenceView& view, Pieces* pieces) {
   const int64_t sliding_window = layer_.plan().attention.sliding_window;
   const DeviceSequence now = seen_before(view, 0, sliding_window > 0 ? view.length - sliding_window : 0);
   bool moved = false;
@@ -66,8 +68,9 @@ void CudaLayerState::update_description(const SequenceView& view) {
   if (!moved && !changed) return;
   std::memcpy(description_bytes_.data(), &now, sizeof now);
   std::memcpy(description_bytes_.data() + sizeof now, blocks_.data(), blocks_.size() * sizeof(uint64_t));
-  layer_.queue().upload(description_.as<void>(), description_bytes_.data(),
-                        moved ? description_bytes_.size() : sizeof now, "describing a sequence");
+  const size_t bytes = moved ? description_bytes_.size() : sizeof now;
+  if (pieces) return pieces->add(description_.as<void>(), description_bytes_.data(), bytes);
+  layer_.queue().upload(description_.as<void>(), description_bytes_.data(), bytes, "describing a sequence");
 }
 
 DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t newer, int64_t oldest) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/cuda/device_layer.h"
+#include "engine/cuda/pieces.h"
 #include "engine/engine.h"
 #include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/layout/labels.h"
@@ -21,8 +22,11 @@ class CudaLayerState : public LayerState {
   // Room for so many pages, and for the vectors of these tables. What the device sees stays as it is.
   void reserve(int64_t pages, const SideTable (&tables)[2]);
   // Brings the device up to date with `view`, for which there is room: takes no memory. `epoch` counts the shrinks of
-  // the layer.
-  void update(const SequenceView& view, uint64_t epoch);
+  // the layer. The description goes with the `pieces` of others where there are any: description_bytes at most.
+  void update(const SequenceView& view, uint64_t epoch, Pieces* pieces = nullptr);
+  static size_t description_bytes(const DeviceLayer& layer) {
+    return sizeof(DeviceSequence) + static_cast<size_t>(layer.row_blocks()) * sizeof(uint64_t);
+  }
 
   uint64_t epoch() const { return epoch_; }
   const DeviceSequence* description() const { return description_.as<DeviceSequence>(); }
@@ -48,7 +52,7 @@ class CudaLayerState : public LayerState {
   };
 
   void update_pages(const SequenceView& view);
-  void update_description(const SequenceView& view);
+  void update_description(const SequenceView& view, Pieces* pieces);
   // Other memory in its place; the old stays until the device sees the new.
   void replace(DeviceScratch& memory, size_t bytes);
   void reserve_vectors(Side side, const SideTable& table, int64_t vectors);

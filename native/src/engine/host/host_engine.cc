@@ -29,7 +29,9 @@ void for_runs(int64_t first, int64_t count, const Verb& verb) {
 
 class HostAppend : public Append {
  public:
-  HostAppend(const LayerPlan& plan, const TokenRows& rows) : Append(plan, rows.tokens), input_(plan, rows) {}
+  // Its tokens are those of `input` from `first` on.
+  HostAppend(const LayerPlan& plan, const TakenRows& input, int64_t first, int64_t tokens)
+      : Append(plan, tokens), input_(input), first_(first) {}
 
   void open(const SequenceView& before, int64_t pages) override {
     before_ = before;
@@ -62,19 +64,19 @@ class HostAppend : public Append {
     });
   }
 
-  void fill(uint8_t* const* sink_blocks, uint8_t* const* window_blocks) override {
+  void fill(const Appends::Target& target) const {
     const int64_t new_sinks = std::clamp<int64_t>(plan_.sinks - before_.length, 0, tokens_);
-    for (int64_t token = 0; token < new_sinks; ++token) fill_row(token, sink_blocks, before_.length + token);
+    for (int64_t token = 0; token < new_sinks; ++token) fill_row(token, target.sinks, before_.length + token);
     // The tokens up to there went into pages.
     const int64_t window = plan_.sinks + window_begin_ + pages_ * kPageTokens;
     for (int64_t token = std::max(new_sinks, window - before_.length); token < tokens_; ++token) {
-      fill_row(token, window_blocks, before_.length + token - window);
+      fill_row(token, target.window, before_.length + token - window);
     }
   }
 
  private:
   const uint16_t* input_row(Side side, int64_t token, int kv_head) const {
-    const size_t row = static_cast<size_t>(token) * plan_.attention.kv_heads + kv_head;
+    const size_t row = static_cast<size_t>(first_ + token) * plan_.attention.kv_heads + kv_head;
     return input_.side(side) + row * plan_.attention.head_dim;
   }
 
@@ -94,11 +96,44 @@ class HostAppend : public Append {
     }
   }
 
-  const TakenRows input_;
+  const TakenRows& input_;
+  const int64_t first_;
   SequenceView before_ = {};
   int64_t pages_ = 0;
   int64_t window_begin_ = 0;  // body token where the window began
   int64_t body_ = 0;          // body tokens before
+};
+
+class HostAppends : public Appends {
+ public:
+  HostAppends(const LayerPlan& plan, const TokenRows& rows, const std::vector<int64_t>& counts) : input_(plan, rows) {
+    appends_.reserve(counts.size());
+    int64_t first = 0;
+    for (const int64_t tokens : counts) {
+      appends_.emplace_back(plan, input_, first, tokens);
+      first += tokens;
+    }
+  }
+
+  Append& operator[](int index) override { return appends_[static_cast<size_t>(index)]; }
+
+  void fill(const Target* targets) override {
+    const auto count = static_cast<int>(appends_.size());
+    const auto one = [&](int i) { appends_[static_cast<size_t>(i)].fill(targets[i]); };
+    if (count > 1 && input_.elements() >= kWorthThreads) {
+      ThreadPool::shared().run(count, one);
+    } else {
+      for (int i = 0; i < count; ++i) one(i);
+    }
+  }
+
+  void finish(const SequenceView*) override {}
+
+ private:
+  static constexpr size_t kWorthThreads = size_t{1} << 16;  // elements; fewer are copied before a thread wakes up
+
+  const TakenRows input_;
+  std::vector<HostAppend> appends_;
 };
 
 class HostEngine : public Engine {
@@ -147,11 +182,12 @@ class HostEngine : public Engine {
     kvasir::settle_queries(plan.attention, QuerySums::at(plan.attention, seen.sums), seen.count);
   }
 
-  std::unique_ptr<Append> begin_append(const LayerPlan& plan, const TokenRows& rows) override {
+  std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
+                                         const std::vector<int64_t>& counts) override {
     if (rows.on_device) {
       throw Error(ErrorCode::kUnavailable, std::string("backend ") + name_ + " has no device memory to append from");
     }
-    return std::make_unique<HostAppend>(plan, rows);
+    return std::make_unique<HostAppends>(plan, rows, counts);
   }
   std::unique_ptr<LayerState> make_state(const LayerPlan&) override { return nullptr; }
   void reserve(LayerState*, int64_t, const SideTable (&)[2]) override {}

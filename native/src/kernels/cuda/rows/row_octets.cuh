@@ -28,13 +28,14 @@ struct RowPlace {
 __device__ __forceinline__ bool acceptable(float x) { return fabsf(x) <= kMaxMagnitude; }
 
 struct InputSource {
-  InputRows rows;
+  InputRows rows;  // with strides
   RowShape shape;
   int64_t first;
 
   __device__ bool has(int) const { return true; }
   __device__ Octet load(const RowPlace& at) const {
-    const int64_t index = ((first + at.token) * shape.kv_heads + at.head) * shape.head_dim + at.channel;
+    const int64_t index =
+        (first + at.token) * rows.token_strides[at.side] + at.head * rows.head_strides[at.side] + at.channel;
     float x[kOctet];
     load_floats(rows.sides[at.side], rows.types[at.side], index, x);
     bool fine = true;
@@ -106,8 +107,27 @@ struct BlockList {
   uint8_t* blocks[kBlocks];
 };
 
-// Row tiles, from row `first` of the list on. Channels of a key lie in pairs 16 bytes apart, those of a value singly,
+// Where an octet of row `row` of a block lies. Channels of a key lie in pairs 16 bytes apart, those of a value singly,
 // 64 bytes apart.
+__device__ __forceinline__ uint8_t* tile_octet(uint8_t* block, int row, const RowShape& shape, const RowPlace& at) {
+  const RowTileLayout layout = {shape.head_dim};
+  uint8_t* tile = block + static_cast<int64_t>(at.head) * layout.bytes();
+  return tile + (at.side == 0 ? layout.key_byte(row, at.channel) : layout.value_byte(row, at.channel));
+}
+
+__device__ __forceinline__ void store_octet(uint8_t* bytes, int side, const Octet& octet) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (side == 0) {
+      *reinterpret_cast<uint32_t*>(bytes + 16 * i) = octet.words[i];
+    } else {
+      *reinterpret_cast<uint16_t*>(bytes + 128 * i) = static_cast<uint16_t>(octet.words[i]);
+      *reinterpret_cast<uint16_t*>(bytes + 128 * i + 64) = static_cast<uint16_t>(octet.words[i] >> 16);
+    }
+  }
+}
+
+// Row tiles, from row `first` of the list on.
 template <int kBlocks>
 struct TileRows {
   BlockList<kBlocks> list;
@@ -116,11 +136,8 @@ struct TileRows {
 
   __device__ bool has(int) const { return true; }
   __device__ uint8_t* element(const RowPlace& at) const {
-    const RowTileLayout layout = {shape.head_dim};
     const int64_t row = first + at.token;
-    const int token = static_cast<int>(row % kTileSize);
-    uint8_t* tile = list.blocks[row / kTileSize] + static_cast<int64_t>(at.head) * layout.bytes();
-    return tile + (at.side == 0 ? layout.key_byte(token, at.channel) : layout.value_byte(token, at.channel));
+    return tile_octet(list.blocks[row / kTileSize], static_cast<int>(row % kTileSize), shape, at);
   }
   __device__ Octet load(const RowPlace& at) const {
     const uint8_t* bytes = element(at);
@@ -137,18 +154,7 @@ struct TileRows {
     }
     return octet;
   }
-  __device__ void store(const RowPlace& at, const Octet& octet) const {
-    uint8_t* bytes = element(at);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (at.side == 0) {
-        *reinterpret_cast<uint32_t*>(bytes + 16 * i) = octet.words[i];
-      } else {
-        *reinterpret_cast<uint16_t*>(bytes + 128 * i) = static_cast<uint16_t>(octet.words[i]);
-        *reinterpret_cast<uint16_t*>(bytes + 128 * i + 64) = static_cast<uint16_t>(octet.words[i] >> 16);
-      }
-    }
-  }
+  __device__ void store(const RowPlace& at, const Octet& octet) const { store_octet(element(at), at.side, octet); }
 };
 static_assert(fragment_byte16(2, 0) - fragment_byte16(0, 0) == 16, "pairs of a key");
 static_assert(fragment_byte16(0, 1) - fragment_byte16(0, 0) == 64, "channels of a value");

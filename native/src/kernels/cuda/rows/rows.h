@@ -1,6 +1,7 @@
 // 16-bit rows: between what callers append, the staging that encoders read, and the row tiles of sinks and windows.
 //
 //   append     append_rows                       one small launch: the common case, a token that seals no page
+//              append_listed_rows                the same for many sequences
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
 //              pages/encode.h, append_rows       pages from the staging's front; what is in none of them, as ever
 //   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
@@ -19,7 +20,7 @@
 
 namespace kvasir::cuda {
 
-// Rows that a caller appends, both sides: [tokens][kv_heads][head_dim].
+// Rows that a caller appends, both sides: [tokens][kv_heads][head_dim], or with strides.
 //
 // Elements must be finite and at most kMaxMagnitude, keys also after scaling. Where one is not, the kernels store 0
 // in its place and set refused[0] (keys) or refused[1] (values) to 1; they never set them to 0. So a refused append
@@ -31,6 +32,16 @@ struct InputRows {
   // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null.
   const float* key_scaling;
   uint32_t* refused;  // [2]
+  // By side, in elements, multiples of 16 bytes; both 0: dense.
+  int64_t token_strides[2];
+  int64_t head_strides[2];
+};
+
+// Where one input row goes: row `row` of a block.
+struct RowMove {
+  uint8_t* block;
+  int32_t row;
+  int32_t token;
 };
 
 // Sinks and windows lie in blocks of 16 rows: row r of a list is row r % 16 of block r / 16. A block is the row tiles
@@ -55,6 +66,10 @@ struct FloatRows {
 // Input rows first .. first + count - 1 become rows `row`, row + 1, ... of the window. One launch, both sides.
 cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count, RowList window,
                         int64_t row, cudaStream_t stream);
+
+// Input rows go where `moves` says, of any number of sequences. One launch, both sides.
+cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, const RowMove* moves, int64_t count,
+                               cudaStream_t stream);
 
 // The same into rows `row`, ... of the staging.
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,

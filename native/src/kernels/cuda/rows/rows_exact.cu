@@ -22,15 +22,36 @@ __global__ void __launch_bounds__(kThreads)
   for (; at.token < count; at.token += gridDim.y) target.store(at, source.load(at));
 }
 
+// The same where each token has a place of its own, in device memory.
+__global__ void __launch_bounds__(kThreads)
+    move_listed_rows(const __grid_constant__ RowShape shape, const __grid_constant__ InputSource source,
+                     const RowMove* moves, int64_t count) {
+  const int octets = shape.head_dim / kOctet;
+  const int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (index >= shape.kv_heads * octets) return;
+  RowPlace at = {static_cast<int>(blockIdx.z), 0, index / octets, index % octets * kOctet};
+  for (int64_t i = blockIdx.y; i < count; i += gridDim.y) {
+    const RowMove move = moves[i];
+    at.token = move.token;
+    store_octet(tile_octet(move.block, move.row, shape, at), at.side, source.load(at));
+  }
+}
+
+bool known(const RowShape& shape) {
+  return shape.head_dim >= 32 && shape.head_dim <= 256 && shape.head_dim % 16 == 0 && shape.kv_heads > 0;
+}
+
+dim3 grid_of(const RowShape& shape, int64_t count) {
+  const int octets = shape.kv_heads * (shape.head_dim / kOctet);
+  return dim3((octets + kThreads - 1) / kThreads, static_cast<unsigned>(std::min(count, kMostTokenBlocks)), 2);
+}
+
 template <class Source, class Target>
 cudaError_t launch(const RowShape& shape, const Source& source, const Target& target, int64_t count,
                    cudaStream_t stream) {
-  const bool known = shape.head_dim >= 32 && shape.head_dim <= 256 && shape.head_dim % 16 == 0 && shape.kv_heads > 0;
-  if (!known || count < 0) return cudaErrorInvalidValue;
+  if (!known(shape) || count < 0) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  const int octets = shape.kv_heads * (shape.head_dim / kOctet);
-  const dim3 grid((octets + kThreads - 1) / kThreads, static_cast<unsigned>(std::min(count, kMostTokenBlocks)), 2);
-  move_rows<<<grid, kThreads, 0, stream>>>(shape, source, target, count);
+  move_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source, target, count);
   return cudaGetLastError();
 }
 
@@ -63,8 +84,21 @@ cudaError_t with_tile_rows(const RowShape& shape, RowList blocks, int64_t row, i
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 bool readable(const InputRows& input, int64_t first, int64_t count) {
+  for (int side = 0; side < 2; ++side) {
+    const int64_t vector = input.types[side] == ElementType::kFloat32 ? 4 : 8;  // elements in 16 bytes
+    if (input.token_strides[side] % vector != 0 || input.head_strides[side] % vector != 0) return false;
+  }
   return aligned(input.sides[0]) && aligned(input.sides[1]) && aligned(input.key_scaling) && input.refused != nullptr &&
          first >= 0 && count >= 0 && count <= input.tokens - first;
+}
+
+InputSource source_of(const RowShape& shape, InputRows input, int64_t first) {
+  for (int side = 0; side < 2; ++side) {
+    if (input.token_strides[side] != 0 || input.head_strides[side] != 0) continue;
+    input.head_strides[side] = shape.head_dim;
+    input.token_strides[side] = int64_t{shape.kv_heads} * shape.head_dim;
+  }
+  return {input, shape, first};
 }
 
 }  // namespace
@@ -73,14 +107,22 @@ cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t f
                         int64_t row, cudaStream_t stream) {
   if (!readable(input, first, count)) return cudaErrorInvalidValue;
   return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
-    return launch(shape, InputSource{input, shape, first + done}, rows, some, stream);
+    return launch(shape, source_of(shape, input, first + done), rows, some, stream);
   });
+}
+
+cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, const RowMove* moves, int64_t count,
+                               cudaStream_t stream) {
+  if (!readable(input, 0, count) || !known(shape)) return cudaErrorInvalidValue;
+  if (count == 0) return cudaSuccess;
+  move_listed_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), moves, count);
+  return cudaGetLastError();
 }
 
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
                        const Staging& staging, int64_t row, cudaStream_t stream) {
   if (!readable(input, first, count) || row + count > staging.rows) return cudaErrorInvalidValue;
-  return launch(shape, InputSource{input, shape, first}, StagingRows{staging, shape, row}, count, stream);
+  return launch(shape, source_of(shape, input, first), StagingRows{staging, shape, row}, count, stream);
 }
 
 cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const Staging& staging,

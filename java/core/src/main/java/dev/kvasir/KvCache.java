@@ -76,6 +76,81 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * Appends some tokens to each of many sequences, in one layer: what {@link KvSequence#append} does for each of them,
+   * in one call. All of it happens, or after an exception nothing.
+   *
+   * <p>The rows of a sequence follow those of the sequence before it.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them twice
+   * @param tokens of each sequence, 0 or more, not all 0
+   * @param keys {@code [all tokens][kvHeads][headDim]}, after RoPE, or before it if {@link KvMethod#keysBeforeRope}
+   * @param values the same shape, in a type and with strides of their own
+   * @throws IllegalArgumentException if an argument is out of range, rows are too short or overlap, they are on a device,
+   *     or a sequence is of another cache or listed twice
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void append(int layer, List<KvSequence> sequences, int[] tokens, Rows keys, Rows values) {
+    Checks.require(!keys.onDevice() && !values.onDevice(), "rows on the device, and no stream");
+    appendRows(layer, sequences, tokens, keys, values, null);
+  }
+
+  /**
+   * {@link #append(int, List, int[], Rows, Rows)} from memory of the device that the cache is on. Returns before the work
+   * is done; it waits for what is on the stream, and what is put there later waits for it. The device checks the elements
+   * when it gets there, as in {@link KvSequence#append(int, DeviceBuffer, DeviceBuffer, int, DeviceStream)}.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them twice
+   * @param tokens of each sequence, 0 or more, not all 0
+   * @param keys {@code [all tokens][kvHeads][headDim]}; strides are multiples of 16 bytes
+   * @param values the same shape
+   * @param stream the stream that the rows are made on
+   * @throws IllegalArgumentException if an argument is out of range, rows are too short, overlap or are on no device, or a
+   *     sequence is of another cache or listed twice
+   * @throws NotFiniteException if an earlier append held NaN, infinity or a magnitude above 32752
+   * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void append(
+      int layer, List<KvSequence> sequences, int[] tokens, Rows keys, Rows values, DeviceStream stream) {
+    Checks.require(keys.onDevice() && values.onDevice(), "a stream, and rows that are on no device");
+    appendRows(layer, sequences, tokens, keys, values, stream.handle());
+  }
+
+  private void appendRows(
+      int layer, List<KvSequence> sequences, int[] tokens, Rows keys, Rows values, @Nullable Long stream) {
+    long[] ids = ids(sequences);
+    Checks.require(tokens.length == ids.length, "tokens of " + tokens.length + " sequences, not " + ids.length);
+    long[] counts = new long[tokens.length];
+    long rows = 0;
+    for (int i = 0; i < tokens.length; i++) {
+      Checks.requireNotNegative("tokens", tokens[i]);
+      counts[i] = tokens[i];
+      rows += tokens[i];
+    }
+    Checks.requirePositive("tokens of all sequences", rows);
+    long all = rows;
+    int heads = geometry.kvHeads(layer);
+    int dim = geometry.headDim(layer);
+    keys.require("keys", all, heads, dim, false);
+    values.require("values", all, heads, dim, false);
+    cache.append(
+        layer,
+        ids,
+        counts,
+        memory -> keys.target(memory, all, heads, dim, false),
+        memory -> values.target(memory, all, heads, dim, false),
+        stream);
+    Reference.reachabilityFence(sequences);
+    Reference.reachabilityFence(keys);
+    Reference.reachabilityFence(values);
+  }
+
+  /**
    * Attention of one query token per sequence, over many sequences in one call. Lengths may differ; a sequence may be
    * listed more than once.
    *

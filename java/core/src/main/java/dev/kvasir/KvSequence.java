@@ -29,8 +29,8 @@ import java.util.function.Supplier;
  * threads share (JDK 22 and newer), which one of them could close: these are copied. A buffer whose Arena is closed, or
  * confined to another thread, is refused with {@link IllegalStateException}.
  *
- * <p>A {@link BudgetExceededException} in the middle of a step leaves layers of different lengths: {@code
- * truncate(length())} makes them even.
+ * <p>An exception in the middle of a step leaves layers of different lengths: {@link #rollback} makes them even, and
+ * {@link #reserve} before the step sees to it that no budget is the cause.
  */
 public final class KvSequence implements AutoCloseable {
 
@@ -301,6 +301,35 @@ public final class KvSequence implements AutoCloseable {
   public void truncate(long length) {
     Checks.requireNotNegative("length", length);
     run(() -> target.truncate(id, length));
+  }
+
+  /**
+   * Takes room for this many more tokens in every layer, however they are cut into appends, so that no budget stops a
+   * step half way. What is not used counts as held until the tokens have come, or until the sequence is forked,
+   * truncated or rolled back; {@code reserve(0)} gives it back.
+   *
+   * @param tokens tokens to be appended to each layer, 0 or more
+   * @throws BudgetExceededException if there is no room for them in all layers; nothing has changed then, but that a
+   *     {@code reserve} before it is over
+   * @throws IllegalArgumentException if negative
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void reserve(long tokens) {
+    Checks.requireNotNegative("tokens", tokens);
+    run(() -> target.reserve(id, tokens));
+  }
+
+  /**
+   * Cuts every layer to the length that all of them have: what a step that broke off had appended goes. Exact where no
+   * layer has compressed a page over these tokens; where one has, what remains of the page is as {@link #truncate}
+   * leaves it. No budget stops it.
+   *
+   * @return the length of all layers now
+   * @throws IllegalArgumentException if a sliding-window layer has dropped tokens that the shorter sequence would see
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public long rollback() {
+    return call(() -> target.rollback(id));
   }
 
   /**

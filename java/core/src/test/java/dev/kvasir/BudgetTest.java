@@ -118,7 +118,7 @@ class BudgetTest {
         assertEquals(held, cache.stats().bytes());
         sequence.truncate(100);
         sequence.append(0, rows, rows, 500);
-        assertThrows(BudgetExceededException.class, () -> sequence.append(0, rows, rows, 200));
+        assertThrows(BudgetExceededException.class, () -> sequence.append(0, rows, rows, 400));
         sequence.close();
         assertEquals(0, cache.stats().bytes());
       }

@@ -9,9 +9,6 @@ import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.error.KvException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.error.NotFiniteException;
-import java.io.IOException;
-import java.nio.file.Files;
-import java.nio.file.Path;
 import java.util.Optional;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Tag;
@@ -61,7 +58,7 @@ class ErrorCodeTest {
       BudgetExceededException e =
           assertThrows(BudgetExceededException.class, () -> sequence.append(0, row, row, 1));
       assertEquals(KvException.Code.BUDGET_EXCEEDED, e.code());
-      Testing.assertNames(e, 1000, "truncate(length())");
+      Testing.assertNames(e, 1000, "rollback()");
       assertEquals(0, e.layer());
       assertEquals(1000, e.bytesLeft());
       assertTrue(e.bytesNeeded() > 1000);
@@ -76,31 +73,9 @@ class ErrorCodeTest {
       assertTrue(e.isLayerBudget());
       // What the message advises.
       assertEquals(1, sequence.length(0));
-      sequence.truncate(sequence.length());
+      assertEquals(0, sequence.rollback());
       assertEquals(0, sequence.length(0));
     }
-  }
-
-  /** A window of about 300 GB per sequence and layer. */
-  @Test
-  void outOfMemory() throws IOException {
-    Assumptions.assumeTrue(memoryIsRefused(300L << 30), "this machine grants any amount of memory");
-    KvGeometry huge = KvGeometry.builder().layers(1).queryHeads(4096).kvHeads(4096).headDim(256).build();
-    float[] rows = new float[huge.rowSize(0)];
-    try (KvCache cache = Testing.cache(huge).method(new AnyMethod(AnyMethod.F16, 65536, 4096)).build();
-        KvSequence sequence = cache.newSequence()) {
-      KvException e = assertThrows(KvException.class, () -> sequence.append(0, rows, rows, 1));
-      assertEquals(KvException.Code.OUT_OF_MEMORY, e.code());
-      assertEquals(0, cache.stats().bytes());
-      assertEquals(0, sequence.length());
-    }
-  }
-
-  private static boolean memoryIsRefused(long bytes) throws IOException {
-    String overcommit = Files.readString(Path.of("/proc/sys/vm/overcommit_memory")).strip();
-    String total = Files.readAllLines(Path.of("/proc/meminfo")).get(0); // MemTotal: ... kB
-    long memory = Long.parseLong(total.replaceAll("\\D", "")) << 10;
-    return !overcommit.equals("1") && memory < bytes / 2;
   }
 
   @Test

@@ -7,8 +7,8 @@ import org.jspecify.annotations.Nullable;
  * close or truncate sequences and call again.
  *
  * <p>A step that appends to one layer after the other may find the room gone in the middle. Then the layers before it
- * have the new tokens and the others have not; {@code sequence.truncate(sequence.length())} makes all of them as long as
- * the shortest, which is as it was before the step.
+ * have the new tokens and the others have not; {@code sequence.rollback()} makes all of them as long as the shortest,
+ * which is as it was before the step. {@code sequence.reserve(tokens)} before a step keeps it from happening.
  */
 public class BudgetExceededException extends KvException {
 

@@ -5,6 +5,7 @@ import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
+import dev.kvasir.internal.jni.RowsView;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
@@ -13,8 +14,10 @@ import java.util.function.BiConsumer;
 import java.util.function.BiFunction;
 import java.util.function.Consumer;
 import java.util.function.Function;
+import java.util.stream.LongStream;
 import org.bytedeco.javacpp.Pointer;
 import org.bytedeco.javacpp.ShortPointer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * The native cache behind a KvCache: keeps it open during calls and turns its errors into exceptions. Arguments have
@@ -56,6 +59,14 @@ public final class NativeCache implements AutoCloseable {
 
   public void truncate(long id, long length) {
     run(target -> target.truncate(id, length));
+  }
+
+  public void reserve(long id, long tokens) {
+    run(target -> target.reserve(id, tokens));
+  }
+
+  public long rollback(long id) {
+    return call(target -> target.rollback(id));
   }
 
   public void shift(long id, long first, long offset) {
@@ -106,6 +117,29 @@ public final class NativeCache implements AutoCloseable {
             target.append_bf16(id, layer, k, v, tokens);
           } else {
             target.append_f16(id, layer, k, v, tokens);
+          }
+        });
+  }
+
+  /** Rows of many sequences, in memory of this machine or, with a stream, of the device. */
+  public void append(
+      int layer,
+      long[] ids,
+      long[] counts,
+      Function<NativeMemory, RowsTarget> keys,
+      Function<NativeMemory, RowsTarget> values,
+      @Nullable Long stream) {
+    append(
+        layer,
+        (int) LongStream.of(counts).sum(),
+        (target, memory) -> {
+          RowsView k = new RowsView(memory.rowsView(keys.apply(memory)));
+          RowsView v = new RowsView(memory.rowsView(values.apply(memory)));
+          if (stream == null) {
+            target.append_rows(layer, memory.in(ids), memory.in(counts), ids.length, k, v);
+          } else {
+            target.append_rows_device(
+                layer, memory.in(ids), memory.in(counts), ids.length, k, v, new DeviceAddress(stream));
           }
         });
   }

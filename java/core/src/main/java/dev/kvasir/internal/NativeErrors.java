@@ -19,7 +19,7 @@ public final class NativeErrors {
 
   /** What a caller in the middle of a step has to know. */
   private static final String REPAIR =
-      ". If other layers have the tokens already, truncate(length()) of the sequence makes all layers even again";
+      ". If other layers have the tokens already, rollback() of the sequence makes all layers even again";
 
   private NativeErrors() {}
 

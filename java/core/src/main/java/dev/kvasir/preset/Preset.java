@@ -26,8 +26,8 @@ import org.jspecify.annotations.Nullable;
  *
  * <p>All but {@link #NEAR_LOSSLESS} need codebooks that {@link PresetTrainer} makes from some thousand tokens of what the
  * model will read; codebooks of text alone serve text alone. Bits are those of a sequence of 4096 tokens in all, with scales,
- * indices and the blocks of 16 tokens in which 16-bit rows lie. Codebooks, which all sequences share, come on top: {@link
- * KvMethod#codebookBytes}.
+ * indices and 16-bit rows; these lie in blocks of 16 tokens, which adds 0.05 for the sinks. Codebooks, which all sequences
+ * share, come on top: {@link KvMethod#codebookBytes}.
  */
 public enum Preset {
 

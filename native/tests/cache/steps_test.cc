@@ -1,0 +1,228 @@
+// Steps that are all or nothing over layers: what reserve promises, and what rollback makes of a step that broke off.
+#include "support/caches.h"
+#include "support/data.h"
+#include "support/doctest.h"
+#include "support/effort.h"
+#include "support/errors.h"
+#include "support/failing_memory.h"
+
+namespace {
+
+using kvasir::ErrorCode;
+using kvasir::Side;
+
+struct Scene {
+  support::CacheChoice choice;
+  support::CachePointer cache;
+
+  explicit Scene(support::CacheChoice wanted) : choice(std::move(wanted)), cache(support::make_cache(choice)) {}
+  int layers() const { return static_cast<int>(choice.layers.size()); }
+  int64_t bytes() const { return support::stats_of(*cache)->bytes(); }
+
+  void append(int64_t id, int layer, int tokens, uint64_t seed) {
+    const int width = choice.layers[static_cast<size_t>(layer)].row_size();
+    const auto rows = support::make_half_rows(support::Profile::kOutliers, seed + layer, tokens, width);
+    cache->append(id, layer, rows.data(), rows.data(), tokens);
+  }
+  void append_all(int64_t id, int tokens, uint64_t seed) {
+    for (int layer = 0; layer < layers(); ++layer) append(id, layer, tokens, seed);
+  }
+  // Takes what is left, block by block.
+  void fill_up() {
+    for (int misses = 0; misses < layers();) {
+      const int64_t id = cache->new_sequence();
+      misses = 0;
+      for (int layer = 0; layer < layers(); ++layer) {
+        try {
+          append(id, layer, 1, 3);
+        } catch (const kvasir::Error& error) {
+          CHECK(error.code() == ErrorCode::kBudgetExceeded);
+          ++misses;
+        }
+      }
+    }
+  }
+  std::vector<float> rows(int64_t id, int layer) const {
+    return support::read_rows(*cache, id, layer, choice.layers[static_cast<size_t>(layer)], Side::kKeys, 0,
+                              cache->length(id, layer));
+  }
+};
+
+support::CacheChoice cache_of(const support::SideChoice& keys, const support::SideChoice& values, int window,
+                              int sinks) {
+  support::LayerChoice layer;
+  layer.keys = keys;
+  layer.values = values;
+  support::CacheChoice choice;
+  choice.layers = {layer, layer};
+  choice.window = window;
+  choice.sinks = sinks;
+  return choice;
+}
+
+const std::pair<support::SideChoice, support::SideChoice> kSides[] = {{{"f16", 16, {}}, {"f16", 16, {}}},
+                                                                      {{"uniform", 2, {}}, {"uniform", 4, {}}},
+                                                                      {{"pattern", 2, {}}, {"pattern", 2, {}}},
+                                                                      {{"tiered", 2, {}}, {"uniform", 2, {}}},
+                                                                      {{"progressive", 16, {}}, {"uniform", 2, {}}}};
+
+}  // namespace
+
+TEST_CASE("steps: what is reserved is there, whatever others take and however tokens are cut into calls") {
+  support::Random random(support::seed() + 31);
+  int granted = 0, refused = 0;
+  for (const auto& [keys, values] : kSides) {
+    for (int round = 0; round < support::repeat(60); ++round) {
+      support::CacheChoice choice = cache_of(keys, values, random.below(2) * random.below(200), random.below(20));
+      choice.budget = 60'000 + random.below(400'000);
+      Scene scene(choice);
+      const int64_t id = scene.cache->new_sequence();
+      const int before = random.below(400), tokens = 1 + random.below(random.below(3) == 0 ? 400 : 20);
+      int64_t fork = 0;
+      try {
+        if (before > 0) scene.append_all(id, before, 100 + round);
+        if (random.below(2) == 0) fork = scene.cache->fork(id);
+      } catch (const kvasir::Error&) {
+        continue;
+      }
+      const int64_t bytes = scene.bytes();
+      const auto held = before > 0 ? scene.rows(id, 1) : std::vector<float>();
+      try {
+        scene.cache->reserve(id, tokens);
+      } catch (const kvasir::Error& error) {
+        REQUIRE(error.code() == ErrorCode::kBudgetExceeded);
+        CHECK(scene.bytes() == bytes);
+        CHECK(scene.cache->length(id, 0) == before);
+        if (before > 0) CHECK(scene.rows(id, 1) == held);
+        ++refused;
+        continue;
+      }
+      ++granted;
+      scene.fill_up();
+      for (int layer = 0; layer < 2; ++layer) {
+        for (int done = 0; done < tokens;) {
+          const int some = layer == 0 ? 1 : 1 + random.below(tokens - done);
+          REQUIRE_NOTHROW_MESSAGE(scene.append(id, layer, some, 1000 + done), keys.codec, ": ", before, " and ", done,
+                                  " of ", tokens, " tokens, window ", choice.window, ", sinks ", choice.sinks);
+          done += some;
+        }
+        CHECK(scene.cache->length(id, layer) == before + tokens);
+      }
+      CHECK(support::stats_of(*scene.cache)->peak_bytes() <= choice.budget);
+    }
+  }
+  CHECK(granted > support::repeat(60));
+  CHECK(refused > 0);
+}
+
+TEST_CASE("steps: appends that run out of memory on the way keep what was reserved") {
+  for (const auto& [keys, values] : kSides) {
+    support::CacheChoice choice = cache_of(keys, values, 10, 4);
+    Scene probe(choice);
+    const int64_t first = probe.cache->new_sequence();
+    probe.append_all(first, 100, 1);
+    probe.cache->reserve(first, 200);
+    choice.budget = probe.bytes();
+    Scene scene(choice);
+    const int64_t id = scene.cache->new_sequence();
+    scene.append_all(id, 100, 1);
+    scene.cache->reserve(id, 200);
+    CHECK(scene.bytes() == choice.budget);
+    int failures = 0;
+    for (int layer = 0; layer < 2; ++layer) {
+      const int width = choice.layers[static_cast<size_t>(layer)].row_size();
+      const auto rows = support::make_half_rows(support::Profile::kOutliers, 8, 200, width);
+      for (int done = 0; done < 200;) {
+        const int some = done == 0 ? 150 : 10;
+        for (int nth = 1;; ++nth) {
+          try {
+            const support::FailingMemory memory(nth);
+            scene.cache->append(id, layer, rows.data(), rows.data(), some);
+            break;
+          } catch (const std::bad_alloc&) {
+          } catch (const kvasir::Error& error) {
+            REQUIRE_MESSAGE(error.code() == ErrorCode::kOutOfMemory, keys.codec, ": ", error.what());
+          }
+          ++failures;
+          REQUIRE(scene.cache->length(id, layer) == 100 + done);
+          REQUIRE(scene.bytes() <= choice.budget);
+        }
+        done += some;
+      }
+    }
+    CHECK(failures > 50);
+    CHECK(support::stats_of(*scene.cache)->peak_bytes() <= choice.budget);
+  }
+}
+
+TEST_CASE("steps: what is not used comes back with the last token, a fork, a cut or a reserve of nothing") {
+  Scene scene(cache_of({"uniform", 2, {}}, {"uniform", 2, {}}, 0, 0));
+  const int64_t id = scene.cache->new_sequence();
+  scene.append_all(id, 120, 1);
+  const int64_t bytes = scene.bytes();
+  const auto reserved = [&] {
+    scene.cache->reserve(id, 20);
+    CHECK(scene.bytes() > bytes);
+  };
+  reserved();
+  scene.cache->reserve(id, 0);
+  CHECK(scene.bytes() == bytes);
+  reserved();
+  scene.cache->truncate(id, 1000);
+  CHECK(scene.bytes() == bytes);
+  reserved();
+  CHECK(scene.cache->rollback(id) == 120);
+  CHECK(scene.bytes() == bytes);
+  reserved();
+  scene.cache->release(scene.cache->fork(id));
+  CHECK(scene.bytes() == bytes);
+  reserved();
+  for (int i = 0; i < 20; ++i) scene.append_all(id, 1, 2 + i);
+  Scene plain(scene.choice);
+  const int64_t other = plain.cache->new_sequence();
+  plain.append_all(other, 120, 1);
+  for (int i = 0; i < 20; ++i) plain.append_all(other, 1, 2 + i);
+  CHECK(scene.bytes() == plain.bytes());
+  CHECK(scene.rows(id, 1) == plain.rows(other, 1));
+  scene.cache->reserve(id, 5);
+  scene.cache->release(id);
+  CHECK(scene.bytes() == 0);
+}
+
+TEST_CASE("steps: a step that breaks off is rolled back to the bit") {
+  for (const auto& [keys, values] : kSides) {
+    support::CacheChoice choice = cache_of(keys, values, 30, 3);
+    choice.layers.push_back(choice.layers[0]);
+    choice.layers[2].budget = 0;
+    Scene scene(choice);
+    const int64_t id = scene.cache->new_sequence();
+    scene.append_all(id, 150, 1);
+    std::vector<std::vector<float>> before;
+    for (int layer = 0; layer < 3; ++layer) before.push_back(scene.rows(id, layer));
+    scene.append(id, 0, 5, 2);
+    scene.append(id, 1, 5, 2);
+    std::vector<float> bad(static_cast<size_t>(5 * choice.layers[2].row_size()), 1e9f);
+    support::error_of(ErrorCode::kNotFinite, [&] { scene.cache->append(id, 2, bad.data(), bad.data(), 5); });
+    CHECK(scene.cache->rollback(id) == 150);
+    for (int layer = 0; layer < 3; ++layer) {
+      CHECK(scene.cache->length(id, layer) == 150);
+      CHECK(scene.rows(id, layer) == before[static_cast<size_t>(layer)]);
+    }
+    CHECK(scene.cache->rollback(id) == 150);
+  }
+  Scene empty(cache_of({"f16", 16, {}}, {"f16", 16, {}}, 0, 0));
+  const int64_t id = empty.cache->new_sequence();
+  empty.append(id, 1, 200, 1);
+  CHECK(empty.cache->rollback(id) == 0);
+  CHECK(empty.bytes() == 0);
+}
+
+TEST_CASE("steps: numbers that make no sense") {
+  Scene scene(cache_of({"f16", 16, {}}, {"f16", 16, {}}, 0, 0));
+  const int64_t id = scene.cache->new_sequence();
+  support::error_of(ErrorCode::kInvalidArgument, [&] { scene.cache->reserve(id, -1); });
+  support::error_of(ErrorCode::kInvalidArgument, [&] { scene.cache->reserve(id, INT64_MAX); });
+  support::error_of(ErrorCode::kUnknownSequence, [&] { scene.cache->reserve(id + 1, 1); });
+  support::error_of(ErrorCode::kUnknownSequence, [&] { scene.cache->rollback(id + 1); });
+  CHECK(scene.bytes() == 0);
+}
