@@ -65,6 +65,20 @@ class Cache {
   // the tokens that go; else as truncate. No budget stops it.
   int64_t rollback(int64_t sequence);
 
+  // Guesses --------------------------------------------------------------------------------------------------
+  // Speculative decoding: guess, append some tokens that may come next to every layer (a tree of them is attended with
+  // by masks), keep those of one path.
+  //
+  // guess: tokens that are appended from now on are guesses, kMaxMaskedTokens at most. All of them, and tokens that
+  // plain appends would seal with them, stay in 16 bits. Layers must be of one length. A truncate or rollback that
+  // leaves no guess ends it.
+  void guess(int64_t sequence);
+  // Ends it: of the guesses, counted from 0, those that `kept` lists stay, as if they alone had been appended, in one
+  // call a layer, to the bit. `kept` ascends; none may be left (count 0). Layers must be of one length. No budget stops
+  // it: blocks that forks share are copied as in truncate, and a page that would be sealed but has no room is sealed by
+  // the next append.
+  void keep(int64_t sequence, const int* kept, int count);
+
   // Positions ------------------------------------------------------------------------------------------------
   // Where keys are stored before RoPE in all layers (CacheConfig::set_rope): moves the positions of the tokens from
   // `first` on, and of those to be appended, by `offset`, up or down. Exact, and nothing is encoded anew. A truncate

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <shared_mutex>
 #include <string>
@@ -32,12 +33,6 @@
 
 namespace kvasir {
 namespace {
-
-void check_type(ElementType type) {
-  if (type != ElementType::kFloat32 && type != ElementType::kFloat16 && type != ElementType::kBFloat16) {
-    refuse("element type " + std::to_string(static_cast<int>(type)));
-  }
-}
 
 struct Sequence {
   explicit Sequence(int layers) : layers(layers) {}
@@ -119,6 +114,41 @@ class Cache::Impl {
     for (size_t i = 0; i < rooms.size(); ++i) {
       sequence->layers[needs[i].first].promise(std::move(rooms[i]), tokens);
     }
+  }
+
+  void guess(int64_t id) {
+    const auto sequence = find(id);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    even_length(id, *sequence);
+    for (const SequenceLayer& layer : sequence->layers) {
+      if (layer.guesses() > 0) refuse("sequence " + std::to_string(id) + " has guesses already");
+    }
+    for (SequenceLayer& layer : sequence->layers) layer.guess();
+  }
+
+  void keep(int64_t id, const int* kept, int count) {
+    if (count < 0) refuse("the number of guesses must not be negative, it is " + std::to_string(count));
+    if (count > 0) require_pointer("kept", kept);
+    const std::vector<int> own(kept, kept + count);
+    const auto sequence = find(id);
+    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+    const SequenceLayer& any = sequence->layers[even_length(id, *sequence)];
+    if (!any.guessing()) refuse("sequence " + std::to_string(id) + " has no guesses");
+    for (int i = 0; i < count; ++i) {
+      if (own[i] < 0 || own[i] >= any.guesses() || (i > 0 && own[i] <= own[i - 1])) {
+        refuse("guess " + std::to_string(own[i]) + " of " + std::to_string(any.guesses()) + ", listed as number " +
+               std::to_string(i) + ", does not ascend or does not exist");
+      }
+    }
+    std::vector<SequenceLayer::Kept> prepared;
+    for (const LayerPlan& plan : plans_) {
+      const SequenceLayer& layer = sequence->layers[plan.index];
+      prepared.push_back(layer.prepare_keep(plan, memory_, engine(), own.data(), plan.owns_rows() ? count : 0));
+    }
+    for (const LayerPlan& plan : plans_) {
+      sequence->layers[plan.index].keep(plan, engine(), std::move(prepared[plan.index]));
+    }
+    for (const LayerPlan& plan : plans_) seal_what_is_due(plan, sequence->layers[plan.index]);
   }
 
   void release(int64_t id) {
@@ -209,6 +239,10 @@ class Cache::Impl {
     std::vector<SequenceLayer*> layers;
     for (size_t i = 0; i < sequences.size(); ++i) {
       layers.push_back(&sequences[i]->layers[layer]);
+      if (layers.back()->guessing() && layers.back()->guesses() + tokens[i] > kMaxMaskedTokens) {
+        refuse(std::to_string(tokens[i]) + " more guesses for " + std::to_string(layers.back()->guesses()) + ": " +
+               std::to_string(kMaxMaskedTokens) + " are the most");
+      }
       checked_add(layers.back()->length(), tokens[i], "length plus tokens");
     }
     append_batch(plan, memory_, engine(), layers, *appends);
@@ -394,6 +428,31 @@ class Cache::Impl {
   }
 
  private:
+  // A layer of the length that all have.
+  int even_length(int64_t id, const Sequence& sequence) const {
+    const SequenceLayer& first = sequence.layers[plans_.front().source];
+    for (const LayerPlan& plan : plans_) {
+      const int64_t length = sequence.layers[plan.source].length();
+      if (length == first.length()) continue;
+      refuse("sequence " + std::to_string(id) + " holds " + std::to_string(first.length()) + " tokens in layer " +
+             std::to_string(plans_.front().source) + " and " + std::to_string(length) + " in layer " +
+             std::to_string(plan.source));
+    }
+    return plans_.front().source;
+  }
+
+  // As an append does it; where there is no memory for it, the next one will.
+  void seal_what_is_due(const LayerPlan& plan, SequenceLayer& layer) {
+    if (!layer.is_due(plan)) return;
+    try {
+      const std::unique_ptr<Appends> none = engine().begin_appends(plan, {}, {0});
+      append_batch(plan, memory_, engine(), {&layer}, *none);
+    } catch (const std::bad_alloc&) {
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kBudgetExceeded && error.code() != ErrorCode::kOutOfMemory) throw;
+    }
+  }
+
   // Every layer to at most `length` tokens, or nothing changes. With the sequence's lock held.
   void cut(Sequence& sequence, int64_t length) {
     float* scratch = page_scratch();
@@ -405,7 +464,10 @@ class Cache::Impl {
     for (const LayerPlan& plan : plans_) {
       sequence.layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
     }
-    for (SequenceLayer& layer : sequence.layers) layer.end_promise();
+    for (SequenceLayer& layer : sequence.layers) {
+      layer.end_promise();
+      if (layer.guesses() <= 0) layer.end_guesses();
+    }
     while (!sequence.shifts.empty() && sequence.shifts.back().first > length) sequence.shifts.pop_back();
   }
 
@@ -586,6 +648,8 @@ int64_t Cache::new_sequence() { return impl_->new_sequence(); }
 int64_t Cache::fork(int64_t sequence) { return impl_->fork(sequence); }
 void Cache::truncate(int64_t sequence, int64_t length) { impl_->truncate(sequence, length); }
 void Cache::reserve(int64_t sequence, int64_t tokens) { impl_->reserve(sequence, tokens); }
+void Cache::guess(int64_t sequence) { impl_->guess(sequence); }
+void Cache::keep(int64_t sequence, const int* kept, int count) { impl_->keep(sequence, kept, count); }
 int64_t Cache::rollback(int64_t sequence) { return impl_->rollback(sequence); }
 void Cache::release(int64_t sequence) { impl_->release(sequence); }
 void Cache::shift(int64_t sequence, int64_t first, int64_t offset) { impl_->shift(sequence, first, offset); }

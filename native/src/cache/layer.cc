@@ -146,6 +146,44 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
   engine.update(plan, view(plan), state_.get());
 }
 
+SequenceLayer::Kept SequenceLayer::prepare_keep(const LayerPlan& plan, Memory& memory, Engine& engine, const int* kept,
+                                                int count) const {
+  const int64_t first[2] = {std::min<int64_t>(guesses_from_, plan.sinks),
+                            body_at(plan, guesses_from_) - sealed_pages() * kPageTokens};
+  const int64_t length = guesses_from_ + count;
+  const int64_t rows[2] = {std::min<int64_t>(length, plan.sinks), body_at(plan, length) - sealed_pages() * kPageTokens};
+  const int64_t blocks = sinks_.shared_from(first[0], rows[0]) + window_.shared_from(first[1], rows[1]);
+  Pool::Reservation bytes = memory.pool().overdraw(plan.index, blocks * plan.row_block_bytes());
+  const auto take = [&] { return RowBlock(bytes.take(BlockKind::kRows, plan.row_block_bytes())); };
+  const auto copy = [&](const uint8_t* from, uint8_t* to) {
+    engine.copy(from, to, static_cast<size_t>(plan.row_block_bytes()));
+  };
+  Kept result = {length, sinks_.own(first[0], rows[0], take, copy), window_.own(first[1], rows[1], take, copy), {}};
+  // Where the row of a token is, in blocks of before and after.
+  const auto place = [&](const RowBlocks& sinks, const RowBlocks& window, int64_t token) {
+    const bool sink = token < plan.sinks;
+    const int64_t row = sink ? token : token - plan.sinks - sealed_pages() * kPageTokens;
+    return std::pair<uint8_t*, int>((sink ? sinks : window).addresses()[row / kRowBlockTokens],
+                                    static_cast<int>(row % kRowBlockTokens));
+  };
+  for (int i = 0; i < count; ++i) {
+    const auto [from, from_row] = place(sinks_, window_, guesses_from_ + kept[i]);
+    const auto [to, to_row] = place(result.sinks, result.window, guesses_from_ + i);
+    if (from != to || from_row != to_row) result.copies.push_back({from, from_row, to, to_row});
+  }
+  return result;
+}
+
+void SequenceLayer::keep(const LayerPlan& plan, Engine& engine, Kept kept) {
+  engine.copy_rows(plan, kept.copies.data(), static_cast<int>(kept.copies.size()));
+  sinks_ = std::move(kept.sinks);
+  window_ = std::move(kept.window);
+  length_ = kept.length;
+  end_guesses();
+  end_promise();
+  engine.update(plan, view(plan), state_.get());
+}
+
 SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine& engine) const {
   SequenceLayer copy;
   if (begun_) {
@@ -160,6 +198,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
   copy.window_ = window_;
   copy.window_.give_back_spare();
   copy.length_ = length_;
+  copy.guesses_from_ = guesses_from_;
   copy.dropped_pages_ = dropped_pages_;
   copy.pages_ = pages_;
   copy.page_views_ = page_views_;

@@ -80,6 +80,24 @@ class SequenceLayer {
   // Cannot fail once prepared.
   void truncate(const LayerPlan& plan, Engine& engine, int64_t length, Cut cut);
 
+  // Guesses: what is appended from now on may be cut down to some of it, and is not sealed before that.
+  void guess() { guesses_from_ = length_; }
+  bool guessing() const { return guesses_from_ >= 0; }
+  // Negative where the layer is shorter than before them.
+  int64_t guesses() const { return guessing() ? length_ - guesses_from_ : 0; }
+  void end_guesses() { guesses_from_ = -1; }
+  // What keeping `count` of them needs: blocks whose rows are this sequence's own. Throws kOutOfMemory; budgets are
+  // overdrawn.
+  struct Kept {
+    int64_t length;
+    RowBlocks sinks, window;
+    std::vector<RowCopy> copies;
+  };
+  Kept prepare_keep(const LayerPlan& plan, Memory& memory, Engine& engine, const int* kept, int count) const;
+  // Cannot fail once prepared. Pages that are due after it are sealed by the next append, of no token, too.
+  void keep(const LayerPlan& plan, Engine& engine, Kept kept);
+  bool is_due(const LayerPlan& plan) const { return pages_to_seal(plan, length_) > 0; }
+
   // A copy that shares the pages, and the 16-bit rows until either of the two writes to their block.
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
   int64_t bytes_to_fork() const { return queries_.bytes(); }
@@ -131,6 +149,7 @@ class SequenceLayer {
   bool begun_ = false;                        // whether tokens were ever appended
   std::unique_ptr<LayerState> state_;         // the engine's, from then on
   QueryMeans queries_;                        // where the plan wants them
+  int64_t guesses_from_ = -1;                 // the length before guesses; negative where there are none
   std::unique_ptr<Pool::Reservation> promised_;
   int64_t promised_tokens_ = 0;
 };

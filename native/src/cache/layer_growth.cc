@@ -110,7 +110,8 @@ RowBlocks SequenceLayer::changed(const LayerPlan& plan, Engine& engine, Pool::Re
 }
 
 int64_t SequenceLayer::pages_to_seal(const LayerPlan& plan, int64_t new_length) const {
-  return std::max<int64_t>(0, (body_at(plan, new_length) - plan.window) / kPageTokens - sealed_pages());
+  const int64_t settled = guessing() ? std::min(new_length, guesses_from_) : new_length;
+  return std::max<int64_t>(0, (body_at(plan, settled) - plan.window) / kPageTokens - sealed_pages());
 }
 
 Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) const {

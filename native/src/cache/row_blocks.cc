@@ -26,6 +26,12 @@ int64_t RowBlocks::missing_in_steps(int64_t before, int64_t after, int64_t most,
          (copies({0, before, after}) ? 1 : 0);
 }
 
+int64_t RowBlocks::shared_from(int64_t first, int64_t rows) const {
+  if (first >= rows) return 0;
+  return std::count_if(blocks_.begin() + first / kRowBlockTokens, blocks_.begin() + blocks_of(rows),
+                       [](const RowBlock& each) { return each.shared(); });
+}
+
 void RowBlocks::keep(int64_t rows) {
   const auto kept = static_cast<size_t>(std::min(blocks_of(rows), count()));
   blocks_.resize(kept);

@@ -77,6 +77,11 @@ class RowBlocks {
 
   // Keeps the blocks of the first rows.
   void keep(int64_t rows);
+  // The blocks of the first `rows` rows, where those from row `first` on are to be written: what others hold of them is
+  // copied. take and copy as above; shared_from of them are taken.
+  template <class Take, class Copy>
+  RowBlocks own(int64_t first, int64_t rows, const Take& take, const Copy& copy) const;
+  int64_t shared_from(int64_t first, int64_t rows) const;
   // Blocks that a change dropped stay beside the others, for rows to come, until then.
   void give_back_spare() { spare_.clear(); }
 
@@ -102,6 +107,22 @@ class RowBlocks {
   std::vector<uint8_t*> addresses_;  // theirs
   std::vector<RowBlock> spare_;
 };
+
+template <class Take, class Copy>
+RowBlocks RowBlocks::own(int64_t first, int64_t rows, const Take& take, const Copy& copy) const {
+  RowBlocks next;
+  for (int64_t i = 0; i < blocks_of(rows); ++i) {
+    const RowBlock& block = blocks_[static_cast<size_t>(i)];
+    if (first < rows && i >= first / kRowBlockTokens && block.shared()) {
+      RowBlock mine = take();
+      copy(block.data(), mine.data());
+      next.add(std::move(mine));
+    } else {
+      next.add(block);
+    }
+  }
+  return next;
+}
 
 template <class Take, class Copy>
 RowBlocks RowBlocks::after(const Change& change, const Take& take, const Copy& copy) const {

@@ -23,7 +23,7 @@ namespace kvasir {
 // Token rows as they come in, by side, with their strides spelled out.
 struct TokenRows {
   RowsView sides[2];
-  int64_t tokens;
+  int64_t tokens = 0;
   bool on_device = false;  // in the memory of the engine's device, and ready in the order of `stream`
   void* stream = nullptr;
 };
@@ -125,6 +125,14 @@ class LayerState {
   virtual ~LayerState() = default;
 };
 
+// A 16-bit row of one block that another row is to equal.
+struct RowCopy {
+  const uint8_t* from;
+  int from_row;
+  uint8_t* to;
+  int to_row;
+};
+
 // A page that drops to its next shape, in place.
 struct ShrinkingPage {
   uint8_t* data;
@@ -150,6 +158,10 @@ class Engine {
                          int64_t count, float* out) = 0;
   virtual void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first,
                           int64_t count, const float* rows) = 0;
+
+  // All heads and both sides of single rows, one after the other: a row may be written after it was read. At most
+  // kMaxMaskedTokens of them.
+  virtual void copy_rows(const LayerPlan& plan, const RowCopy* copies, int count) = 0;
 
   // Memory of the arena; the same number of bytes.
   virtual void copy(const uint8_t* from, uint8_t* to, size_t bytes) = 0;

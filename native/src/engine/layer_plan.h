@@ -7,6 +7,7 @@
 
 #include "attention/attention.h"
 #include "codecs/codec.h"
+#include "kvasir/attend.h"
 
 namespace kvasir {
 
@@ -42,8 +43,8 @@ struct LayerPlan {
         int64_t{attention.head_dim} * (kPageTokens * static_cast<int64_t>(sizeof(uint16_t)) + 1) + 8192;
     return shapes[0].varies() ? part * attention.kv_heads : 0;
   }
-  // The window at its longest: a page gathers before it is sealed.
-  int most_window_rows() const { return window + kPageTokens; }
+  // The window at its longest: a page gathers before it is sealed, and waits for guesses.
+  int most_window_rows() const { return window + kPageTokens + kMaxMaskedTokens; }
 };
 
 }  // namespace kvasir

@@ -78,10 +78,9 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
       Scene scene(choice);
       const int64_t id = scene.cache->new_sequence();
       const int before = random.below(400), tokens = 1 + random.below(random.below(3) == 0 ? 400 : 20);
-      int64_t fork = 0;
       try {
         if (before > 0) scene.append_all(id, before, 100 + round);
-        if (random.below(2) == 0) fork = scene.cache->fork(id);
+        if (random.below(2) == 0) scene.cache->fork(id);
       } catch (const kvasir::Error&) {
         continue;
       }

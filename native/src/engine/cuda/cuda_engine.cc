@@ -101,6 +101,20 @@ class CudaEngine : public Engine {
           "writing rows");
   }
 
+  void copy_rows(const LayerPlan& plan, const RowCopy* copies, int count) override {
+    static_assert(RowCopies::kMost == kMaxMaskedTokens, "all guesses in one launch");
+    const CurrentDevice current(kDevice);
+    RowCopies list = {};
+    list.count = count;
+    for (int i = 0; i < count; ++i) {
+      list.from[i] = copies[i].from;
+      list.to[i] = copies[i].to;
+      list.from_rows[i] = static_cast<uint8_t>(copies[i].from_row);
+      list.to_rows[i] = static_cast<uint8_t>(copies[i].to_row);
+    }
+    check(cuda::copy_rows(layer_of(plan).row_shape(), list, stream_), "keeping guesses");
+  }
+
   void copy(const uint8_t* from, uint8_t* to, size_t bytes) override {
     const CurrentDevice current(kDevice);
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying rows");

@@ -161,6 +161,18 @@ class HostEngine : public Engine {
                                    half_row(plan, blocks, side, kv_head, row));
     });
   }
+  void copy_rows(const LayerPlan& plan, const RowCopy* copies, int count) override {
+    const auto bytes = static_cast<size_t>(plan.attention.head_dim) * sizeof(uint16_t);
+    for (int i = 0; i < count; ++i) {
+      const RowCopy& each = copies[i];
+      for (Side side : {Side::kKeys, Side::kValues}) {
+        for (int head = 0; head < plan.attention.kv_heads; ++head) {
+          std::memmove(half_row(plan, &each.to, side, head, each.to_row),
+                       kvasir::half_row(plan.attention, &each.from, side, head, each.from_row), bytes);
+        }
+      }
+    }
+  }
   void copy(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
 
   void clear_queries(const LayerPlan& plan, uint8_t* sums) override {

@@ -127,6 +127,21 @@ __device__ __forceinline__ void store_octet(uint8_t* bytes, int side, const Octe
   }
 }
 
+__device__ __forceinline__ Octet load_octet(const uint8_t* bytes, int side) {
+  Octet octet;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (side == 0) {
+      octet.words[i] = *reinterpret_cast<const uint32_t*>(bytes + 16 * i);
+    } else {
+      const uint32_t even = *reinterpret_cast<const uint16_t*>(bytes + 128 * i);
+      const uint32_t odd = *reinterpret_cast<const uint16_t*>(bytes + 128 * i + 64);
+      octet.words[i] = even | odd << 16;
+    }
+  }
+  return octet;
+}
+
 // Row tiles, from row `first` of the list on.
 template <int kBlocks>
 struct TileRows {
@@ -139,21 +154,7 @@ struct TileRows {
     const int64_t row = first + at.token;
     return tile_octet(list.blocks[row / kTileSize], static_cast<int>(row % kTileSize), shape, at);
   }
-  __device__ Octet load(const RowPlace& at) const {
-    const uint8_t* bytes = element(at);
-    Octet octet;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (at.side == 0) {
-        octet.words[i] = *reinterpret_cast<const uint32_t*>(bytes + 16 * i);
-      } else {
-        const uint32_t even = *reinterpret_cast<const uint16_t*>(bytes + 128 * i);
-        const uint32_t odd = *reinterpret_cast<const uint16_t*>(bytes + 128 * i + 64);
-        octet.words[i] = even | odd << 16;
-      }
-    }
-    return octet;
-  }
+  __device__ Octet load(const RowPlace& at) const { return load_octet(element(at), at.side); }
   __device__ void store(const RowPlace& at, const Octet& octet) const { store_octet(element(at), at.side, octet); }
 };
 static_assert(fragment_byte16(2, 0) - fragment_byte16(0, 0) == 16, "pairs of a key");

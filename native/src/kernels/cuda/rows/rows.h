@@ -79,6 +79,17 @@ cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t fi
 cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const Staging& staging,
                         int64_t to, cudaStream_t stream);
 
+// Single rows of blocks, one after the other: a row may be written after it was read.
+struct RowCopies {
+  static constexpr int kMost = 64;
+  const uint8_t* from[kMost];
+  uint8_t* to[kMost];
+  uint8_t from_rows[kMost];
+  uint8_t to_rows[kMost];
+  int count;
+};
+cudaError_t copy_rows(const RowShape& shape, const RowCopies& copies, cudaStream_t stream);
+
 // Window rows `row` .. row + count - 1 as float32 tokens 0, 1, ...
 cudaError_t read_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const FloatRows& out,
                       cudaStream_t stream);

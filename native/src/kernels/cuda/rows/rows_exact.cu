@@ -37,6 +37,19 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// A thread keeps its octet and goes through the rows in order, so none is written before it was read.
+__global__ void __launch_bounds__(kThreads)
+    copy_rows_in_order(const __grid_constant__ RowShape shape, const __grid_constant__ RowCopies copies) {
+  const int octets = shape.head_dim / kOctet;
+  const int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (index >= shape.kv_heads * octets) return;
+  const RowPlace at = {static_cast<int>(blockIdx.z), 0, index / octets, index % octets * kOctet};
+  for (int i = 0; i < copies.count; ++i) {
+    const uint8_t* from = tile_octet(const_cast<uint8_t*>(copies.from[i]), copies.from_rows[i], shape, at);
+    store_octet(tile_octet(copies.to[i], copies.to_rows[i], shape, at), at.side, load_octet(from, at.side));
+  }
+}
+
 bool known(const RowShape& shape) {
   return shape.head_dim >= 32 && shape.head_dim <= 256 && shape.head_dim % 16 == 0 && shape.kv_heads > 0;
 }
@@ -131,6 +144,13 @@ cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int6
   return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
     return launch(shape, rows, StagingRows{staging, shape, to + done}, some, stream);
   });
+}
+
+cudaError_t copy_rows(const RowShape& shape, const RowCopies& copies, cudaStream_t stream) {
+  if (!known(shape) || copies.count < 0 || copies.count > RowCopies::kMost) return cudaErrorInvalidValue;
+  if (copies.count == 0) return cudaSuccess;
+  copy_rows_in_order<<<grid_of(shape, 1), kThreads, 0, stream>>>(shape, copies);
+  return cudaGetLastError();
 }
 
 cudaError_t read_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const FloatRows& out,

@@ -333,6 +333,34 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
+   * Speculative decoding: tokens that are appended from now on are guesses, 64 at most, until {@link #keep} says which of
+   * them stay. They may be a tree, attended with by {@link AttendBatch#masks}. All guesses, and tokens that would be
+   * compressed with them, stay in 16 bits meanwhile. A {@link #truncate} or {@link #rollback} that leaves no guess ends
+   * this.
+   *
+   * @throws IllegalArgumentException if layers are of different lengths, or there are guesses already
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void guess() {
+    run(() -> target.guess(id));
+  }
+
+  /**
+   * Ends {@link #guess}: these guesses stay, and the others go. The sequence is then as if those alone had been appended,
+   * in one call a layer, to the bit. No budget stops it; a page that is to be compressed but has no room waits for the next
+   * append.
+   *
+   * @param kept the guesses that stay, counted from 0, ascending; none of them for none
+   * @throws IllegalArgumentException if one of them does not exist or they do not ascend, if layers are of different
+   *     lengths, or if nothing was guessed
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void keep(int... kept) {
+    int[] copy = kept.clone();
+    run(() -> target.keep(id, copy));
+  }
+
+  /**
    * Moves the positions of the tokens from one on, and of those to be appended, without touching what is stored. For
    * methods that store keys before RoPE in all layers, such as {@code CommVq}. A later {@link #truncate} forgets the
    * moves of what it cuts off.

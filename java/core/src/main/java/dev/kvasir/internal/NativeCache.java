@@ -69,6 +69,14 @@ public final class NativeCache implements AutoCloseable {
     return call(target -> target.rollback(id));
   }
 
+  public void guess(long id) {
+    run(target -> target.guess(id));
+  }
+
+  public void keep(long id, int[] kept) {
+    runWith((target, memory) -> target.keep(id, memory.in(kept), kept.length));
+  }
+
   public void shift(long id, long first, long offset) {
     run(target -> target.shift(id, first, offset));
   }
