@@ -42,16 +42,14 @@ public final class SpeculativeStep {
         masks[i] = 1L << i | (PARENTS[i] < 0 ? 0 : masks[PARENTS[i]]);
       }
       float[] outputs = new float[guesses * QUERY];
+      sequence.guess();
       sequence.append(0, keys, values, guesses);
       cache.attend(
           new AttendBatch(List.of(sequence)).tokensEach(guesses).masks(masks)
               .queries(Rows.of(queries)).outputs(Rows.of(outputs)));
 
-      // The accepted path stays: the sequence goes back to the context and takes its rows.
-      sequence.truncate(CONTEXT);
-      for (int guess : ACCEPTED) {
-        append(sequence, keys, values, guess);
-      }
+      // The accepted path stays, as if it alone had been appended.
+      sequence.keep(ACCEPTED);
 
       // One token after the other gives the same.
       double worst = 0;
