@@ -98,9 +98,9 @@ SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& mem
   Pool::Reservation bytes = memory.pool().overdraw(plan.index, window_.missing(change) * plan.row_block_bytes());
   cut.window = changed(plan, engine, bytes, window_, change);
   cut.window.keep(change.rows);
-  if (pages_at(plan, length) == sealed_pages()) return cut;
-  cut.tokens = static_cast<int>(change.rows);
-  if (cut.tokens == 0) return cut;
+  const auto tokens = static_cast<int>(change.rows);
+  if (pages_at(plan, length) == sealed_pages() || tokens == 0) return cut;
+  std::vector<float> rows[2];
   const int heads = plan.attention.kv_heads;
   const auto d = static_cast<size_t>(plan.attention.head_dim);
   for (Side side : {Side::kKeys, Side::kValues}) {
@@ -108,16 +108,17 @@ SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& mem
       const auto pages = memory.read(plan.index);
       decode_page(plan, engine, pages_at(plan, length), side, scratch);
     }
-    std::vector<float>& rows = cut.rows[static_cast<int>(side)];
     for (int head = 0; head < heads; ++head) {
       // Ranges are rounded up, so a decoded element may pass what append accepts, and what a later page could hold.
-      for (int t = 0; t < cut.tokens; ++t) {
+      for (int t = 0; t < tokens; ++t) {
         for (size_t c = 0; c < d; ++c) {
-          rows.push_back(std::clamp(scratch[(t * heads + head) * d + c], -kMaxMagnitude, kMaxMagnitude));
+          rows[static_cast<int>(side)].push_back(
+              std::clamp(scratch[(t * heads + head) * d + c], -kMaxMagnitude, kMaxMagnitude));
         }
       }
     }
   }
+  cut.rows = engine.take_back(plan, tokens, std::move(rows));
   return cut;
 }
 
@@ -126,13 +127,7 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
   const int64_t kept_pages = pages_at(plan, length);
   if (kept_pages < sealed_pages()) {
     // The cut goes through a page: what remains of it returns to the window.
-    const size_t of_head = static_cast<size_t>(cut.tokens) * plan.attention.head_dim;
-    for (Side side : {Side::kKeys, Side::kValues}) {
-      for (int head = 0; cut.tokens > 0 && head < plan.attention.kv_heads; ++head) {
-        engine.write_rows(plan, cut.window.addresses(), side, head, 0, cut.tokens,
-                          cut.rows[static_cast<int>(side)].data() + head * of_head);
-      }
-    }
+    if (cut.rows) cut.rows->write(cut.window.addresses());
     const int64_t held = std::max<int64_t>(0, kept_pages - dropped_pages_);
     pages_.resize(static_cast<size_t>(held));
     page_views_.resize(static_cast<size_t>(held));

@@ -68,11 +68,10 @@ class SequenceLayer {
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
-  // What it needs: what remains of the page that the cut goes through, by side: [kv_heads][tokens][head_dim], and the
-  // blocks of the window after it.
+  // What it needs: what remains of the page that the cut goes through, where it goes through one, and the blocks of the
+  // window after it.
   struct Cut {
-    int tokens = 0;
-    std::vector<float> rows[2];
+    std::unique_ptr<ReturningRows> rows;
     RowBlocks window;
   };
   // Throws kOutOfMemory; budgets are overdrawn. `scratch`: kPageTokens * (kv_heads + 1) * head_dim floats.

@@ -141,6 +141,14 @@ struct ShrinkingPage {
   uint32_t* offsets;  // of its parts and its end, null where nothing varies; to be updated
 };
 
+// Rows of a page that a cut goes through, on their way to the window: everything that can fail has been done.
+class ReturningRows {
+ public:
+  virtual ~ReturningRows() = default;
+  // To the first rows of a list of blocks.
+  virtual void write(uint8_t* const* blocks) = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -156,8 +164,9 @@ class Engine {
   // Rows first .. first + count - 1 of one head of a list of blocks.
   virtual void read_rows(const LayerPlan& plan, const uint8_t* const* blocks, Side side, int kv_head, int64_t first,
                          int64_t count, float* out) = 0;
-  virtual void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first,
-                          int64_t count, const float* rows) = 0;
+  // rows: by side, [kv_heads][count][head_dim].
+  virtual std::unique_ptr<ReturningRows> take_back(const LayerPlan& plan, int64_t count,
+                                                   std::vector<float> (&&rows)[2]) = 0;
 
   // All heads and both sides of single rows, one after the other: a row may be written after it was read. At most
   // kMaxMaskedTokens of them.

@@ -92,13 +92,29 @@ class CudaEngine : public Engine {
     queue_.download(out, rows.as<void>(), rows.bytes(), "reading rows");
   }
 
-  void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first, int64_t count,
-                  const float* rows) override {
+  std::unique_ptr<ReturningRows> take_back(const LayerPlan& plan, int64_t count,
+                                           std::vector<float> (&&rows)[2]) override {
+    class DeviceRows : public ReturningRows {
+     public:
+      DeviceRows(const DeviceLayer& layer, int64_t count, const std::vector<float> (&rows)[2])
+          : layer_(layer), count_(count) {
+        for (int side = 0; side < 2; ++side) sides_[side] = layer.queue().uploaded(rows[side], "taking rows back");
+      }
+      void write(uint8_t* const* blocks) override {
+        const CurrentDevice current(kDevice);
+        const RowShape shape = layer_.row_shape();
+        const FloatRows from = {
+            {sides_[0].as<float>(), sides_[1].as<float>()}, shape.head_dim, count_ * shape.head_dim};
+        check(restore_rows(shape, from, count_, blocks, 0, layer_.queue().stream), "writing rows");
+      }
+
+     private:
+      const DeviceLayer& layer_;
+      const int64_t count_;
+      DeviceScratch sides_[2];
+    };
     const CurrentDevice current(kDevice);
-    const DeviceScratch device = queue_.uploaded(rows, row_floats(plan, count) * sizeof(float), "writing rows");
-    check(restore_rows({1, plan.attention.head_dim}, float_rows(plan, side, device), count,
-                       head_blocks(plan, blocks, kv_head, first + count).data(), first, stream_),
-          "writing rows");
+    return std::make_unique<DeviceRows>(layer_of(plan), count, rows);
   }
 
   void copy_rows(const LayerPlan& plan, const RowCopy* copies, int count) override {

@@ -153,13 +153,31 @@ class HostEngine : public Engine {
                                      out + static_cast<size_t>(done) * d);
     });
   }
-  void write_rows(const LayerPlan& plan, uint8_t* const* blocks, Side side, int kv_head, int64_t first, int64_t count,
-                  const float* rows) override {
-    const auto d = static_cast<size_t>(plan.attention.head_dim);
-    for_runs(first, count, [&](int64_t row, int64_t done, size_t run) {
-      plan.attention.rows->to_half(rows + static_cast<size_t>(done) * d, ElementType::kFloat32, run * d,
-                                   half_row(plan, blocks, side, kv_head, row));
-    });
+  std::unique_ptr<ReturningRows> take_back(const LayerPlan& plan, int64_t count,
+                                           std::vector<float> (&&rows)[2]) override {
+    class HostRows : public ReturningRows {
+     public:
+      HostRows(const LayerPlan& plan, int64_t count, std::vector<float> (&&rows)[2])
+          : plan_(plan), count_(count), rows_{std::move(rows[0]), std::move(rows[1])} {}
+      void write(uint8_t* const* blocks) override {
+        const auto d = static_cast<size_t>(plan_.attention.head_dim);
+        for (const Side side : {Side::kKeys, Side::kValues}) {
+          for (int head = 0; head < plan_.attention.kv_heads; ++head) {
+            const float* from = rows_[static_cast<int>(side)].data() + static_cast<size_t>(head * count_) * d;
+            for_runs(0, count_, [&](int64_t row, int64_t done, size_t run) {
+              plan_.attention.rows->to_half(from + static_cast<size_t>(done) * d, ElementType::kFloat32, run * d,
+                                            half_row(plan_, blocks, side, head, row));
+            });
+          }
+        }
+      }
+
+     private:
+      const LayerPlan& plan_;
+      const int64_t count_;
+      const std::vector<float> rows_[2];
+    };
+    return std::make_unique<HostRows>(plan, count, std::move(rows));
   }
   void copy_rows(const LayerPlan& plan, const RowCopy* copies, int count) override {
     const auto bytes = static_cast<size_t>(plan.attention.head_dim) * sizeof(uint16_t);
