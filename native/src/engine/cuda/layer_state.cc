@@ -47,6 +47,7 @@ void CudaLayerState::update(const SequenceView& view, uint64_t epoch, Pieces* pi
   }
   update_description(view, pieces);
   retired_.clear();
+  std::vector<uint8_t>().swap(tiles_);  // was reserved for both sides
 }
 
 void CudaLayerState::update_description(const SequenceView& view, Pieces* pieces) {
@@ -173,7 +174,6 @@ void CudaLayerState::upload_vectors(Side side, const SideTable& table) {
                           static_cast<size_t>(bytes), static_cast<size_t>(bytes), static_cast<size_t>(shape.kv_heads),
                           cudaMemcpyHostToDevice, layer_.queue().stream),
         "uploading vectors");
-  std::vector<uint8_t>().swap(tiles_);
 }
 
 void CudaLayerState::read_vectors(Side side, int first, int count, uint16_t* out) const {
