@@ -94,13 +94,12 @@ class Cache::Impl {
   }
 
   void reserve(int64_t id, int64_t tokens) {
-    if (tokens < 0) refuse("tokens must not be negative, they are " + std::to_string(tokens));
+    if (tokens < 0 || tokens > kMostReserved) {
+      refuse("tokens to reserve must be 0.." + std::to_string(kMostReserved) + ", not " + std::to_string(tokens));
+    }
     const auto sequence = find(id);
     std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-    for (SequenceLayer& layer : sequence->layers) {
-      checked_add(layer.length(), tokens, "length plus tokens");
-      layer.end_promise();
-    }
+    for (SequenceLayer& layer : sequence->layers) layer.end_promise();
     if (tokens == 0) return;
     std::vector<std::pair<int, Memory::Needs>> needs;
     for (const LayerPlan& plan : plans_) {
@@ -472,6 +471,7 @@ class Cache::Impl {
   }
 
   static constexpr int64_t kMaxOffset = int64_t{1} << 40;
+  static constexpr int64_t kMostReserved = int64_t{1} << 40;  // tokens; the bytes of more would fit no number
 
   [[noreturn]] static void unknown(int64_t id) {
     throw Error(ErrorCode::kUnknownSequence, "sequence " + std::to_string(id) + " was released or never existed");
