@@ -111,7 +111,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
     }
   }
   CHECK(granted > support::repeat(60));
-  CHECK(refused > 0);
+  if (support::effort() >= 1.0) CHECK(refused > 0);  // few rounds may have none
 }
 
 TEST_CASE("steps: appends that run out of memory on the way keep what was reserved") {
