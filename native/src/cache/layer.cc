@@ -135,7 +135,6 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
     for (SideTable& table : tables_) table.truncate(kept_pages);
   }
   window_ = std::move(cut.window);
-  end_promise();
   sinks_.keep(std::min<int64_t>(length, plan.sinks));
   length_ = length;
   engine.update(plan, view(plan), state_.get());

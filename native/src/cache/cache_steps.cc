@@ -1,0 +1,152 @@
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "base/checks.h"
+#include "cache/append_batch.h"
+#include "cache/cache_impl.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int64_t kMostReserved = int64_t{1} << 40;  // tokens; the bytes of more would fit no number
+
+}  // namespace
+
+int64_t Cache::Impl::fork(int64_t id) {
+  const auto original = find(id);
+  const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
+  {
+    std::unique_lock<FairSharedMutex> lock(original->mutex);
+    std::vector<std::pair<int, Memory::Needs>> needs;
+    for (const LayerPlan& plan : plans_) {
+      SequenceLayer& layer = original->layers[plan.index];
+      layer.end_promise();  // what was to be written in place is shared from now on
+      needs.push_back({plan.index, {layer.bytes_to_fork()}});
+    }
+    memory_.check_room(needs);
+    copy->shifts = original->shifts;
+    std::lock_guard<std::mutex> queries(original->queries);
+    for (const LayerPlan& plan : plans_)
+      copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_, engine());
+  }
+  return add(copy);
+}
+
+void Cache::Impl::truncate(int64_t id, int64_t length) {
+  if (length < 0) refuse("length must not be negative, it is " + std::to_string(length));
+  const auto sequence = find(id);
+  std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+  cut(*sequence, length);
+}
+
+int64_t Cache::Impl::rollback(int64_t id) {
+  const auto sequence = find(id);
+  std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+  int64_t length = std::numeric_limits<int64_t>::max();
+  for (const LayerPlan& plan : plans_) {
+    if (plan.owns_rows()) length = std::min(length, sequence->layers[plan.index].length());
+  }
+  cut(*sequence, length);
+  return length;
+}
+
+void Cache::Impl::reserve(int64_t id, int64_t tokens) {
+  if (tokens < 0 || tokens > kMostReserved) {
+    refuse("tokens to reserve must be 0.." + std::to_string(kMostReserved) + ", not " + std::to_string(tokens));
+  }
+  const auto sequence = find(id);
+  std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+  for (SequenceLayer& layer : sequence->layers) layer.end_promise();
+  if (tokens == 0) return;
+  std::vector<std::pair<int, Memory::Needs>> needs;
+  for (const LayerPlan& plan : plans_) {
+    if (plan.owns_rows()) needs.emplace_back(plan.index, sequence->layers[plan.index].most_needs(plan, tokens));
+  }
+  memory_.check_room(needs);
+  std::vector<std::unique_ptr<Pool::Reservation>> rooms;
+  for (const auto& [layer, each] : needs) {
+    rooms.push_back(std::make_unique<Pool::Reservation>(memory_.make_room(layer, {each}).bytes));
+  }
+  for (size_t i = 0; i < rooms.size(); ++i) {
+    sequence->layers[needs[i].first].promise(std::move(rooms[i]), tokens);
+  }
+}
+
+void Cache::Impl::guess(int64_t id) {
+  const auto sequence = find(id);
+  std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+  even_length(id, *sequence);
+  for (const SequenceLayer& layer : sequence->layers) {
+    if (layer.guesses() > 0) refuse("sequence " + std::to_string(id) + " has guesses already");
+  }
+  for (SequenceLayer& layer : sequence->layers) layer.guess();
+}
+
+void Cache::Impl::keep(int64_t id, const int* kept, int count) {
+  if (count < 0) refuse("the number of guesses must not be negative, it is " + std::to_string(count));
+  if (count > 0) require_pointer("kept", kept);
+  const std::vector<int> own(kept, kept + count);
+  const auto sequence = find(id);
+  std::unique_lock<FairSharedMutex> lock(sequence->mutex);
+  const SequenceLayer& any = sequence->layers[even_length(id, *sequence)];
+  if (!any.guessing()) refuse("sequence " + std::to_string(id) + " has no guesses");
+  for (int i = 0; i < count; ++i) {
+    if (own[i] < 0 || own[i] >= any.guesses() || (i > 0 && own[i] <= own[i - 1])) {
+      refuse("guess " + std::to_string(own[i]) + " of " + std::to_string(any.guesses()) + ", listed as number " +
+             std::to_string(i) + ", does not ascend or does not exist");
+    }
+  }
+  std::vector<SequenceLayer::Kept> prepared;
+  for (const LayerPlan& plan : plans_) {
+    const SequenceLayer& layer = sequence->layers[plan.index];
+    prepared.push_back(layer.prepare_keep(plan, memory_, engine(), own.data(), plan.owns_rows() ? count : 0));
+  }
+  for (const LayerPlan& plan : plans_) {
+    sequence->layers[plan.index].keep(plan, engine(), std::move(prepared[plan.index]));
+  }
+  for (const LayerPlan& plan : plans_) seal_what_is_due(plan, sequence->layers[plan.index]);
+}
+
+int Cache::Impl::even_length(int64_t id, const Sequence& sequence) const {
+  const SequenceLayer& first = sequence.layers[plans_.front().source];
+  for (const LayerPlan& plan : plans_) {
+    const int64_t length = sequence.layers[plan.source].length();
+    if (length == first.length()) continue;
+    refuse("sequence " + std::to_string(id) + " holds " + std::to_string(first.length()) + " tokens in layer " +
+           std::to_string(plans_.front().source) + " and " + std::to_string(length) + " in layer " +
+           std::to_string(plan.source));
+  }
+  return plans_.front().source;
+}
+
+void Cache::Impl::seal_what_is_due(const LayerPlan& plan, SequenceLayer& layer) {
+  if (!layer.is_due(plan)) return;
+  try {
+    const std::unique_ptr<Appends> none = engine().begin_appends(plan, {}, {0});
+    append_batch(plan, memory_, engine(), {&layer}, *none);
+  } catch (const std::bad_alloc&) {
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kBudgetExceeded && error.code() != ErrorCode::kOutOfMemory) throw;
+  }
+}
+
+void Cache::Impl::cut(Sequence& sequence, int64_t length) {
+  float* scratch = page_scratch();
+  for (const LayerPlan& plan : plans_) sequence.layers[plan.index].check_truncate(plan, length);
+  std::vector<SequenceLayer::Cut> cuts;
+  for (const LayerPlan& plan : plans_) {
+    cuts.push_back(sequence.layers[plan.index].prepare_cut(plan, memory_, engine(), length, scratch));
+  }
+  for (const LayerPlan& plan : plans_) {
+    sequence.layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
+  }
+  for (SequenceLayer& layer : sequence.layers) {
+    layer.end_promise();
+    if (layer.guesses() <= 0) layer.end_guesses();
+  }
+  while (!sequence.shifts.empty() && sequence.shifts.back().first > length) sequence.shifts.pop_back();
+}
+
+}  // namespace kvasir
