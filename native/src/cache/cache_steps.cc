@@ -64,10 +64,9 @@ void Cache::Impl::reserve(int64_t id, int64_t tokens) {
   for (const LayerPlan& plan : plans_) {
     if (plan.owns_rows()) needs.emplace_back(plan.index, sequence->layers[plan.index].most_needs(plan, tokens));
   }
-  memory_.check_room(needs);
   std::vector<std::unique_ptr<Pool::Reservation>> rooms;
-  for (const auto& [layer, each] : needs) {
-    rooms.push_back(std::make_unique<Pool::Reservation>(memory_.make_room(layer, {each}).bytes));
+  for (Pool::Reservation& each : memory_.reserve_least(needs)) {
+    rooms.push_back(std::make_unique<Pool::Reservation>(std::move(each)));
   }
   for (size_t i = 0; i < rooms.size(); ++i) {
     sequence->layers[needs[i].first].promise(std::move(rooms[i]), tokens);

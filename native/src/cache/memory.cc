@@ -172,22 +172,49 @@ Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
   }
 }
 
+std::vector<Pool::Reservation> Memory::reserve_least(const std::vector<std::pair<int, Needs>>& all) {
+  std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+  if (can_shrink_) {
+    lock.lock();
+    require_floors(all);
+  }
+  std::vector<Pool::Reservation> reserved;
+  for (const auto& [layer, needs] : all) {
+    const int64_t bytes = least(layer, needs);
+    const int64_t more = bytes - needs.returning;
+    while (more > std::max<int64_t>(0, std::min(pool_->room(), pool_->room(layer)))) {
+      const Candidates oldest = most_bits(layer, more <= pool_->room(layer));
+      if (oldest.layer < 0) break;
+      shrink_some(oldest);
+    }
+    reserved.push_back(pool_->reserve(layer, bytes, needs.returning));
+  }
+  return reserved;
+}
+
 void Memory::check_room(const std::vector<std::pair<int, Needs>>& all) {
   if (!can_shrink_) return;
-  std::vector<int64_t> least(plans_.size());
-  for (const auto& [layer, needs] : all) {
-    const std::vector<PageShape>& shapes = plans_[layer].shapes;
-    const NewPages floor = {shapes, needs.pages, shapes.size() - 1};
-    const int64_t bytes = checked_add(needs.bytes, floor.bytes(), "bytes of a layer");
-    const int64_t promised = needs.promised ? needs.promised->left() : 0;
-    least[layer] = checked_add(least[layer], std::max<int64_t>(0, bytes - promised), "bytes of a layer");
-    least[layer] -= needs.returning;
-  }
   std::lock_guard<std::mutex> lock(mutex_);
+  require_floors(all);
+}
+
+// With pages as narrow as they get.
+int64_t Memory::least(int layer, const Needs& needs) const {
+  const std::vector<PageShape>& shapes = plans_[layer].shapes;
+  const NewPages floor = {shapes, needs.pages, shapes.size() - 1};
+  const int64_t bytes = checked_add(needs.bytes, floor.bytes(), "bytes of a layer");
+  return std::max<int64_t>(0, bytes - (needs.promised ? needs.promised->left() : 0));
+}
+
+void Memory::require_floors(const std::vector<std::pair<int, Needs>>& all) const {
+  std::vector<int64_t> needed(plans_.size());
+  for (const auto& [layer, needs] : all) {
+    needed[layer] = checked_add(needed[layer], least(layer, needs), "bytes of a layer") - needs.returning;
+  }
   int64_t total = 0;
-  for (size_t layer = 0; layer < least.size(); ++layer) {
-    total = checked_add(total, least[layer], "bytes of all layers");
-    require_layer_floor(static_cast<int>(layer), least[layer]);
+  for (size_t layer = 0; layer < needed.size(); ++layer) {
+    total = checked_add(total, needed[layer], "bytes of all layers");
+    require_layer_floor(static_cast<int>(layer), needed[layer]);
   }
   require_cache_floor(all.size() == 1 ? all.front().first : kAllLayers, total);
 }

@@ -93,6 +93,10 @@ class Memory {
   // precision for nothing. Each of the needs is those of a layer.
   void check_room(const std::vector<std::pair<int, Needs>>& all);
 
+  // Room for each of the needs, those of a layer, with pages as narrow as they get: what is there when they are sealed
+  // may make them wider. Throws kBudgetExceeded, and then no page has shrunk.
+  std::vector<Pool::Reservation> reserve_least(const std::vector<std::pair<int, Needs>>& all);
+
   // From now on the page may shrink. Cannot fail.
   void enlist(Page& page);
 
@@ -122,6 +126,8 @@ class Memory {
 
   void forget(Page& page);
   int64_t freeable(int layer) const;
+  int64_t least(int layer, const Needs& needs) const;
+  void require_floors(const std::vector<std::pair<int, Needs>>& all) const;
   void require_layer_floor(int layer, int64_t bytes) const;
   void require_cache_floor(int layer, int64_t bytes) const;
   Candidates most_bits(int layer, bool whole_cache) const;
