@@ -362,9 +362,9 @@ int main(int argc, char** argv) {
     for (int i = 0; i < argc; ++i) std::printf("%s%s", i == 0 ? "" : " ", argv[i]);
     std::printf(
         "\nkvasir %s, backend %s, precision %s; 32 query heads, 8 kv heads, head dim 128; a step is one query "
-        "token through one layer; %lld MB of layers in turn\n\n",
+        "token through one layer; %d MB of layers in turn\n\n",
         kvasir::version(), options.backend == "auto" ? kvasir::default_backend() : options.backend.c_str(),
-        options.fast ? "fast" : "exact", static_cast<long long>(options.rotate_mb));
+        options.fast ? "fast" : "exact", options.rotate_mb);
     bench::run(options);
     return 0;
   } catch (const std::exception& error) {

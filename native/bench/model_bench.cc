@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "kernels/kernels.h"
 #include "kernels/weights.h"
 #include "kvasir/backend.h"
 #include "kvasir/model.h"
-#include "options.h"
 
 namespace bench {
 namespace {
@@ -41,32 +41,14 @@ constexpr const char* kModelUsage =
 
 ModelOptions parse_model(int argc, char** argv) {
   ModelOptions options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (name == "--help" || name == "-h") {
-      std::cout << kModelUsage;
-      std::exit(0);
-    }
-    if (i + 1 == argc) throw std::invalid_argument(name + " needs a value");
-    const std::string value = argv[++i];
-    if (name == "--types") {
-      options.types = split(value);
-    } else if (name == "--tokens") {
-      options.tokens = positives(value);
-    } else if (name == "--outputs") {
-      options.outputs = positive(value);
-    } else if (name == "--inputs") {
-      options.inputs = positive(value);
-    } else if (name == "--threads") {
-      options.threads = positive(value);
-    } else if (name == "--rotate") {
-      options.rotate_mb = positive(value);
-    } else if (name == "--seconds") {
-      options.seconds = std::atof(value.c_str());
-    } else {
-      throw std::invalid_argument("unknown argument " + name + " " + value);
-    }
-  }
+  parse(argc, argv, kModelUsage,
+        {{"--types", &options.types},
+         {"--tokens", &options.tokens},
+         {"--outputs", &options.outputs},
+         {"--inputs", &options.inputs},
+         {"--threads", &options.threads},
+         {"--rotate", &options.rotate_mb},
+         {"--seconds", &options.seconds}});
   return options;
 }
 

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "base/half.h"
-#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/attend/attend.h"
@@ -60,12 +60,12 @@ struct Options {
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16};
   std::vector<Kind> kinds;
   int patterns = 32, added = 0;
-  const char* json = nullptr;
+  std::string json;
 };
 
 Options parse(int argc, char** argv) {
   Options options;
-  const char* wanted =
+  std::string wanted =
       "f16,uniform:8,uniform:4,uniform:3,uniform:2,uniform-ends:2,uniform:1,progressive:16,progressive:8,progressive:4,"
       "progressive:2,pattern:4,pattern:2";
   bench::parse(argc, argv,

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
+#include "arguments.h"
 #include "device_memory.h"
 #include "kvasir/kvasir.h"
 #include "sequence_bytes.h"

@@ -16,8 +16,8 @@
 #include <memory>
 #include <string>
 
+#include "arguments.h"
 #include "base/half.h"
-#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/commvq/attend.h"
@@ -31,7 +31,7 @@ using namespace kvasir::cuda;
 struct Options {
   int kv_heads = 8, group = 4, head_dim = 128, check = 1;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1}, wide = {0};
-  const char* json = nullptr;
+  std::string json;
 };
 
 Options parse(int argc, char** argv) {

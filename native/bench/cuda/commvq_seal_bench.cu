@@ -15,10 +15,10 @@
 #include <memory>
 #include <random>
 
+#include "arguments.h"
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "codecs/commvq/page_models.h"
-#include "command_line.h"
 #include "kernels/cuda/commvq/seal.h"
 #include "kvasir/commvq.h"
 #include "launch_timing.h"

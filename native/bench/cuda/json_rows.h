@@ -2,13 +2,14 @@
 #pragma once
 
 #include <cstdio>
+#include <string>
 
 namespace bench {
 
 class JsonRows {
  public:
   // Writes nothing where there is no path.
-  explicit JsonRows(const char* path) : file_(path != nullptr ? std::fopen(path, "w") : nullptr) {
+  explicit JsonRows(const std::string& path) : file_(path.empty() ? nullptr : std::fopen(path.c_str(), "w")) {
     if (file_ != nullptr) std::fprintf(file_, "[");
   }
   ~JsonRows() {

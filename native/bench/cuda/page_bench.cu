@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
+#include "arguments.h"
 #include "fill.cuh"
 #include "kernels/cuda/pages/encode.h"
 #include "kernels/cuda/pages/shrink.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
+#include "arguments.h"
 #include "fill.cuh"
 #include "kernels/cuda/pattern/kmeans.h"
 #include "kernels/cuda/pattern/seal.h"

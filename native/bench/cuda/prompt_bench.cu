@@ -17,7 +17,7 @@
 #include <memory>
 #include <string>
 
-#include "command_line.h"
+#include "arguments.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/prompt/prompt.h"
@@ -37,9 +37,9 @@ constexpr int64_t kPagesPerPart = 64;
 struct Options {
   int kv_heads = 8, group = 4, head_dim = 128, bits = 2;
   std::vector<int> contexts = {8192, 32768}, chunks = {1, 16, 64, 256, 1024, 2048};
-  const char* type = "float32";
-  const char* precision = "exact";
-  const char* json = nullptr;
+  std::string type = "float32";
+  std::string precision = "exact";
+  std::string json;
 };
 
 Options parse(int argc, char** argv) {
@@ -88,8 +88,7 @@ class Context {
   Context(const Options& options, int tokens)
       : options_(options),
         pages_(tokens / kvasir::kPageTokens),
-        type_(std::strcmp(options.type, "float32") == 0 ? kvasir::ElementType::kFloat32
-                                                        : kvasir::ElementType::kBFloat16) {
+        type_(options.type == "float32" ? kvasir::ElementType::kFloat32 : kvasir::ElementType::kBFloat16) {
     PageFormat formats[2];
     for (const Side side : {Side::kKeys, Side::kValues}) {
       PageFormat& format = formats[static_cast<int>(side)];
@@ -251,11 +250,11 @@ void measure_calls(const Options& options, int context) {
   const std::unique_ptr<CacheConfig, void (*)(CacheConfig*)> config(CacheConfig::create(1), CacheConfig::destroy);
   config->set_heads(0, options.kv_heads * options.group, options.kv_heads, options.head_dim);
   for (const Side side : {Side::kKeys, Side::kValues}) config->set_codec(0, side, "uniform", options.bits);
-  if (std::strcmp(options.precision, "fast") == 0) config->set_precision(kvasir::Precision::kFast);
+  if (options.precision == "fast") config->set_precision(kvasir::Precision::kFast);
   config->set_backend("cuda");
   const std::unique_ptr<Cache, void (*)(Cache*)> cache(Cache::create(*config), Cache::destroy);
   const int64_t id = cache->new_sequence();
-  const bool wide = std::strcmp(options.type, "float32") == 0;
+  const bool wide = options.type == "float32";
   const kvasir::ElementType type = wide ? kvasir::ElementType::kFloat32 : kvasir::ElementType::kBFloat16;
   const size_t row = static_cast<size_t>(options.kv_heads) * options.head_dim;
   const size_t most = static_cast<size_t>(*std::max_element(options.chunks.begin(), options.chunks.end()));
@@ -298,7 +297,7 @@ int main(int argc, char** argv) {
   bench::print_command(argc, argv);
   std::printf("\n%s, %d query heads, %d kv heads, head dim %d, uniform %d bits, queries %s, %s\n",
               bench::device_name().c_str(), options.group * options.kv_heads, options.kv_heads, options.head_dim,
-              options.bits, options.type, options.precision);
+              options.bits, options.type.c_str(), options.precision.c_str());
   bench::JsonRows json(options.json);
   for (const int tokens : options.contexts) {
     Context context(options, tokens);

@@ -14,10 +14,10 @@
 #include <cstring>
 #include <string>
 
+#include "arguments.h"
 #include "base/half.h"
 #include "codecs/tiered/format.h"
 #include "codecs/uniform/format.h"
-#include "command_line.h"
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/tiered/attend.h"
@@ -35,7 +35,7 @@ constexpr int kDistinct = 8;
 struct Options {
   int kv_heads = 8, group = 4, n16 = 3, n4 = 20, key_group = 32, value_group = 32;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, value_bits = {2, 4};
-  const char* json = nullptr;
+  std::string json;
 };
 
 Options parse(int argc, char** argv) {
