@@ -41,6 +41,23 @@ class FirstRefused {
   float value_ = 0;
 };
 
+// Elements first .. first + count - 1, counted token by token and head by head.
+void copy_elements(const LayerPlan& plan, const RowsView& rows, bool dense, size_t first, size_t count, uint8_t* out) {
+  const size_t bytes = element_bytes(rows.type);
+  if (dense) {
+    std::memcpy(out, static_cast<const uint8_t*>(rows.data) + first * bytes, count * bytes);
+    return;
+  }
+  const auto width = static_cast<size_t>(plan.attention.head_dim);
+  for (size_t done = 0; done < count;) {
+    const auto row = static_cast<int64_t>((first + done) / width);
+    const size_t channel = (first + done) % width, some = std::min(count - done, width - channel);
+    const void* from = row_at(rows, row / plan.attention.kv_heads, row % plan.attention.kv_heads);
+    std::memcpy(out + done * bytes, static_cast<const uint8_t*>(from) + channel * bytes, some * bytes);
+    done += some;
+  }
+}
+
 }  // namespace
 
 struct TakenRows::Spare {
@@ -84,27 +101,6 @@ TakenRows::TakenRows(const LayerPlan& plan, const TokenRows& rows)
     take(plan, side, rows.sides[static_cast<int>(side)], rows.tokens);
   }
 }
-
-namespace {
-
-// Elements first .. first + count - 1, counted token by token and head by head.
-void copy_elements(const LayerPlan& plan, const RowsView& rows, bool dense, size_t first, size_t count, uint8_t* out) {
-  const size_t bytes = element_bytes(rows.type);
-  if (dense) {
-    std::memcpy(out, static_cast<const uint8_t*>(rows.data) + first * bytes, count * bytes);
-    return;
-  }
-  const auto width = static_cast<size_t>(plan.attention.head_dim);
-  for (size_t done = 0; done < count;) {
-    const auto row = static_cast<int64_t>((first + done) / width);
-    const size_t channel = (first + done) % width, some = std::min(count - done, width - channel);
-    const void* from = row_at(rows, row / plan.attention.kv_heads, row % plan.attention.kv_heads);
-    std::memcpy(out + done * bytes, static_cast<const uint8_t*>(from) + channel * bytes, some * bytes);
-    done += some;
-  }
-}
-
-}  // namespace
 
 void TakenRows::take(const LayerPlan& plan, Side side, const RowsView& rows, int64_t tokens) {
   const ElementType type = rows.type;

@@ -30,6 +30,12 @@ inline double effort() {
   return value;
 }
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadsWatched = true;
+#else
+constexpr bool kThreadsWatched = false;
+#endif
+
 // `full` repetitions at effort 1, at least one.
 inline int repeat(int full) { return std::max(1, static_cast<int>(full * effort())); }
 

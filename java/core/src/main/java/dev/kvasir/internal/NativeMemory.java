@@ -135,10 +135,7 @@ public final class NativeMemory implements AutoCloseable {
       return new FloatPointer(slice);
     }
     Place place = take((long) count * Float.BYTES);
-    results.add(
-        () ->
-            place.each(
-                Float.BYTES, count, (view, first, n) -> slice.put(first, view.asFloatBuffer(), 0, n)));
+    copyBack(place, slice);
     return new Floats32(place.address());
   }
 
@@ -184,28 +181,34 @@ public final class NativeMemory implements AutoCloseable {
       return (read ? inOut(array, count) : out(array, count)).address();
     }
     if (rows instanceof FloatBuffer buffer) {
-      FloatPointer pointer = read ? in(buffer, count) : out(buffer, count);
-      if (read && !Buffers.inPlace(buffer)) {
-        Place place = last;
-        FloatBuffer slice = buffer.slice(buffer.position(), count);
-        results.add(
-            () ->
-                place.each(
-                    Float.BYTES, count, (view, first, n) -> slice.put(first, view.asFloatBuffer(), 0, n)));
+      if (!read) {
+        return addressOf(out(buffer, count), buffer);
+      }
+      FloatPointer pointer = in(buffer, count);
+      if (!Buffers.inPlace(buffer)) {
+        copyBack(last, buffer.slice(buffer.position(), count));
       }
       return addressOf(pointer, buffer);
     }
     ShortBuffer buffer = (ShortBuffer) rows;
     ShortPointer pointer = in(buffer, count);
     if (!Buffers.inPlace(buffer)) {
-      Place place = last;
-      ShortBuffer slice = buffer.slice(buffer.position(), count);
-      results.add(
-          () ->
-              place.each(
-                  Short.BYTES, count, (view, first, n) -> slice.put(first, view.asShortBuffer(), 0, n)));
+      copyBack(last, buffer.slice(buffer.position(), count));
     }
     return addressOf(pointer, buffer);
+  }
+
+  /** What stands in the place at the end of the call goes to the buffer, all of it. */
+  private void copyBack(Place place, FloatBuffer to) {
+    int count = to.remaining();
+    results.add(
+        () -> place.each(Float.BYTES, count, (view, first, n) -> to.put(first, view.asFloatBuffer(), 0, n)));
+  }
+
+  private void copyBack(Place place, ShortBuffer to) {
+    int count = to.remaining();
+    results.add(
+        () -> place.each(Short.BYTES, count, (view, first, n) -> to.put(first, view.asShortBuffer(), 0, n)));
   }
 
   /** The buffer stays reachable as long as this call's memory is in use. */

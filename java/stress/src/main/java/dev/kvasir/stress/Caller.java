@@ -19,6 +19,8 @@ import java.util.Random;
 final class Caller {
 
   private static final int MAX_SEQUENCES = 4;
+  /** That a caller has at once: its own, and a fork that it tries things on. */
+  static final int MOST_SEQUENCES = MAX_SEQUENCES + 1;
   private static final int MAX_LENGTH = 900;
 
   private final KvCache cache;

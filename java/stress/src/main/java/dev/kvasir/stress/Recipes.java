@@ -21,6 +21,9 @@ import java.util.Random;
 /** Every method, with options of all kinds. */
 final class Recipes {
 
+  /** Tokens of the longest window. */
+  static final int MAX_WINDOW = 200;
+
   private Recipes() {}
 
   /**
@@ -45,7 +48,7 @@ final class Recipes {
 
   /** A method picked at random, with options picked at random. */
   static KvMethod any(KvGeometry geometry, Random random) {
-    int window = random.nextBoolean() ? 0 : random.nextInt(200);
+    int window = random.nextBoolean() ? 0 : random.nextInt(MAX_WINDOW);
     int sinks = random.nextBoolean() ? 4 : random.nextInt(150);
     int[] widths = {1, 2, 3, 4, 8};
     int bits = widths[random.nextInt(widths.length)];
