@@ -18,7 +18,8 @@ const char* backend_obstacle(int backend);  // why it is not available; empty wh
 // The backend that "auto" means here. Throws kUnavailable if KVASIR_BACKEND names one that cannot run.
 const char* default_backend();
 
-// CPU work of all caches runs on one pool of threads, callers included. Default: the number of cores.
+// CPU work runs on one pool of threads, callers included, but for caches with threads of their own
+// (CacheConfig::set_threads). Default: the number of cores.
 // May be changed at any time; calls under way finish on the threads they have. 1..1024.
 void set_threads(int threads);
 int threads();

@@ -12,8 +12,8 @@
 // finishes on what it saw. Only destroying the Cache itself must wait until no call is under way.
 //
 // Cost. append and attend allocate what the cache stores, and for the time of the call a copy of the rows in float16,
-// or of the queries. Work is split over the library's threads in a way that depends on the thread count alone: same
-// input, same build, same backend, same bits out.
+// or of the queries. Work is split over threads in a way that does not depend on how many there are
+// (CacheConfig::set_threads): same input, same build, same backend, same bits out.
 #pragma once
 
 #include <cstdint>

@@ -80,6 +80,11 @@ class CacheConfig {
   // "auto", or a backend of backend.h by name. Create fails where the machine does not have it.
   void set_backend(const char* name);
   void set_precision(Precision precision);
+  // CPU work of this cache: 0, the default, for the library's pool (backend.h: set_threads), which all such caches
+  // share; or 1..1024 threads that are its own, the caller's included. Calls from many threads share its other threads,
+  // so with 1 each runs on its caller's thread alone. Results do not depend on it, to the bit. Create throws
+  // kUnavailable where the system refuses a thread.
+  void set_threads(int threads);
 
   struct Impl;
   const Impl& impl() const { return *impl_; }

@@ -15,8 +15,9 @@ namespace {
 
 // Fewer tiles than this are not worth another thread: waking one costs about as much as computing them.
 constexpr int64_t kMinTilesPerTask = 8;
-// Tasks per thread: enough that a slow core does not keep the others waiting.
-constexpr int64_t kTasksPerThread = 4;
+// Tasks that a sequence is cut into where it is long enough: some for each thread of a large machine, so that a slow
+// core does not keep the others waiting.
+constexpr int64_t kTasks = 128;
 // Up to kPageTokens consecutive tokens that are stored alike.
 struct Tile {
   const PageView* page;          // null: float16 rows
@@ -110,8 +111,8 @@ struct TaskSides {
 
 class Attention {
  public:
-  Attention(const AttentionRequest& request, ThreadPool& pool) : request_(request), layer_(*request.layer) {
-    plan(pool.threads());
+  explicit Attention(const AttentionRequest& request) : request_(request), layer_(*request.layer) {
+    plan();
     states_.resize(tasks_.size(), std::min(most_rows(), kMaxTileRows), layer_.head_dim, value_entries(),
                    layer_.formats[1].sums > 0 ? 1 : kEntryRows);
   }
@@ -124,15 +125,15 @@ class Attention {
   }
 
  private:
-  // Cuts a sequence by its own length, its queries and the thread count alone: results are the same to the bit, whoever
-  // is beside it in the call.
-  void plan(int threads) {
+  // Cuts a sequence by its own length and its queries alone: results are the same to the bit, whoever is beside it in
+  // the call and however many threads there are.
+  void plan() {
     for (int s = 0; s < request_.count; ++s) {
       const int64_t tiles = tile_count(request_.sequences[s]);
       const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
-      const int64_t share = tiles * layer_.kv_heads * row_blocks / (kTasksPerThread * threads) + 1;
+      const int64_t share = tiles * layer_.kv_heads * row_blocks / kTasks + 1;
       const int64_t per_task = std::max(kMinTilesPerTask, share);
-      const int64_t splits = threads == 1 ? 1 : std::max<int64_t>(1, (tiles + per_task - 1) / per_task);
+      const int64_t splits = std::max<int64_t>(1, (tiles + per_task - 1) / per_task);
       for (int head = 0; head < layer_.kv_heads; ++head) {
         for (int row = 0; row < rows(s); row += kMaxTileRows) {
           const int merge = static_cast<int>(merge_first_.size());
@@ -359,6 +360,6 @@ class Attention {
 
 }  // namespace
 
-int64_t attend(const AttentionRequest& request, ThreadPool& pool) { return Attention(request, pool).run(pool); }
+int64_t attend(const AttentionRequest& request, ThreadPool& pool) { return Attention(request).run(pool); }
 
 }  // namespace kvasir

@@ -44,6 +44,14 @@ struct ThreadPool::Job {
   }
 };
 
+namespace {
+thread_local ThreadPool* current_pool = nullptr;
+}
+
+ThreadPool& ThreadPool::current() { return current_pool ? *current_pool : shared(); }
+ThreadPool::Use::Use(ThreadPool& pool) : before_(std::exchange(current_pool, &pool)) {}
+ThreadPool::Use::~Use() { current_pool = before_; }
+
 ThreadPool& ThreadPool::shared() {
   // Never destroyed: worker threads must not outlive it at process exit.
   static ThreadPool* const pool = [] {
@@ -101,6 +109,7 @@ bool ThreadPool::resize(int wanted) {
 }
 
 void ThreadPool::work(int worker) {
+  const Use own(*this);
   std::unique_lock<std::mutex> lock(mutex_);
   while (worker < wanted_) {
     if (jobs_.empty()) {
@@ -122,6 +131,7 @@ void ThreadPool::work(int worker) {
 
 void ThreadPool::run(int count, const std::function<void(int)>& task) {
   if (count <= 0) return;
+  const Use own(*this);
   if (count == 1) return task(0);
   const auto job = std::make_shared<Job>(count, task);
   {

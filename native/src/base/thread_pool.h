@@ -1,4 +1,4 @@
-// One pool of threads for all CPU work of the library.
+// Threads for the CPU work of the library: one pool for all, or one of its own for a cache.
 //
 // A caller hands in a number of tasks and works on them itself while idle threads join it; it returns when all are
 // done. Several callers share the workers fairly enough: each always has its own thread. A task that itself calls run()
@@ -18,6 +18,18 @@ class ThreadPool {
  public:
   // The library's pool: as many threads as the machine has, or as many of them as the system lets it start.
   static ThreadPool& shared();
+  // The pool that this thread works for: that of the innermost Use, of the task it is in, or the library's. Whoever has
+  // work to split asks it, so that what a cache calls runs on the cache's threads however deep it is.
+  static ThreadPool& current();
+  class Use {
+   public:
+    explicit Use(ThreadPool& pool);
+    ~Use();
+    Use(const Use&) = delete;
+
+   private:
+    ThreadPool* const before_;
+  };
 
   explicit ThreadPool(int threads);
   ~ThreadPool();

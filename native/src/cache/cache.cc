@@ -23,7 +23,8 @@ std::vector<int64_t> layer_budgets(const CacheConfig::Impl& config) {
 }  // namespace
 
 Cache::Impl::Impl(const CacheConfig::Impl& config)
-    : engine_(make_engine(config.backend)),
+    : own_threads_(config.threads > 0 ? new ThreadPool(config.threads) : nullptr),
+      engine_(make_engine(config.backend)),
       plans_(plan_layers(config, engine_.kernels)),
       memory_(plans_, *engine_.engine, config.budget, layer_budgets(config), config.shrink_policy) {
   engine().prepare(plans_);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/fair_shared_mutex.h"
+#include "base/thread_pool.h"
 #include "cache/config.h"
 #include "cache/layer.h"
 #include "cache/memory.h"
@@ -83,6 +84,8 @@ class Cache::Impl {
   /// Room for one side of one decoded page of any layer, and for one of its heads.
   float* page_scratch() const;
   Engine& engine() { return *engine_.engine; }
+  /// For the time of a verb that computes.
+  ThreadPool::Use use_threads() { return ThreadPool::Use(own_threads_ ? *own_threads_ : ThreadPool::shared()); }
 
   /// A layer of the length that all have.
   int even_length(int64_t id, const Sequence& sequence) const;
@@ -99,6 +102,7 @@ class Cache::Impl {
   void count_parts(const LayerPlan& plan, const SequenceLayer& layer, std::set<const PageView*>& counted,
                    LayerStats& stats);
 
+  const std::unique_ptr<ThreadPool> own_threads_;  // null: the library's
   const ChosenEngine engine_;
   const std::vector<LayerPlan> plans_;
   Memory memory_;

@@ -20,6 +20,7 @@ void check_head(const LayerPlan& plan, int kv_head) {
 }  // namespace
 
 void Cache::Impl::read(int64_t id, int layer, Side side, int64_t first, int64_t tokens, float* out) {
+  const ThreadPool::Use threads = use_threads();
   const LayerPlan& plan = rows_plan_of(layer);
   check_side(side);
   require_pointer("out", out);

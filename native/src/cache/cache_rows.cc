@@ -48,6 +48,7 @@ void Cache::Impl::append(int64_t id, int layer, int64_t tokens, const TokenRows&
 }
 
 void Cache::Impl::append(int layer, const int64_t* ids, const int64_t* counts, int count, TokenRows rows) {
+  const ThreadPool::Use threads = use_threads();
   const LayerPlan& plan = plan_of(layer);
   if (!plan.owns_rows()) {
     refuse("layer " + std::to_string(layer) + " takes keys and values from layer " + std::to_string(plan.source) +
@@ -94,6 +95,7 @@ void Cache::Impl::append(int layer, const int64_t* ids, const int64_t* counts, i
 }
 
 void Cache::Impl::attend(const AttendBatch& batch) {
+  const ThreadPool::Use threads = use_threads();
   const LayerPlan& plan = plan_of(batch.layer);
   if (batch.count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(batch.count));
   require_pointer("sequences", batch.sequences);
@@ -128,6 +130,7 @@ void Cache::Impl::attend(const AttendBatch& batch) {
 }
 
 void Cache::Impl::observe(int layer, const int64_t* ids, int count, int tokens, const float* queries) {
+  const ThreadPool::Use threads = use_threads();
   const LayerPlan& plan = plan_of(layer);
   if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
   if (tokens < 1) refuse("the number of query tokens must be positive, it is " + std::to_string(tokens));

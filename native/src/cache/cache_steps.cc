@@ -15,6 +15,7 @@ constexpr int64_t kMostReserved = int64_t{1} << 40;  // tokens; the bytes of mor
 }  // namespace
 
 int64_t Cache::Impl::fork(int64_t id) {
+  const ThreadPool::Use threads = use_threads();
   const auto original = find(id);
   const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
   {
@@ -35,6 +36,7 @@ int64_t Cache::Impl::fork(int64_t id) {
 }
 
 void Cache::Impl::truncate(int64_t id, int64_t length) {
+  const ThreadPool::Use threads = use_threads();
   if (length < 0) refuse("length must not be negative, it is " + std::to_string(length));
   const auto sequence = find(id);
   std::unique_lock<FairSharedMutex> lock(sequence->mutex);
@@ -42,6 +44,7 @@ void Cache::Impl::truncate(int64_t id, int64_t length) {
 }
 
 int64_t Cache::Impl::rollback(int64_t id) {
+  const ThreadPool::Use threads = use_threads();
   const auto sequence = find(id);
   std::unique_lock<FairSharedMutex> lock(sequence->mutex);
   int64_t length = std::numeric_limits<int64_t>::max();
@@ -53,6 +56,7 @@ int64_t Cache::Impl::rollback(int64_t id) {
 }
 
 void Cache::Impl::reserve(int64_t id, int64_t tokens) {
+  const ThreadPool::Use threads = use_threads();
   if (tokens < 0 || tokens > kMostReserved) {
     refuse("tokens to reserve must be 0.." + std::to_string(kMostReserved) + ", not " + std::to_string(tokens));
   }
@@ -84,6 +88,7 @@ void Cache::Impl::guess(int64_t id) {
 }
 
 void Cache::Impl::keep(int64_t id, const int* kept, int count) {
+  const ThreadPool::Use threads = use_threads();
   if (count < 0) refuse("the number of guesses must not be negative, it is " + std::to_string(count));
   if (count > 0) require_pointer("kept", kept);
   const std::vector<int> own(kept, kept + count);

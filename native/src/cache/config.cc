@@ -11,6 +11,7 @@ constexpr int kMaxLayers = 4096;
 constexpr int kMaxHeads = 4096;
 constexpr int kMaxWindow = 65536;
 constexpr int kMaxSinks = 4096;
+constexpr int kMaxThreads = 1024;
 
 void check_range(const char* what, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -198,6 +199,11 @@ void CacheConfig::set_backend(const char* name) { impl_->backend = check_text("b
 void CacheConfig::set_precision(Precision precision) {
   check_range("precision", static_cast<int>(precision), 0, 1);
   impl_->precision = precision;
+}
+
+void CacheConfig::set_threads(int threads) {
+  check_range("threads", threads, 0, kMaxThreads);
+  impl_->threads = threads;
 }
 
 }  // namespace kvasir

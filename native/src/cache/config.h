@@ -41,6 +41,7 @@ struct CacheConfig::Impl {
   int64_t budget = 0;
   std::string backend = "auto";
   Precision precision = Precision::kExact;
+  int threads = 0;  // 0: those of the library
   ShrinkPolicy shrink_policy = ShrinkPolicy::kOldest;
 };
 

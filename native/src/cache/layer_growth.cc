@@ -14,7 +14,7 @@ class SequenceLayer::Seal : public SealInput {
  public:
   Seal(const SequenceLayer& layer, const LayerPlan& plan, const Append& append, Side side, int64_t page_count,
        int64_t body, Memory& memory, Pool::Reservation* promised)
-      : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, ThreadPool::shared()),
+      : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, ThreadPool::current()),
         plan_(plan),
         append_(append),
         side_(side),
@@ -63,7 +63,7 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Ap
     const PageFormat& format = attention.formats[index];
     if (!format.varies()) continue;
     heads.bytes[index].resize(static_cast<size_t>(pages) * kv_heads * format.head_bytes);
-    ThreadPool::shared().run(static_cast<int>(pages) * kv_heads, [&](int task) {
+    ThreadPool::current().run(static_cast<int>(pages) * kv_heads, [&](int task) {
       const int64_t page = task / kv_heads;
       const int kv_head = task % kv_heads;
       struct PageRows;

@@ -128,7 +128,7 @@ void TakenRows::take(const LayerPlan& plan, Side side, const RowsView& rows, int
     }
   };
   const auto tasks = static_cast<int>((elements_ + kPerTask - 1) / kPerTask);
-  ThreadPool::shared().run(tasks, [&](int task) {
+  ThreadPool::current().run(tasks, [&](int task) {
     const size_t end = std::min(elements_, (static_cast<size_t>(task) + 1) * kPerTask);
     for (size_t first = static_cast<size_t>(task) * kPerTask; first < end; first += kBlock) {
       take_block(first, std::min(kBlock, end - first));

@@ -252,3 +252,35 @@ TEST_CASE("thread pool: where only some threads can be started, those that were 
   CHECK(outcome == 0);
 }
 #endif
+
+TEST_CASE("thread pool: work splits over the pool that its caller uses, however deep") {
+  kvasir::ThreadPool two(2), three(3);
+  CHECK(&kvasir::ThreadPool::current() == &kvasir::ThreadPool::shared());
+  {
+    const kvasir::ThreadPool::Use outer(two);
+    CHECK(&kvasir::ThreadPool::current() == &two);
+    std::atomic<int> strangers{0};
+    for (int round = 0; round < 50; ++round) {
+      three.run(9, [&](int) {
+        if (&kvasir::ThreadPool::current() != &three) ++strangers;
+        kvasir::ThreadPool::current().run(3, [&](int) {
+          if (&kvasir::ThreadPool::current() != &three) ++strangers;
+        });
+      });
+    }
+    CHECK(strangers == 0);
+    CHECK(&kvasir::ThreadPool::current() == &two);
+  }
+  CHECK(&kvasir::ThreadPool::current() == &kvasir::ThreadPool::shared());
+}
+
+TEST_CASE("thread pool: a pool of one thread leaves all work to its caller") {
+  kvasir::ThreadPool one(1);
+  const kvasir::ThreadPool::Use use(one);
+  std::atomic<int> elsewhere{0};
+  const auto here = std::this_thread::get_id();
+  one.run(100, [&](int) {
+    kvasir::ThreadPool::current().run(4, [&](int) { elsewhere += std::this_thread::get_id() != here; });
+  });
+  CHECK(elsewhere == 0);
+}

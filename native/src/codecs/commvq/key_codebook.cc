@@ -38,7 +38,7 @@ void for_each_part(const commvq::KeyShape& shape, int64_t tokens, const Verb& ve
   const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;
   const int64_t tasks = checked_multiply(pages, shape.kv_heads, "pages of heads");
   require_range("pages of heads", tasks, 1, std::numeric_limits<int>::max());
-  ThreadPool::shared().run(static_cast<int>(tasks), [&](int task) {
+  ThreadPool::current().run(static_cast<int>(tasks), [&](int task) {
     const int64_t first = int64_t{task / shape.kv_heads} * kPageTokens;
     const int count = static_cast<int>(std::min<int64_t>(kPageTokens, tokens - first));
     verb(Part{task % shape.kv_heads, first, count, static_cast<size_t>(task) * shape.page().head_bytes()});
@@ -179,7 +179,7 @@ void KeyCodebook::encode(const float* rows, int64_t tokens, int refinements, uin
   require_rows(rows, tokens, static_cast<int64_t>(width));
   const int pages = static_cast<int>((tokens + kPageTokens - 1) / kPageTokens);
   std::vector<float> divisors(static_cast<size_t>(tokens));
-  ThreadPool::shared().run(pages, [&](int page) {
+  ThreadPool::current().run(pages, [&](int page) {
     for (int64_t t = int64_t{page} * kPageTokens; t < std::min(tokens, (page + int64_t{1}) * kPageTokens); ++t) {
       norms[t] = commvq::token_norm(rows + t * width, width, &divisors[static_cast<size_t>(t)]);
     }

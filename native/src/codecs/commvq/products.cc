@@ -21,7 +21,7 @@ void multiply(const CodebookKernels& kernels, const float* a, int64_t rows, cons
   const int panels = tasks_of(columns, kPanelColumns);
   const size_t panel_floats = static_cast<size_t>(depth) * kPanelColumns;
   const AlignedArray<float> packed = make_aligned<float>(panels * panel_floats);
-  ThreadPool::shared().run(panels, [&](int panel) {
+  ThreadPool::current().run(panels, [&](int panel) {
     float* to = packed.get() + panel * panel_floats;
     for (int k = 0; k < depth; ++k) {
       for (int n = panel * kPanelColumns; n < (panel + 1) * kPanelColumns; ++n) {
@@ -29,7 +29,7 @@ void multiply(const CodebookKernels& kernels, const float* a, int64_t rows, cons
       }
     }
   });
-  ThreadPool::shared().run(tasks_of(rows, kRowsPerTask), [&](int task) {
+  ThreadPool::current().run(tasks_of(rows, kRowsPerTask), [&](int task) {
     const int64_t first = int64_t{task} * kRowsPerTask;
     const int count = static_cast<int>(std::min<int64_t>(kRowsPerTask, rows - first));
     float part[kRowsPerTask * kPanelColumns];

@@ -142,7 +142,7 @@ void ValueCodebook::Impl::find_bits(const float* rows, int64_t tokens, bool begi
     if (begin) memset(batch_bits, 0, count * token_bytes());
     if (flips > 0) {
       // What the bits say already, less the row: its products with the codebook are the slopes.
-      ThreadPool::shared().run(count, [&](int t) {
+      ThreadPool::current().run(count, [&](int t) {
         struct Normal;
         float* const normal = thread_scratch<Normal, float>(width);
         float* const mine = rest.get() + static_cast<size_t>(t) * width;
@@ -152,7 +152,7 @@ void ValueCodebook::Impl::find_bits(const float* rows, int64_t tokens, bool begi
       });
       commvq::multiply(kernels, rest.get(), count, table.data(), codes, width, nullptr, slopes.get());
     }
-    ThreadPool::shared().run(count, [&](int t) {
+    ThreadPool::current().run(count, [&](int t) {
       struct Signs;
       float* const sum = rest.get() + static_cast<size_t>(t) * width;
       uint8_t* const mine = batch_bits + t * token_bytes();
@@ -181,7 +181,7 @@ void ValueCodebook::decode(const uint8_t* bits, const uint16_t* gains, int64_t t
       throw Error(ErrorCode::kNotFinite, "the gain of token " + std::to_string(t) + " is not finite");
     }
   }
-  ThreadPool::shared().run(static_cast<int>(tokens), [&](int t) {
+  ThreadPool::current().run(static_cast<int>(tokens), [&](int t) {
     float* const row = rows + static_cast<size_t>(t) * impl_->width;
     impl_->sum_rows(bits + t * impl_->token_bytes(), row);
     const float gain = half_to_float(gains[t]);

@@ -124,20 +124,20 @@ void ValueEncoder::encode(const float* rows, int64_t tokens, uint8_t* bits) cons
   const AlignedArray<float> logits = make_aligned<float>(batch * 2 * codes);
   for (int64_t first = 0; first < tokens; first += kBatch) {
     const int count = static_cast<int>(std::min(kBatch, tokens - first));
-    ThreadPool::shared().run(count, [&](int t) {
+    ThreadPool::current().run(count, [&](int t) {
       float* const x = input.get() + static_cast<size_t>(t) * width;
       commvq::standardise(weights, rows + (first + t) * width, x);
       for (int c = 0; c < width; ++c) x[c] = x[c] * weights.norm_weight[c] + weights.norm_bias[c];
     });
     commvq::multiply(impl_->kernels, input.get(), count, weights.first_weight.data(), hidden, width,
                      weights.first_bias.data(), middle.get());
-    ThreadPool::shared().run(count, [&](int t) {
+    ThreadPool::current().run(count, [&](int t) {
       float* const x = middle.get() + static_cast<size_t>(t) * hidden;
       for (int i = 0; i < hidden; ++i) x[i] = commvq::gelu(x[i]);
     });
     commvq::multiply(impl_->kernels, middle.get(), count, weights.second_weight.data(), 2 * codes, hidden,
                      weights.second_bias.data(), logits.get());
-    ThreadPool::shared().run(count, [&](int t) {
+    ThreadPool::current().run(count, [&](int t) {
       uint8_t* const mine = bits + static_cast<size_t>(first + t) * codes / 8;
       memset(mine, 0, static_cast<size_t>(codes) / 8);
       for (int pair = 0; pair < codes / 2; ++pair) {

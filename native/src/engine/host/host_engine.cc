@@ -55,7 +55,7 @@ class HostAppend : public Append {
             LayerState*) override {
     const int parts = plan_.shapes[0].parts();
     for (const NewPage& page : pages) write_table(page);
-    ThreadPool::shared().run(static_cast<int>(pages.size()) * parts, [&](int task) {
+    ThreadPool::current().run(static_cast<int>(pages.size()) * parts, [&](int task) {
       const NewPage& page = pages[task / parts];
       const auto [side, kv_head] = place_of(task % parts);
       const uint8_t* head = heads.head(plan_.attention, task / parts, static_cast<int>(side), kv_head);
@@ -121,7 +121,7 @@ class HostAppends : public Appends {
     const auto count = static_cast<int>(appends_.size());
     const auto one = [&](int i) { appends_[static_cast<size_t>(i)].fill(targets[i]); };
     if (count > 1 && input_.elements() >= kWorthThreads) {
-      ThreadPool::shared().run(count, one);
+      ThreadPool::current().run(count, one);
     } else {
       for (int i = 0; i < count; ++i) one(i);
     }
@@ -227,7 +227,7 @@ class HostEngine : public Engine {
     return page.part(side, kv_head);
   }
   void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) override {
-    ThreadPool::shared().run(static_cast<int>(pages.size()), [&](int i) {
+    ThreadPool::current().run(static_cast<int>(pages.size()), [&](int i) {
       shrink_page(plan, pages[i]);
       if (pages[i].offsets) std::memcpy(pages[i].data, pages[i].offsets, sizeof(uint32_t) * (pages[i].to->parts() + 1));
     });
@@ -235,7 +235,7 @@ class HostEngine : public Engine {
 
   using Engine::attend;
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
-    const int64_t tiles = kvasir::attend(request, ThreadPool::shared());
+    const int64_t tiles = kvasir::attend(request, ThreadPool::current());
     return {tiles, plan.fallback ? tiles : 0};
   }
 

@@ -49,7 +49,7 @@ void CanonicalFamily::seal_here(const NewPages& pages) const {
       }
     }
   }
-  ThreadPool::shared().run(static_cast<int>(parts.size()), [&](int task) {
+  ThreadPool::current().run(static_cast<int>(parts.size()), [&](int task) {
     const auto& [page, side, kv_head] = parts[static_cast<size_t>(task)];
     const auto number = static_cast<size_t>(page);
     pages.encode_here(page, side, kv_head,

@@ -19,6 +19,7 @@ import java.util.stream.Collectors;
  * @param layerBudgets bytes by layer, for those that have a limit
  * @param backend a backend's name, or "auto"
  * @param precision of attention
+ * @param threads of its own; 0 for the library's
  */
 record CacheSettings(
     KvGeometry geometry,
@@ -26,7 +27,8 @@ record CacheSettings(
     long budget,
     Map<Integer, Long> layerBudgets,
     String backend,
-    Precision precision) {
+    Precision precision,
+    int threads) {
 
   /** A new cache. */
   NativeCache create() {
@@ -57,6 +59,7 @@ record CacheSettings(
     layerBudgets.forEach(config::set_layer_budget);
     config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
     config.set_precision(precision.code());
+    config.set_threads(threads);
   }
 
   private static void applySinks(CacheConfig config, int layer, List<Float> logits) {

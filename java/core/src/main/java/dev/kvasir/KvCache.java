@@ -394,6 +394,7 @@ public final class KvCache implements AutoCloseable {
     private long budget;
     private String backend = "auto";
     private Precision precision = Precision.EXACT;
+    private int threads;
     private @Nullable Boolean keysBeforeRope;
 
     private Builder(KvGeometry geometry) {
@@ -463,6 +464,22 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
+     * Threads that compute for this cache alone, the caller's own included. By default the cache shares those of {@link
+     * Kvasir#setThreads} with all others. Calls from many threads share the cache's threads beside their own, so with 1
+     * each call runs on its caller's thread alone, and as many run at once as there are callers. Results do not depend on
+     * it, to the bit.
+     *
+     * @param threads 1..1024
+     * @return this builder
+     * @throws IllegalArgumentException if out of range
+     */
+    public Builder threads(int threads) {
+      Checks.require(threads >= 1 && threads <= 1024, "threads must be 1..1024, not " + threads);
+      this.threads = threads;
+      return this;
+    }
+
+    /**
      * Declares on which side of RoPE the keys are that will be appended, so that a method that wants the other is refused.
      * Without a declaration a method that wants them before RoPE says so in a warning.
      *
@@ -480,10 +497,11 @@ public final class KvCache implements AutoCloseable {
      * @return a new cache, to be closed by the caller
      * @throws IllegalArgumentException if the method names a codec, width or option that does not exist or does not
      *     fit the geometry, lacks a codebook, or wants keys from the other side of RoPE than was declared
-     * @throws NativeUnavailableException if the native library cannot be loaded or the backend cannot run here
+     * @throws NativeUnavailableException if the native library cannot be loaded, the backend cannot run here or the system
+     *     does not allow so many threads
      */
     public KvCache build() {
-      CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision);
+      CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision, threads);
       NeedsWatch needs = NeedsWatch.of(geometry, method, keysBeforeRope);
       return new KvCache(geometry, method, settings.create(), needs);
     }

@@ -107,7 +107,8 @@ public final class Kvasir {
   }
 
   /**
-   * Sets how many threads compute, for all caches together. Calls under way finish on the threads they have.
+   * Sets how many threads compute, for all caches together that have none of their own ({@link
+   * KvCache.Builder#threads}). Calls under way finish on the threads they have.
    *
    * @param threads 1..1024
    * @throws IllegalArgumentException if out of range

@@ -2,6 +2,7 @@ package dev.kvasir;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
@@ -118,6 +119,31 @@ class ThreadsTest {
     } finally {
       pool.shutdownNow();
     }
+  }
+
+  @Test
+  void aCacheMayHaveThreadsOfItsOwn() throws Exception {
+    long seed = 77;
+    List<float[]> expected;
+    try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).build()) {
+      expected = live(cache, seed);
+    }
+    for (int threads : new int[] {1, 3}) {
+      ExecutorService callers = Executors.newFixedThreadPool(THREADS);
+      try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).threads(threads).build()) {
+        List<Future<List<float[]>>> lives = new ArrayList<>();
+        for (int i = 0; i < THREADS; i++) {
+          lives.add(callers.submit(() -> live(cache, seed)));
+        }
+        for (Future<List<float[]>> each : lives) {
+          assertAllEqual(expected, each.get());
+        }
+      } finally {
+        callers.shutdownNow();
+      }
+    }
+    assertThrows(IllegalArgumentException.class, () -> Testing.cache(Testing.small()).threads(0));
+    assertThrows(IllegalArgumentException.class, () -> Testing.cache(Testing.small()).threads(1025));
   }
 
   private static void assertAllEqual(List<float[]> expected, List<float[]> actual) {
