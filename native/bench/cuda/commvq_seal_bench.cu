@@ -62,7 +62,7 @@ std::vector<float> normals(size_t count, double size, unsigned seed) {
 }
 
 struct Models {
-  std::unique_ptr<kvasir::PageModel> keys, values;
+  std::unique_ptr<kvasir::commvq::PageBook> keys, values;
 
   explicit Models(const Options& o) {
     const size_t width = o.width(), codes = o.codes;
@@ -127,7 +127,7 @@ class Layer {
     double ms, alike;
   };
   Host host(int side, int pages) const {
-    const kvasir::PageModel& model = side == 0 ? *models_.keys : *models_.values;
+    const kvasir::commvq::PageBook& model = side == 0 ? *models_.keys : *models_.values;
     const size_t bytes = side == 0 ? models_.key_model().page.bytes() : models_.value_model().page.bytes();
     std::vector<uint8_t> expected(bytes * pages), got(bytes * pages);
     const auto begin = std::chrono::steady_clock::now();

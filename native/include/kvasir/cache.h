@@ -191,7 +191,7 @@ class CacheStats {
   // Bits per element of one side of the sealed pages, with all that is stored beside codes: parameters, padding,
   // permutations. 0 where there are none.
   double side_bits_per_element(int layer, Side side) const;
-  // Channels whose codes have `bits` (1..16) bits, over all sealed pages and kv heads.
+  // Channels whose codes have `bits` (0..16) bits, over all sealed pages and kv heads.
   int64_t channels(int layer, Side side, int bits) const;
 
   // For codecs that shrink, since the cache was built: how often a page dropped to half its bits, the bytes that this

@@ -21,7 +21,8 @@ bool codec_has_bits(int codec, int bits);
 // Whether the codec stores this side; most store both.
 bool codec_has_side(int codec, Side side);
 
-// Whether the codec needs codebooks: CacheConfig::set_key_codebook and set_value_codebook.
+// Whether the codec needs codebooks: CacheConfig::set_key_codebook and set_value_codebook. Codec "spectral" can do
+// without its basis.
 bool codec_is_trained(int codec);
 
 // Options of the codec: 0..codec_option_count(codec)-1.

@@ -70,6 +70,11 @@ class CacheConfig {
   void set_value_codebook(int layer, const ValueCodebook& codebook);
   void set_value_codebook(int layer, const ValueCodebook& codebook, const ValueEncoder& encoder, int flips);
 
+  // For the codec "spectral": the vectors that rows of a side are stored as sums of, [kv_heads][head_dim][head_dim],
+  // one after the other, rounded to float16. Keys come after RoPE. Without it rows are stored as they are. A count of 0
+  // removes it. Throws kInvalidArgument where vectors of a head do not span the space.
+  void set_basis(int layer, Side side, const float* vectors, int64_t count);
+
   // Memory ---------------------------------------------------------------------------------------------------
   // Hard limits in bytes over everything that a sequence owns: codes, scales, windows, sinks. 0: no limit.
   void set_budget(int64_t bytes);

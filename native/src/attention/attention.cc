@@ -232,8 +232,11 @@ class Attention {
     if (!layer_.codecs[0].begin_keys) return;
     sides.vectors[0] = side_vectors(*sequence.tables[0], task.kv_head, layer_.head_dim);
     struct KeyTerms;
-    float* terms = thread_scratch<KeyTerms, float>(entry_floats(task.rows, sides.entries(Side::kKeys)));
-    const TileInput input = {queries, task.rows, layer_.head_dim, layer_.fast};
+    const int own = layer_.formats[0].terms;
+    float* terms = thread_scratch<KeyTerms, float>(own > 0 ? static_cast<size_t>(own) * task.rows
+                                                           : entry_floats(task.rows, sides.entries(Side::kKeys)));
+    TileInput input = {queries, task.rows, layer_.head_dim, layer_.fast};
+    input.head = task.kv_head % layer_.formats[0].heads;
     layer_.codecs[0].begin_keys(layer_.formats[0], sides.all(Side::kKeys), input, terms);
     sides.key_terms = terms;
   }

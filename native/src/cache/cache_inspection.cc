@@ -149,7 +149,7 @@ void Cache::Impl::count_parts(const LayerPlan& plan, const SequenceLayer& layer,
       stats.parts[index] += plan.attention.kv_heads;
       const Codec& codec = *plan.codecs[index];
       for (int head = 0; head < plan.attention.kv_heads; ++head) {
-        stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head));
+        stats.part_bytes[index] += static_cast<int64_t>(page.part_bytes(side, head)) / page.format(side).heads;
         if (codec.count_widths) {
           codec.count_widths(page.format(side), engine().part_widths(plan, page, side, head), stats.channels[index]);
         } else {

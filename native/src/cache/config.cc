@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/checks.h"
+#include "codecs/basis.h"
 
 namespace kvasir {
 namespace {
@@ -176,6 +177,25 @@ void CacheConfig::set_value_codebook(int layer, const ValueCodebook& codebook, c
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
     each.codebooks.encoder = shared;
     each.codebooks.flips = flips;
+  });
+}
+
+void CacheConfig::set_basis(int layer, Side side, const float* vectors, int64_t count) {
+  check_range("side", static_cast<int>(side), 0, 1);
+  check_range("elements", count, 0, int64_t{kMaxHeads} * kMaxHeadDim * kMaxHeadDim);
+  if (count > 0 && !vectors) refuse("vectors are null");
+  std::shared_ptr<const Basis> basis;
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    const int64_t wanted = int64_t{each.kv_heads} * each.head_dim * each.head_dim;
+    if (count > 0 && wanted == 0) refuse("a basis is for heads: call set_heads first");
+    if (count > 0 && count != wanted) {
+      refuse("a basis of " + std::to_string(each.kv_heads) + " kv heads of " + std::to_string(each.head_dim) +
+             " channels has " + std::to_string(wanted) + " elements, not " + std::to_string(count));
+    }
+    // Layers that are alike share one.
+    const bool same = basis && basis->kv_heads() == each.kv_heads && basis->head_dim() == each.head_dim;
+    if (count > 0 && !same) basis = Basis::make(vectors, each.kv_heads, each.head_dim);
+    each.codebooks.bases[static_cast<int>(side)] = basis;
   });
 }
 

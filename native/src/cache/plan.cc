@@ -36,7 +36,7 @@ int widest_that_shrinks(const Codec* const (&codecs)[2], const PageShape& shape)
 
 template <class Refuse>
 void plan_rope(const LayerConfig& layer, LayerPlan& plan, const Refuse& refuse) {
-  const bool trained = plan.codecs[0]->attach != nullptr;
+  const bool trained = plan.codecs[0]->before_rope;
   if (layer.rope.empty()) {
     if (trained) refuse("stores keys before RoPE: call set_rope");
     return;
@@ -115,11 +115,7 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
     plan.codecs[i] = &row;
     plan.fallback |= resolved.fallback;
     plan.wants_queries |= row.wants_queries && row.wants_queries(format);
-    if (row.attach) {
-      const std::string whose = side == Side::kKeys ? "key" : "value";
-      if (!layer.codebooks.has(side)) refuse("has no " + whose + " codebook: call set_" + whose + "_codebook");
-      plan.models[i] = row.attach(format, layer.kv_heads, layer.codebooks);
-    }
+    if (row.attach) plan.models[i] = row.attach(format, layer.kv_heads, layer.codebooks);
   }
   plan_rope(layer, plan, refuse);
 

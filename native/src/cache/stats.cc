@@ -93,7 +93,7 @@ double CacheStats::code_bits(int layer, Side side) const {
   const LayerStats stats = impl_->at(layer);
   const int index = side_index(side);
   int64_t channels = 0, bits = 0;
-  for (int width = 1; width <= 16; ++width) {
+  for (int width = 0; width <= 16; ++width) {
     channels += stats.channels[index][width];
     bits += width * stats.channels[index][width];
   }
@@ -109,8 +109,8 @@ double CacheStats::side_bits_per_element(int layer, Side side) const {
 }
 
 int64_t CacheStats::channels(int layer, Side side, int bits) const {
-  if (bits < 1 || bits > 16) {
-    throw Error(ErrorCode::kInvalidArgument, "a width of 1..16 bits, not " + std::to_string(bits));
+  if (bits < 0 || bits > 16) {
+    throw Error(ErrorCode::kInvalidArgument, "a width of 0..16 bits, not " + std::to_string(bits));
   }
   return impl_->at(layer).channels[side_index(side)][bits];
 }

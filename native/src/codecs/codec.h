@@ -30,16 +30,17 @@ inline double option_of(const CodecOptions& options, const char* name, double ot
 class KeyCodebook;
 class ValueCodebook;
 class ValueEncoder;
+class Basis;
 
-// What a layer was given for codecs that are trained (CacheConfig::set_key_codebook and set_value_codebook).
+// What a layer was given for codecs that know more than their options (CacheConfig::set_key_codebook,
+// set_value_codebook, set_basis).
 struct Codebooks {
   std::shared_ptr<const KeyCodebook> keys;
   int refinements = 0;
   std::shared_ptr<const ValueCodebook> values;
   std::shared_ptr<const ValueEncoder> encoder;
   int flips = 0;
-
-  bool has(Side side) const { return side == Side::kKeys ? keys != nullptr : values != nullptr; }
+  std::shared_ptr<const Basis> bases[2];  // by side
 };
 
 struct CodecOption {
@@ -73,18 +74,21 @@ struct Codec {
   // narrower format, or false at the floor.
   bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
 
-  // For trained codecs: makes a model of the side's codebook, which is there, and the format one of pages by it, for so
-  // many kv heads. Throws kInvalidArgument where they do not fit each other.
+  // For codecs whose pages go by what a layer was given: makes a model of it, or null where the codec needs none, and
+  // the format one of pages by it, for so many kv heads. Throws kInvalidArgument where something is missing or they do
+  // not fit each other.
   std::shared_ptr<const PageModel> (*attach)(PageFormat& format, int kv_heads, const Codebooks& codebooks) = nullptr;
-  bool turns = false;  // whether key_scores can turn keys by RoPE: see TileInput::turns
-  uint32_t sides = 3;  // bit s set: stores side s
+  bool turns = false;        // whether key_scores can turn keys by RoPE: see TileInput::turns
+  bool before_rope = false;  // whether keys must come before it
+  bool trained = false;      // whether attach needs a codebook
+  uint32_t sides = 3;        // bit s set: stores side s
   // For codecs that choose by what queries look at: whether this format does. The cache then keeps mean magnitudes.
   bool (*wants_queries)(const PageFormat& format) = nullptr;
   // For codecs whose channels differ in width: adds the number of those of n bits to channels[n]. Looks at the first
-  // kWidthBytes of the page.
-  void (*count_widths)(const PageFormat& format, const uint8_t* page, int64_t* channels) = nullptr;
+  // kWidthBytes of what a part holds of a kv head.
+  void (*count_widths)(const PageFormat& format, const uint8_t* head, int64_t* channels) = nullptr;
 };
-constexpr int kWidthBytes = 4;
+constexpr int kWidthBytes = 3 * kMaxHeadDim / 8;
 
 // The registry, in the order of codecs.def.
 int codec_index(const std::string& name);  // throws kInvalidArgument with the names there are

@@ -26,15 +26,12 @@ enum class Elements : int {
   kNarrowed = 3,  // min-max codes, rounded at 16 bits and narrowed from there (codecs/progressive)
 };
 
-// A trained codec's own knowledge: codebooks. Kernels know what stands behind it; the others write and read pages.
+// What a codec was given to know of a layer: codebooks, bases. Its kernels know what stands behind it.
 class PageModel {
  public:
   virtual ~PageModel() = default;
-  // rows: [kPageTokens][heads * head_dim].
-  virtual void encode(const float* rows, uint8_t* page) const = 0;
-  virtual void decode(const uint8_t* page, float* rows) const = 0;
 
-  // The codebook behind it, which several layers may share, and its size in float16: what reading pages needs beside
+  // What tells it from others, which several layers may share, and its size in float16: what reading pages needs beside
   // them. Forms that make encoding and attention fast are not counted.
   struct Codebook {
     const void* identity;
@@ -56,10 +53,13 @@ struct PageFormat {
   size_t head_bytes = 0;    // where it varies: the most bytes that CodecKernels::lay_out writes
   float numbers[6] = {};    // the codec's own options; its format.h says which, and reads those that are no floats
   int heads = 1;  // kv heads that a part holds: one, or all of the layer's where the codec takes them together
+  int terms = 0;  // keys: numbers that a query has for all pages, from CodecKernels::begin_keys
   int sums = 0;   // values: sums that a row collects over all pages, for CodecKernels::end_values
-  const PageModel* model = nullptr;  // what the codec was trained to know, for those that are
+  const PageModel* model = nullptr;  // what the codec was given to know, for those that are
 
   bool varies() const { return head_bytes != 0; }
+  // Where a part of this size has what it holds of a kv head; for parts whose heads stand one after the other.
+  size_t head_offset(int kv_head) const { return static_cast<size_t>(kv_head % heads) * (page_bytes / heads); }
 };
 
 // What a page sees of the vectors in its side table (side_table.h), for one kv head.

@@ -89,7 +89,7 @@ bool codec_has_side(int codec, Side side) {
   return (side == Side::kKeys || side == Side::kValues) && (codec_at(codec).sides >> static_cast<int>(side) & 1);
 }
 
-bool codec_is_trained(int codec) { return codec_at(codec).attach != nullptr; }
+bool codec_is_trained(int codec) { return codec_at(codec).trained; }
 
 int codec_option_count(int codec) {
   int count = 0;

@@ -204,9 +204,9 @@ class Engine {
 
   // The bytes of a part, in the layout of docs/format.md. Valid until this thread asks again.
   virtual const uint8_t* part(const LayerPlan& plan, const PageView& page, Side side, int kv_head) = 0;
-  // Its first kWidthBytes alone; the same otherwise.
+  // What Codec::count_widths looks at; the same otherwise.
   virtual const uint8_t* part_widths(const LayerPlan& plan, const PageView& page, Side side, int kv_head) {
-    return part(plan, page, side, kv_head);
+    return part(plan, page, side, kv_head) + page.format(side).head_offset(kv_head);
   }
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
 

@@ -60,8 +60,8 @@ struct CodecKernels {
   // For codecs with a side table, once for all pages of a sequence, with side.count + 1 and `entries` entries:
   // terms[entry] = <query, vector>, and outputs[row * head_dim + c] += sum over entries of sums[entry] * vector[c].
   void (*begin_keys)(const PageFormat& format, const SideView& side, const TileInput& queries, float* terms) = nullptr;
-  // `weights` has count, head, sums and entries. Formats with `sums` of their own have a row of them for each input
-  // row.
+  // Formats with `terms` or `sums` of their own have a row of them for each input row instead. Of `weights` end_values
+  // has count, head, sums and entries.
   void (*end_values)(const PageFormat& format, const SideView& side, const TileInput& weights,
                      float* outputs) = nullptr;
 

@@ -272,7 +272,7 @@ TEST_CASE("tiered: sizes and stats agree with a recount") {
     CHECK(stats->channels(0, Side::kValues, 2) == 5 * kHeads * kDim);
     CHECK(stats->code_bits(0, Side::kValues) == 2.0);
     CHECK_THROWS_AS(stats->channels(0, Side::kKeys, 17), kvasir::Error);
-    CHECK_THROWS_AS(stats->channels(0, Side::kKeys, 0), kvasir::Error);
+    CHECK_THROWS_AS(stats->channels(0, Side::kKeys, -1), kvasir::Error);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "support/commvq_scene.h"
 #include "support/data.h"
 #include "support/doctest.h"
+#include "support/spectral_basis.h"
 #include "support/tolerance.h"
 
 namespace support {
@@ -66,6 +67,7 @@ class AttendScene {
     config->set_codec(0, kvasir::Side::kKeys, codec.c_str(), bits);
     config->set_codec(0, kvasir::Side::kValues, codec == "tiered" ? "uniform" : codec.c_str(), bits);
     if (trained) add_codebooks(*config);
+    if (codec == "spectral") add_bases(*config, 0, choice.kKvHeads, choice.head_dim);
     config->set_source(1, 0);
     for (int layer = 0; layer < 2; ++layer) set_manner(*config, layer);
     config->set_sinks(4);

@@ -11,6 +11,7 @@
 #include "support/caches.h"
 #include "support/commvq_scene.h"
 #include "support/data.h"
+#include "support/spectral_basis.h"
 
 namespace support {
 
@@ -34,6 +35,7 @@ struct EveryCodec {
       config->set_codec(layer, kvasir::Side::kKeys, codec.c_str(), bits);
       config->set_codec(layer, kvasir::Side::kValues, codec == "tiered" ? "uniform" : codec.c_str(), bits);
       if (trained) add_codebooks(*config, layer);
+      if (codec == "spectral") add_bases(*config, layer, kKvHeads, kHeadDim);
     }
     config->set_budget(budget);
     config->set_sinks(4);

@@ -41,7 +41,7 @@ class Scene {
   std::unique_ptr<kvasir::KeyCodebook, Deleter> key_codebook;
   std::unique_ptr<kvasir::ValueCodebook, Deleter> value_codebook;
   std::unique_ptr<kvasir::ValueEncoder, Deleter> encoder;  // null where there is none
-  std::unique_ptr<kvasir::PageModel> models[2];
+  std::unique_ptr<kvasir::commvq::PageBook> models[2];
 
   int64_t tokens() const { return int64_t{128} * setting.pages; }
   const kvasir::commvq::KeyModel& keys() const { return static_cast<const kvasir::commvq::KeyModel&>(*models[0]); }

@@ -38,6 +38,7 @@ void check_bits(double bits, int nominal) {
 std::shared_ptr<const PageModel> attach(PageFormat& format, int kv_heads, const Codebooks& codebooks) {
   format.heads = kv_heads;
   if (format.side == Side::kKeys) {
+    if (!codebooks.keys) refuse("has no key codebook: call set_key_codebook");
     const std::shared_ptr<const commvq::KeyModel> keys = commvq::make_key_model(*codebooks.keys, codebooks.refinements);
     check_heads(*keys, kv_heads, format.head_dim);
     check_bits(2.0 * keys->page.index_bits * keys->page.stages / keys->head_dim, format.bits);
@@ -45,6 +46,7 @@ std::shared_ptr<const PageModel> attach(PageFormat& format, int kv_heads, const 
     format.model = keys.get();
     return keys;
   }
+  if (!codebooks.values) refuse("has no value codebook: call set_value_codebook");
   const std::shared_ptr<const commvq::ValueModel> values =
       commvq::make_value_model(*codebooks.values, codebooks.encoder.get(), codebooks.flips, kv_heads, format.head_dim);
   check_bits(static_cast<double>(values->page.codes) / (kv_heads * format.head_dim), format.bits);
@@ -62,6 +64,8 @@ constexpr Codec make_codec() {
   };
   codec.attach = attach;
   codec.turns = true;
+  codec.before_rope = true;
+  codec.trained = true;
   return codec;
 }
 

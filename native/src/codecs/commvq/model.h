@@ -26,7 +26,15 @@ struct FixedTables {
   const float* units;   // [kv_heads][chunks][kPairs]; 0 for padding
 };
 
-class KeyModel : public PageModel {
+// Codebooks find codes in ways of their own, and decode by them.
+class PageBook : public PageModel {
+ public:
+  // rows: [kPageTokens][heads * head_dim].
+  virtual void encode(const float* rows, uint8_t* page) const = 0;
+  virtual void decode(const uint8_t* page, float* rows) const = 0;
+};
+
+class KeyModel : public PageBook {
  public:
   KeyPage page;
   int head_dim;
@@ -57,7 +65,7 @@ struct ValueNetwork {
   const float *second_weight, *second_bias;      // [2 * codes][hidden], [2 * codes]
 };
 
-class ValueModel : public PageModel {
+class ValueModel : public PageBook {
  public:
   ValuePage page;
   int kv_heads;

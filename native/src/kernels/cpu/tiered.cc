@@ -6,11 +6,12 @@
 // where it is q * step that becomes bytes, so that the codes of both narrow tiers share one scale; and because groups
 // of tokens are short, all groups share it too, and a group costs one pass over its parameters. The rounding errors of
 // the bytes are multiplied with code - middle, hence the middle.
+#include "kernels/cpu/dots/tiered.h"
+
 #include "base/half.h"
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/tiered_dots.h"
 #include "kernels/tiered_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {

@@ -71,7 +71,9 @@ const uint8_t* CanonicalFamily::part(const PageView& page, Side side, int kv_hea
 }
 
 const uint8_t* CanonicalFamily::part_widths(const PageView& page, Side side, int kv_head) const {
-  return download(page.part(side, kv_head), kWidthBytes);
+  const size_t offset = page.format(side).head_offset(kv_head);
+  return download(page.part(side, kv_head) + offset,
+                  std::min<size_t>(kWidthBytes, page.part_bytes(side, kv_head) - offset));
 }
 
 bool CanonicalFamily::shrink(const std::vector<ShrinkingPage>& pages) const {

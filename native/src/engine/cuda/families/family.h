@@ -80,9 +80,9 @@ class PageFamily {
   // Pages ---------------------------------------------------------------------------------------------------------
   // A part in the layout of docs/format.md, in memory of this machine. Valid until this thread asks again. Waits.
   virtual const uint8_t* part(const PageView& page, Side side, int kv_head) const = 0;
-  // The first kWidthBytes of it.
+  // What Codec::count_widths looks at.
   virtual const uint8_t* part_widths(const PageView& page, Side side, int kv_head) const {
-    return part(page, side, kv_head);
+    return part(page, side, kv_head) + page.format(side).head_offset(kv_head);
   }
   // In place; false where this machine has to do it. All pages have one shape, and get one.
   virtual bool shrink(const std::vector<ShrinkingPage>&) const { return false; }

@@ -84,7 +84,7 @@ record CacheSettings(
       throw new IllegalArgumentException(
           "layer " + layer + ", " + side + ": codec " + choice.codec() + " of method " + method.name()
               + (codebook == null ? " needs a codebook, and the method has none" : " came with " + codebook)
-              + "; codebooks are those of CommVq, which methods that wrap it pass on");
+              + "; codebooks are those of CommVq and Spectral, which methods that wrap them pass on");
     }
   }
 }

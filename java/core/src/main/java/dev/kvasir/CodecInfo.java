@@ -11,7 +11,7 @@ import java.util.Set;
  * @param sides what it stores: keys, values or both
  * @param bits the widths it stores elements at, in ascending order
  * @param options what {@link CodecChoice#options} may set
- * @param trained whether it needs codebooks, which {@code CommVq} brings
+ * @param trained whether it needs codebooks, which {@code CommVq} brings; {@code spectral} can do without its bases
  */
 public record CodecInfo(
     String name, String summary, Set<Side> sides, Set<Integer> bits, List<Option> options, boolean trained) {

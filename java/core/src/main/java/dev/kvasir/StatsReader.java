@@ -58,7 +58,7 @@ final class StatsReader {
 
   private static Map<Integer, Long> channels(CacheStats stats, int layer, int side) {
     Map<Integer, Long> channels = new TreeMap<>();
-    for (int bits = 1; bits <= MAX_BITS; bits++) {
+    for (int bits = 0; bits <= MAX_BITS; bits++) {
       long count = stats.channels(layer, side, bits);
       if (count > 0) {
         channels.put(bits, count);

@@ -2,7 +2,9 @@ package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
 import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.codebook.SpectralBases;
 import dev.kvasir.internal.Checks;
+import dev.kvasir.method.Spectral;
 import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -147,6 +149,42 @@ public final class Profile {
   }
 
   /**
+   * The bases of Spectral.
+   *
+   * @return the bases; none if the profile has none
+   * @throws ProfileException if they are not for the profile's geometry
+   */
+  public SpectralBases bases() {
+    try {
+      return SpectralBases.of(geometry, tensors);
+    } catch (IllegalArgumentException e) {
+      throw new ProfileException("the profile's bases make no sense: " + e.getMessage(), e);
+    }
+  }
+
+  /**
+   * Spectral by the profile's bases, with more bits for the layers that need them where the profile knows which do.
+   *
+   * @param bits code bits of an element, on average
+   * @return the method
+   * @throws ProfileException if the profile has no bases, or they make no sense
+   * @throws IllegalArgumentException if the bits are not within 0.25..8
+   */
+  public Spectral spectral(double bits) {
+    SpectralBases bases = bases();
+    if (bases.isEmpty()) {
+      throw new ProfileException("the profile has no bases: calibrate for Spectral first", null);
+    }
+    SpectralLosses losses;
+    try {
+      losses = SpectralLosses.of(geometry, tensors).orElse(SpectralLosses.equal(geometry));
+    } catch (IllegalArgumentException e) {
+      throw new ProfileException("the profile's losses make no sense: " + e.getMessage(), e);
+    }
+    return losses.plan(bases, bits);
+  }
+
+  /**
    * Other tensors.
    *
    * @return tensors by name, unmodifiable
@@ -245,6 +283,19 @@ public final class Profile {
      */
     public Builder codebooks(CommVqCodebooks codebooks) {
       codebooks.tensors().forEach(this::tensor);
+      return this;
+    }
+
+    /**
+     * The bases of Spectral, which are kept as tensors.
+     *
+     * @param bases for this model
+     * @param losses what its layers lose
+     * @return this builder
+     */
+    public Builder spectral(SpectralBases bases, SpectralLosses losses) {
+      bases.tensors().forEach(this::tensor);
+      losses.tensors().forEach(this::tensor);
       return this;
     }
 

@@ -1,5 +1,6 @@
 /**
- * The codebooks of CommVQ: keys as sums of complex vectors that commute with RoPE, values as sums of a codebook's rows, at
+ * What methods know of a model: the bases of Spectral, {@link dev.kvasir.codebook.SpectralBases}, and the codebooks of
+ * CommVQ: keys as sums of complex vectors that commute with RoPE, values as sums of a codebook's rows, at
  * 1 or 2 bits.
  *
  * <p>{@link dev.kvasir.codebook.CommVqCodebooks} holds those of a model; {@code dev.kvasir.training} makes them, and a

@@ -30,8 +30,8 @@ import org.junit.jupiter.params.provider.MethodSource;
  */
 class CommVqConformanceTest {
 
-  private static final int KV_HEADS = 2;
-  private static final int TOKENS = 300;
+  static final int KV_HEADS = 2;
+  static final int TOKENS = 300;
 
   static List<Arguments> widthsAndDims() {
     List<Arguments> all = new ArrayList<>();
@@ -90,7 +90,7 @@ class CommVqConformanceTest {
   }
 
   /** Attention by its definition. */
-  private static double[] attention(float[] keys, float[] values, float[] query, int ratio, int headDim) {
+  static double[] attention(float[] keys, float[] values, float[] query, int ratio, int headDim) {
     double[] outputs = new double[query.length];
     for (int head = 0; head < query.length / headDim; head++) {
       int kvHead = head / ratio;

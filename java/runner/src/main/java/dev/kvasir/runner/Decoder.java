@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -149,6 +150,17 @@ public final class Decoder {
   /** Calls a probe after every attention from now on; null for none. */
   public void probe(@Nullable Probe watcher) {
     this.probe = watcher;
+  }
+
+  /** What a layer multiplies the outputs of attention with, {@code [hidden][queryHeads * headDim]}: for calibration. */
+  public float[] outputProjection(int layer) {
+    model.requireWeights();
+    int[] rows = IntStream.range(0, config.hidden()).toArray();
+    compute.reserve(rows.length);
+    compute.embed(rows, rows.length, layers.get(layer).output(), queries);
+    float[] out = new float[Math.multiplyExact(rows.length, config.queryHeads() * config.headDim())];
+    compute.read(queries, rows.length).get(0, out);
+    return out;
   }
 
   /** Time spent in appends and attends so far. */

@@ -1,14 +1,17 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.calibrate.Profile;
-import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Codebooks;
+import dev.kvasir.lab.evaluate.Spectra;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Callable;
+import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Option;
@@ -19,27 +22,29 @@ import picocli.CommandLine;
 
 @Command(
     name = "train",
-    description = "Trains the codebooks of a method from texts and tasks that the model reads; writes a profile.",
+    description = "Trains the codebooks of a method, or finds the bases of Spectral, from what the model reads; writes a profile.",
     mixinStandardHelpOptions = true)
 final class TrainCommand implements Callable<Integer> {
 
   @ParentCommand private Main main;
   @Spec private CommandLine.Model.CommandSpec spec;
 
-  @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
-  private Path folder;
+  @Parameters(
+      paramLabel = "MODEL",
+      description = "A GGUF file, or a model's folder: config.json, safetensors, tokenizer.json.")
+  private Path path;
 
   @Option(
       names = "--method",
       required = true,
       paramLabel = "NAME",
-      description = "What they are for: balanced, smallest, comm-vq-1 or comm-vq-2.")
+      description = "What they are for: spectral, balanced, smallest, comm-vq-1 or comm-vq-2.")
   private String method;
 
   @Option(
       names = "--tuning",
       paramLabel = "DIR",
-      description = "Texts (*_val.bin) and tasks (*_val.jsonl) to learn from. Default: MODEL/tests.")
+      description = "Texts (*_val.bin) and tasks (*_val.jsonl) to learn from. Default: tests beside the model's files.")
   private @Nullable Path tuning;
 
   @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: NAME.profile.")
@@ -47,18 +52,31 @@ final class TrainCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    if (!Codebooks.methods().contains(method)) {
+    if (!methods().contains(method)) {
       throw new CommandLine.ParameterException(
-          spec.commandLine(), "--method " + method + " is none of " + String.join(", ", Codebooks.methods()));
+          spec.commandLine(), "--method " + method + " is none of " + String.join(", ", methods()));
     }
-    Model model = Model.load(folder);
+    Model model = Model.load(path);
+    Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning));
     long start = System.nanoTime();
-    CommVqCodebooks codebooks = Codebooks.train(calibrations, method);
+    Profile.Builder profile =
+        method.equals(Spectra.NAME)
+            ? Spectra.calibrate(calibrations, line -> say(start, line)).toBuilder()
+            : Profile.builder(model.geometry()).codebooks(Codebooks.train(calibrations, method));
     Path file = target == null ? Path.of(method + ".profile") : target;
-    Profile.builder(model.geometry()).codebooks(codebooks).note("method", method).build().save(file);
+    profile.note("method", method).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
     return 0;
+  }
+
+  private static List<String> methods() {
+    return Stream.concat(Codebooks.methods().stream(), Stream.of(Spectra.NAME)).toList();
+  }
+
+  private void say(long start, String line) {
+    main.out().printf(Locale.ROOT, "%5.0f s  %s%n", (System.nanoTime() - start) / 1e9, line);
+    main.out().flush();
   }
 }

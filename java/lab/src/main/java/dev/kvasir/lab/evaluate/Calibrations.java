@@ -15,6 +15,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.function.BiFunction;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
@@ -41,6 +42,12 @@ public final class Calibrations {
 
   private static final int SEQUENCE_TOKENS = 2048;
   private static final int ROWS = 16384;
+
+  /** Most tokens of each text that are read for moments, in windows of at most so many, and that are predicted. */
+  private static final int TEXT_TOKENS = 8192;
+
+  private static final int WINDOW_TOKENS = 4096;
+  private static final int PREDICTED_TOKENS = 641;
 
   private final Model model;
   private final List<Path> texts = new ArrayList<>();
@@ -96,6 +103,29 @@ public final class Calibrations {
     return remember(name, () -> work.apply(remember("rows", this::rows)));
   }
 
+  /**
+   * What {@code work} makes of the texts: long ones to read, and the beginning of each to predict.
+   *
+   * @param name under which the result is kept
+   * @throws IllegalArgumentException if there is no text
+   */
+  public <T> T onceFromTexts(String name, BiFunction<List<int[]>, List<Sample>, T> work) {
+    return remember(
+        name,
+        () -> {
+          require(texts, "text to calibrate on: *_val.bin");
+          List<int[]> read = new ArrayList<>();
+          List<Sample> predicted = new ArrayList<>();
+          int scoredFrom = Math.max(0, model.tokenizer().prefix().length - 1);
+          for (Path text : texts) {
+            read.addAll(windows(text, TEXT_TOKENS, WINDOW_TOKENS));
+            int[] beginning = tokens(text, Math.min(PREDICTED_TOKENS, model.config().maxPositions()));
+            predicted.add(new Sample(text.getFileName().toString(), false, beginning, scoredFrom));
+          }
+          return work.apply(read, predicted);
+        });
+  }
+
   /** The profile of a name that was made before, if there is one. */
   public Optional<Profile> profile(String name) {
     return find(name + PROFILE_ENDING)
@@ -147,15 +177,8 @@ public final class Calibrations {
 
   private TrainingRows rows() {
     List<int[]> sequences = new ArrayList<>();
-    int longest = Math.min(SEQUENCE_TOKENS, model.config().maxPositions());
     for (Path text : texts) {
-      int[] prefix = model.tokenizer().prefix();
-      int[] all = tokens(text, FILE_TOKENS);
-      for (int from = prefix.length; from < all.length; from += longest - prefix.length) {
-        int to = Math.min(all.length, from + longest - prefix.length);
-        sequences.add(
-            IntStream.concat(Arrays.stream(prefix), Arrays.stream(all, from, to)).toArray());
-      }
+      sequences.addAll(windows(text, FILE_TOKENS, SEQUENCE_TOKENS));
     }
     for (Path task : tasks) {
       int read = 0;
@@ -168,6 +191,19 @@ public final class Calibrations {
     }
     require(sequences, "text or task to train codebooks on: *_val.bin or *_val.jsonl");
     return TrainingRows.read(model, sequences, ROWS);
+  }
+
+  /** The first tokens of a text, cut into windows of at most so many, each with the model's prefix. */
+  private List<int[]> windows(Path text, int most, int window) {
+    List<int[]> windows = new ArrayList<>();
+    int longest = Math.min(window, model.config().maxPositions());
+    int[] prefix = model.tokenizer().prefix();
+    int[] all = tokens(text, most);
+    for (int from = prefix.length; from < all.length; from += longest - prefix.length) {
+      int to = Math.min(all.length, from + longest - prefix.length);
+      windows.add(IntStream.concat(Arrays.stream(prefix), Arrays.stream(all, from, to)).toArray());
+    }
+    return windows;
   }
 
   private static void require(List<?> found, String what) {

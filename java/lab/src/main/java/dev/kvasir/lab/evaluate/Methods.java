@@ -29,6 +29,7 @@ public final class Methods {
   private static final String PROGRESSIVE = "PM-KVQ";
   private static final String TIERED = "MixKVQ";
   private static final String TRAINED = "CommVQ";
+  private static final String SPECTRAL = "Spectral";
   private static final String PRESET = "presets";
   private static final String PARTS = "parts of presets";
 
@@ -68,6 +69,11 @@ public final class Methods {
               MixKvq.budget(2.7).queryAware(false)),
           trained("comm-vq-2", 2),
           trained("comm-vq-1", 1),
+          spectral(3),
+          spectral(2.5),
+          spectral(2),
+          spectral(1.5),
+          spectral(1),
           preset("near-lossless", "the preset: no training, next to no loss", Preset.NEAR_LOSSLESS),
           preset("balanced", "the preset of at most 2.5 bits", Preset.BALANCED),
           preset("smallest", "the preset of at most 1.5 bits", Preset.SMALLEST),
@@ -96,6 +102,15 @@ public final class Methods {
         TRAINED,
         "codebooks trained on what is there for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
         request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)));
+  }
+
+  private static MethodEntry spectral(double bits) {
+    String number = bits == (int) bits ? String.valueOf((int) bits) : String.valueOf(bits);
+    return new MethodEntry(
+        Spectra.NAME + "-" + number,
+        SPECTRAL,
+        "calibrated on what is there for tuning, " + number + " code bits on average",
+        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)));
   }
 
   private static MethodEntry preset(String name, String about, Preset preset) {

@@ -101,6 +101,17 @@ final class Scorer implements StreamRunner.Sink {
     sum[COMPARED]++;
   }
 
+  /** The mean divergence from the reference, in nats a token. */
+  double divergence() {
+    double divergence = 0;
+    double compared = 0;
+    for (double[] sum : sums) {
+      divergence += sum[DIVERGENCE];
+      compared += sum[COMPARED];
+    }
+    return divergence / compared;
+  }
+
   /** Adds the scores of all samples to a result. */
   void deliver(MethodResult result) {
     for (int i = 0; i < samples.size(); i++) {

@@ -1,0 +1,288 @@
+package dev.kvasir.calibrate;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.KvCache;
+import dev.kvasir.KvGeometry;
+import dev.kvasir.KvSequence;
+import dev.kvasir.Side;
+import dev.kvasir.codebook.SpectralBases;
+import dev.kvasir.method.Spectral;
+import java.io.IOException;
+import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.List;
+import java.util.Random;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Bases in which errors cost alike and channels are uncorrelated, plans by losses, and their file. */
+class SpectralCalibratorTest {
+
+  private static final int D = 32;
+  private static final int TOKENS = 128 * 24;
+  private static final KvGeometry GEOMETRY =
+      KvGeometry.builder().layers(1).queryHeads(2).kvHeads(1).headDim(D).build();
+
+  private final Random random = new Random(5);
+
+  /** Rows of one length whose channels are mixed, of uneven spread: x = z M. */
+  private float[] mixed(float[] mixture, int rows) {
+    float[] all = new float[rows * D];
+    for (int row = 0; row < rows; row++) {
+      for (int i = 0; i < D; i++) {
+        float z = (float) (random.nextGaussian() * Math.pow(2, -i / 8.0));
+        for (int c = 0; c < D; c++) {
+          all[row * D + c] += z * mixture[i * D + c];
+        }
+      }
+    }
+    return all;
+  }
+
+  private float[] mixture() {
+    float[] mixture = new float[D * D];
+    for (int i = 0; i < mixture.length; i++) {
+      mixture[i] = (float) (random.nextGaussian() / Math.sqrt(D));
+    }
+    return mixture;
+  }
+
+  /** A mixture that no direction gets lost in: none is so small that the calibrator takes it for larger than it is. */
+  private float[] gentleMixture() {
+    float[] mixture = mixture();
+    for (int i = 0; i < mixture.length; i++) {
+      mixture[i] = 0.3f * mixture[i] + (i % D == i / D ? 1 : 0);
+    }
+    return mixture;
+  }
+
+  private SpectralBases calibrate(float[] keys, float[] queries, float[] values, float[] projection) {
+    SpectralCalibrator calibrator = new SpectralCalibrator(GEOMETRY);
+    calibrator.addQueries(0, queries, queries.length / (2 * D));
+    for (int half = 0; half < 2; half++) { // as two texts
+      int size = keys.length / 2;
+      calibrator.addRows(0, Side.KEYS, Arrays.copyOfRange(keys, half * size, (half + 1) * size), TOKENS / 2);
+      calibrator.addRows(0, Side.VALUES, Arrays.copyOfRange(values, half * size, (half + 1) * size), TOKENS / 2);
+    }
+    calibrator.outputProjection(0, projection, projection.length / (2 * D));
+    return calibrator.bases();
+  }
+
+  /** V S V' of a basis and second moments of rows. */
+  private static double[][] seenBy(float[] vectors, float[] rows) {
+    double[][] seen = new double[D][D];
+    double[] products = new double[D];
+    for (int row = 0; row < rows.length / D; row++) {
+      for (int i = 0; i < D; i++) {
+        products[i] = 0;
+        for (int c = 0; c < D; c++) {
+          products[i] += (double) vectors[i * D + c] * rows[row * D + c];
+        }
+      }
+      for (int i = 0; i < D; i++) {
+        for (int j = 0; j < D; j++) {
+          seen[i][j] += products[i] * products[j];
+        }
+      }
+    }
+    return seen;
+  }
+
+  @Test
+  void errorsCostAlikeInTheBasis() {
+    float[] queries = mixed(gentleMixture(), TOKENS);
+    float[] projection = mixed(gentleMixture(), 128);
+    float[] keys = mixed(mixture(), TOKENS);
+    float[] values = mixed(mixture(), TOKENS);
+    SpectralBases bases = calibrate(keys, queries, values, projection);
+    // An error of one coefficient is that times its vector; what queries, or the projection, make of it is the metric.
+    for (Side side : Side.values()) {
+      float[] vectors = bases.tensors().get("spectral.0." + (side == Side.KEYS ? "keys" : "values")).toFloats();
+      double[][] cost = seenBy(vectors, side == Side.KEYS ? queries : projection);
+      for (int i = 0; i < D; i++) {
+        for (int j = 0; j < D; j++) {
+          assertEquals(i == j ? 1 : 0, cost[i][j] / cost[0][0], 2e-3, side + " " + i + ", " + j);
+        }
+      }
+    }
+  }
+
+  @Test
+  void channelsAreUncorrelatedAndInTheOrderOfTheirSpread() {
+    float[] keys = mixed(mixture(), TOKENS);
+    SpectralBases bases = calibrate(keys, mixed(mixture(), TOKENS), keys, mixed(mixture(), 128));
+    float[] vectors = bases.tensors().get("spectral.0.keys").toFloats();
+    double[][] inverse = inverse(vectors);
+    double[][] covariance = new double[D][D];
+    for (int page = 0; page < TOKENS / 128; page++) {
+      double[][] y = new double[128][D];
+      double[] mean = new double[D];
+      for (int t = 0; t < 128; t++) {
+        double squares = 0;
+        for (int c = 0; c < D; c++) {
+          squares += Math.pow(keys[(page * 128 + t) * D + c], 2);
+        }
+        for (int i = 0; i < D; i++) {
+          for (int c = 0; c < D; c++) {
+            y[t][i] += keys[(page * 128 + t) * D + c] / Math.sqrt(squares / D) * inverse[c][i];
+          }
+          mean[i] += y[t][i] / 128;
+        }
+      }
+      for (double[] row : y) {
+        for (int i = 0; i < D; i++) {
+          for (int j = 0; j < D; j++) {
+            covariance[i][j] += (row[i] - mean[i]) * (row[j] - mean[j]);
+          }
+        }
+      }
+    }
+    for (int i = 0; i < D; i++) {
+      assertTrue(i == 0 || covariance[i][i] <= covariance[i - 1][i - 1] * 1.0001, "channel " + i);
+      for (int j = 0; j < i; j++) {
+        double correlation = covariance[i][j] / Math.sqrt(covariance[i][i] * covariance[j][j]);
+        assertEquals(0, correlation, 2e-3, i + ", " + j);
+      }
+    }
+  }
+
+  /** By Gauss and Jordan. */
+  private static double[][] inverse(float[] matrix) {
+    double[][] rows = new double[D][2 * D];
+    for (int i = 0; i < D; i++) {
+      for (int c = 0; c < D; c++) {
+        rows[i][c] = matrix[i * D + c];
+      }
+      rows[i][D + i] = 1;
+    }
+    for (int c = 0; c < D; c++) {
+      int pivot = c;
+      for (int i = c + 1; i < D; i++) {
+        pivot = Math.abs(rows[i][c]) > Math.abs(rows[pivot][c]) ? i : pivot;
+      }
+      double[] swap = rows[c];
+      rows[c] = rows[pivot];
+      rows[pivot] = swap;
+      for (int j = 2 * D - 1; j >= 0; j--) {
+        rows[c][j] /= rows[c][c];
+      }
+      for (int i = 0; i < D; i++) {
+        double factor = rows[i][c];
+        for (int j = 0; i != c && j < 2 * D; j++) {
+          rows[i][j] -= factor * rows[c][j];
+        }
+      }
+    }
+    double[][] right = new double[D][];
+    for (int i = 0; i < D; i++) {
+      right[i] = Arrays.copyOfRange(rows[i], D, 2 * D);
+    }
+    return right;
+  }
+
+  @Test
+  void aCalibratedBasisMovesAttentionLess() {
+    float[] mixture = mixture();
+    float[] queryMixture = mixture();
+    float[] keys = mixed(mixture, TOKENS);
+    float[] queries = mixed(queryMixture, TOKENS);
+    SpectralBases bases = calibrate(keys, queries, keys, mixed(mixture(), 128));
+    float[] fresh = mixed(mixture, 256);
+    float[] asked = mixed(queryMixture, 64);
+    double with = scoreError(bases, fresh, asked);
+    double without = scoreError(SpectralBases.builder(GEOMETRY).build(), fresh, asked);
+    assertTrue(with < 0.4 * without, with + " with a basis, " + without + " without");
+  }
+
+  private static double scoreError(SpectralBases bases, float[] rows, float[] queries) {
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(Spectral.of(bases, 1.5).sinks(0)).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, rows, rows, 256);
+      float[] read = sequence.read(0, Side.KEYS, 0, 256);
+      double error = 0;
+      for (int q = 0; q < queries.length / D; q++) {
+        for (int t = 0; t < 256; t++) {
+          double off = 0;
+          for (int c = 0; c < D; c++) {
+            off += (double) queries[q * D + c] * (read[t * D + c] - rows[t * D + c]);
+          }
+          error += off * off;
+        }
+      }
+      return error;
+    }
+  }
+
+  @Test
+  void plansFollowLosses() {
+    KvGeometry geometry = KvGeometry.builder().layers(3).queryHeads(4).kvHeads(2).headDim(64).build();
+    SpectralBases bases = SpectralBases.builder(geometry).build();
+    SpectralLosses losses = new SpectralLosses(geometry, List.of(1e-2, 1e-3, 1e-3), List.of(1e-3, 1e-3, 1e-3 / 16), 1);
+    Spectral plan = losses.plan(bases, 2);
+    // Four times the loss is a bit more; what is left over goes somewhere.
+    assertEquals(0.5 * Math.log(10) / Math.log(2), plan.keyBits().get(0) - plan.keyBits().get(1), 0.26);
+    assertEquals(2, plan.valueBits().get(1) - plan.valueBits().get(2), 0.26);
+    assertEquals(2, mean(plan), 0.05);
+    assertTrue(mean(plan) <= 2);
+    Spectral flat = losses.temper(0).plan(bases, 2);
+    assertEquals(Collections.nCopies(3, 2.0), flat.keyBits());
+    assertEquals(Collections.nCopies(3, 2.0), flat.valueBits());
+    assertEquals(flat, SpectralLosses.equal(geometry).plan(bases, 2));
+    assertThrows(IllegalArgumentException.class, () -> losses.plan(bases, 0));
+    assertThrows(IllegalArgumentException.class, () -> losses.plan(bases, 0.1));
+    assertThrows(IllegalArgumentException.class, () -> losses.temper(1.1));
+    assertThrows(
+        IllegalArgumentException.class, () -> new SpectralLosses(geometry, List.of(1.0), List.of(1.0), 1));
+    assertThrows(
+        IllegalArgumentException.class,
+        () -> new SpectralLosses(geometry, List.of(1.0, 0.0, 1.0), Collections.nCopies(3, 1.0), 1));
+  }
+
+  private static double mean(Spectral method) {
+    return (method.keyBits().stream().mapToDouble(x -> x).sum() + method.valueBits().stream().mapToDouble(x -> x).sum())
+        / (2 * method.keyBits().size());
+  }
+
+  @Test
+  void profilesKeepThem(@TempDir Path folder) throws IOException {
+    float[] rows = mixed(mixture(), TOKENS);
+    SpectralBases bases = calibrate(rows, mixed(mixture(), TOKENS), rows, mixed(mixture(), 128));
+    SpectralLosses losses = new SpectralLosses(GEOMETRY, List.of(4e-3), List.of(1e-3), 0.5);
+    Path file = folder.resolve("spectral.profile");
+    Profile.builder(GEOMETRY).spectral(bases, losses).build().save(file);
+    Profile loaded = Profile.load(file, GEOMETRY);
+    assertEquals(bases.tensors(), loaded.bases().tensors());
+    Spectral direct = losses.plan(bases, 1.75);
+    Spectral read = loaded.spectral(1.75);
+    assertEquals(direct.keyBits(), read.keyBits());
+    assertEquals(direct.valueBits(), read.valueBits());
+    assertThrows(ProfileException.class, () -> Profile.builder(GEOMETRY).build().spectral(2));
+    assertThrows(IllegalArgumentException.class, () -> loaded.spectral(9));
+    KvGeometry other = KvGeometry.builder().layers(1).queryHeads(2).kvHeads(1).headDim(64).build();
+    assertThrows(IllegalArgumentException.class, () -> SpectralBases.of(other, bases.tensors()));
+  }
+
+  @Test
+  void whatWasNotShownIsMissed() {
+    SpectralCalibrator calibrator = new SpectralCalibrator(GEOMETRY);
+    assertThrows(IllegalStateException.class, calibrator::bases);
+    assertThrows(IllegalArgumentException.class, () -> calibrator.addQueries(0, new float[D], 1));
+    assertThrows(IllegalArgumentException.class, () -> calibrator.addRows(1, Side.KEYS, new float[D], 1));
+    assertThrows(IllegalArgumentException.class, () -> calibrator.outputProjection(0, new float[D], 1));
+    SpectralBases.Builder builder = SpectralBases.builder(GEOMETRY);
+    assertThrows(IllegalArgumentException.class, () -> builder.basis(0, Side.KEYS, new float[D]));
+    assertThrows(IllegalArgumentException.class, () -> builder.basis(1, Side.KEYS, new float[D * D]));
+    // What does not span the space shows when a cache is built.
+    SpectralBases flat = SpectralBases.builder(GEOMETRY).basis(0, Side.KEYS, new float[D * D]).build();
+    IllegalArgumentException e =
+        assertThrows(
+            IllegalArgumentException.class,
+            () -> KvCache.builder(GEOMETRY).method(Spectral.of(flat, 2)).build());
+    assertTrue(String.valueOf(e.getMessage()).contains("span"), e.getMessage());
+    assertThrows(IllegalArgumentException.class, () -> Spectral.of(SpectralBases.builder(GEOMETRY).build(), 9));
+  }
+}

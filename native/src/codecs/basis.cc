@@ -1,0 +1,77 @@
+#include "codecs/basis.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/half.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+// Inverse entries beyond this would make coefficients of what float16 rounding leaves.
+constexpr double kMostInverse = 1e4;
+
+[[noreturn]] void refuse(int kv_head, const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, "basis of kv head " + std::to_string(kv_head) + " " + text);
+}
+
+// Gauss and Jordan, with the largest pivots. False where the matrix has none.
+bool invert(std::vector<double>& matrix, int n, std::vector<double>& inverse) {
+  const auto at = [n](std::vector<double>& m, int row, int column) -> double& {
+    return m[static_cast<size_t>(row) * n + column];
+  };
+  inverse.assign(matrix.size(), 0.0);
+  for (int i = 0; i < n; ++i) at(inverse, i, i) = 1.0;
+  for (int column = 0; column < n; ++column) {
+    int pivot = column;
+    for (int row = column + 1; row < n; ++row) {
+      if (std::fabs(at(matrix, row, column)) > std::fabs(at(matrix, pivot, column))) pivot = row;
+    }
+    const double value = at(matrix, pivot, column);
+    if (value == 0.0) return false;
+    for (int i = 0; i < n; ++i) {
+      std::swap(at(matrix, pivot, i), at(matrix, column, i));
+      std::swap(at(inverse, pivot, i), at(inverse, column, i));
+    }
+    for (int i = 0; i < n; ++i) {
+      at(matrix, column, i) /= value;
+      at(inverse, column, i) /= value;
+    }
+    for (int row = 0; row < n; ++row) {
+      const double factor = at(matrix, row, column);
+      if (row == column || factor == 0.0) continue;
+      for (int i = 0; i < n; ++i) {
+        at(matrix, row, i) -= factor * at(matrix, column, i);
+        at(inverse, row, i) -= factor * at(inverse, column, i);
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::shared_ptr<const Basis> Basis::make(const float* vectors, int kv_heads, int head_dim) {
+  std::shared_ptr<Basis> basis(new Basis(kv_heads, head_dim));
+  for (int head = 0; head < kv_heads; ++head) {
+    std::vector<double> matrix(basis->size()), inverse;
+    double largest = 0.0;
+    for (size_t i = 0; i < basis->size(); ++i) {
+      const float rounded = half_to_float(float_to_half(vectors[head * basis->size() + i]));
+      if (!std::isfinite(rounded)) refuse(head, "has an element that is not finite, or beyond float16");
+      basis->vectors_.push_back(rounded);
+      matrix[i] = rounded;
+      largest = std::max(largest, std::fabs(matrix[i]));
+    }
+    if (largest == 0.0 || !invert(matrix, head_dim, inverse)) refuse(head, "has vectors that do not span the space");
+    for (const double x : inverse) {
+      if (!(std::fabs(x) * largest <= kMostInverse)) refuse(head, "has vectors that hardly span the space");
+      basis->inverse_.push_back(static_cast<float>(x));
+    }
+  }
+  return basis;
+}
+
+}  // namespace kvasir

@@ -1,0 +1,77 @@
+#include "codecs/codec.h"
+
+#include <cmath>
+#include <string>
+
+#include "codecs/basis.h"
+#include "codecs/spectral/format.h"
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+constexpr CodecOption kOptions[] = {
+    {"code_bits", "bits of a channel's codes, on average; to a multiple of 8 over the head dim, default: the width"},
+    {nullptr, nullptr},
+};
+
+[[noreturn]] void refuse(const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, "codec spectral: " + text);
+}
+
+// What both sides have for every row, page or not: coefficients of a query, or sums of weighted ones.
+void set_size(PageFormat& format, int kv_heads) {
+  format.heads = kv_heads;
+  format.page_bytes = spectral::layout_of(format).bytes * static_cast<size_t>(kv_heads);
+  format.terms = format.side == Side::kKeys ? format.head_dim : 0;
+  format.sums = format.side == Side::kValues ? format.head_dim : 0;
+}
+
+PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& options) {
+  PageFormat format;
+  format.side = side;
+  format.bits = bits;
+  format.head_dim = head_dim;
+  const double mean = option_of(options, "code_bits", bits);
+  if (!(mean > 0 && mean <= 8)) refuse("code_bits must be above 0 and at most 8, not " + std::to_string(mean));
+  const double tiles = std::max(1.0, std::round(mean * head_dim / spectral::kTile));
+  format.numbers[spectral::kTileBits] = static_cast<float>(tiles);
+  set_size(format, 1);
+  return format;
+}
+
+// Without a basis rows are stored as they are.
+std::shared_ptr<const PageModel> attach(PageFormat& format, int kv_heads, const Codebooks& given) {
+  const std::shared_ptr<const Basis>& basis = given.bases[static_cast<int>(format.side)];
+  set_size(format, kv_heads);
+  if (!basis) return nullptr;
+  if (basis->kv_heads() != kv_heads || basis->head_dim() != format.head_dim) {
+    refuse("the basis is for " + std::to_string(basis->kv_heads()) + " kv heads of " +
+           std::to_string(basis->head_dim()) + " channels, the layer has " + std::to_string(kv_heads) + " of " +
+           std::to_string(format.head_dim));
+  }
+  format.model = basis.get();
+  return basis;
+}
+
+void count_widths(const PageFormat& format, const uint8_t* head, int64_t* channels) {
+  for (int c = 0; c < format.head_dim; ++c) {
+    ++channels[spectral::width_of(spectral::class_of(head, format.head_dim, c))];
+  }
+}
+
+constexpr Codec make_codec() {
+  Codec codec = {"spectral",
+                 "Spectral: rows in a basis where errors cost alike, channels of 0 to 8 bits by their spread",
+                 1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8, kOptions, configure};
+  codec.attach = attach;
+  codec.count_widths = count_widths;
+  return codec;
+}
+
+}  // namespace
+
+extern const Codec spectral_codec;
+const Codec spectral_codec = make_codec();
+
+}  // namespace kvasir

@@ -1,0 +1,178 @@
+// What all levels do alike for the spectral codec: from coefficients to a page and back. Included by the sources of
+// every level, hence in a namespace without a name.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+
+#include "codecs/basis.h"
+#include "codecs/spectral/format.h"
+#include "codecs/spectral/formula.h"
+#include "kernels/kernels.h"
+
+namespace kvasir {
+namespace spectral {
+namespace {
+
+// Null: rows are their own coefficients.
+inline const Basis* basis_of(const PageFormat& format) { return static_cast<const Basis*>(format.model); }
+
+inline const uint8_t* head_of(const PageFormat& format, const uint8_t* part, int kv_head) {
+  return part + static_cast<size_t>(kv_head) * layout_of(format).bytes;
+}
+
+// Least and greatest coefficient of each channel over the page, their mean and variance.
+struct Statistics {
+  alignas(64) float low[kMaxHeadDim];
+  alignas(64) float high[kMaxHeadDim];
+  alignas(64) float mean[kMaxHeadDim];
+  alignas(64) float variance[kMaxHeadDim];
+};
+
+// Token by token, so that the order of additions is the same however many channels a machine adds at once.
+inline void measure(const float* z, int d, Statistics& s) {
+  for (int c = 0; c < d; ++c) {
+    s.low[c] = s.high[c] = s.mean[c] = z[c];
+    s.variance[c] = 0.0f;
+  }
+  for (int t = 1; t < kPageTokens; ++t) {
+    const float* row = z + static_cast<size_t>(t) * d;
+    for (int c = 0; c < d; ++c) {
+      s.low[c] = row[c] < s.low[c] ? row[c] : s.low[c];
+      s.high[c] = row[c] > s.high[c] ? row[c] : s.high[c];
+      s.mean[c] += row[c];
+    }
+  }
+  for (int c = 0; c < d; ++c) s.mean[c] *= 1.0f / kPageTokens;
+  for (int t = 0; t < kPageTokens; ++t) {
+    const float* row = z + static_cast<size_t>(t) * d;
+    for (int c = 0; c < d; ++c) {
+      const float from_mean = row[c] - s.mean[c];
+      s.variance[c] += from_mean * from_mean;
+    }
+  }
+}
+
+// The mean of squares of a row, in sixteen sums that are then added by halves.
+inline float mean_square(const float* row, int d) {
+  float sums[16] = {};
+  for (int c = 0; c < d; c += 16) {
+    for (int i = 0; i < 16; ++i) sums[i] += row[c + i] * row[c + i];  // exact products: elements are float16 values
+  }
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0] / static_cast<float>(d);
+}
+
+// Writes all of a head but its norms. Channel by channel, and each one's codes where they belong.
+inline void write_head(const PageFormat& format, const float* z, uint8_t* head) {
+  const Layout layout = layout_of(format);
+  const int d = format.head_dim;
+  Statistics s;
+  measure(z, d, s);
+  uint8_t classes[kMaxHeadDim];
+  choose_classes(s.variance, d, tile_bits(format), classes);
+  memset(head, 0, layout.norms);
+  memset(head + layout.steps, 0, layout.bytes - layout.steps);
+  for (int c = 0; c < d; ++c) {
+    for (int i = 0; i < 3; ++i) {
+      uint8_t& byte = head[(i * d + c) / 8];
+      byte = static_cast<uint8_t>(byte | (classes[c] >> i & 1) << c % 8);
+    }
+    const Parameters stored = parameters_of(classes[c], s.low[c], s.high[c], s.mean[c]);
+    head[layout.steps + c] = stored.step;
+    head[layout.lows + c] = static_cast<uint8_t>(stored.low);
+  }
+  const Columns columns = columns_of(head, d);
+  for (int plane = 0; plane < kPlanes; ++plane) {
+    const int bits = plane_bits(plane), first = columns.first(plane);
+    uint8_t* codes = head + layout.codes + plane_offset(columns, plane);
+    for (int column = 0; column < columns.count[plane]; ++column) {
+      const int c = columns.channel[first + column];
+      const Parameters stored = {head[layout.steps + c], static_cast<int8_t>(head[layout.lows + c])};
+      const float low = low_value(stored, classes[c]), inverse = inverse_power(stored.step - kStepBias);
+      const int last = (1 << width_of(classes[c])) - 1, mask = (1 << bits) - 1;
+      const int shift = columns.factor[first + column] == 16 ? 4 : 0;
+      for (int t = 0; t < kPageTokens; ++t) {
+        const int code = code_of(z[static_cast<size_t>(t) * d + c], low, inverse, last) >> shift & mask;
+        const CodePlace place = format.side == Side::kKeys ? key_place(bits, columns.count[plane], column, t)
+                                                           : value_place(bits, column, t);
+        codes[place.byte] = static_cast<uint8_t>(codes[place.byte] | code << place.bit);
+      }
+    }
+  }
+}
+
+// The coefficients that a head stands for, norms left out.
+inline void read_head(const PageFormat& format, const uint8_t* head, float* z) {
+  const Layout layout = layout_of(format);
+  const int d = format.head_dim;
+  for (int c = 0; c < d; ++c) {
+    const Parameters stored = {head[layout.steps + c], static_cast<int8_t>(head[layout.lows + c])};
+    const float low = low_value(stored, class_of(head, d, c));
+    for (int t = 0; t < kPageTokens; ++t) z[static_cast<size_t>(t) * d + c] = low;
+  }
+  const Columns columns = columns_of(head, d);
+  for (int plane = 0; plane < kPlanes; ++plane) {
+    const int bits = plane_bits(plane), first = columns.first(plane);
+    const uint8_t* codes = head + layout.codes + plane_offset(columns, plane);
+    for (int column = 0; column < columns.count[plane]; ++column) {
+      const int c = columns.channel[first + column];
+      const float step = step_value(head[layout.steps + c]) * static_cast<float>(columns.factor[first + column]);
+      for (int t = 0; t < kPageTokens; ++t) {
+        const CodePlace place = format.side == Side::kKeys ? key_place(bits, columns.count[plane], column, t)
+                                                           : value_place(bits, column, t);
+        const int code = codes[place.byte] >> place.bit & ((1 << bits) - 1);
+        z[static_cast<size_t>(t) * d + c] += static_cast<float>(code) * step;
+      }
+    }
+  }
+}
+
+// terms[row][c] = <query, vector c>: once for all pages.
+inline void begin_keys(const PageFormat& format, const SideView&, const TileInput& queries, float* terms) {
+  const int d = format.head_dim;
+  const Basis* basis = basis_of(format);
+  for (int r = 0; r < queries.count; ++r) {
+    const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+    float* to = terms + static_cast<size_t>(r) * d;
+    if (basis == nullptr) {
+      memcpy(to, query, sizeof(float) * d);
+      continue;
+    }
+    for (int c = 0; c < d; ++c) {
+      const float* vector = basis->vectors(queries.head) + static_cast<size_t>(c) * d;
+      float sums[16] = {};
+      for (int i = 0; i < d; i += 16) {
+        for (int j = 0; j < 16; ++j) sums[j] += query[i + j] * vector[i + j];
+      }
+      for (int half = 8; half > 0; half /= 2) {
+        for (int j = 0; j < half; ++j) sums[j] += sums[j + half];
+      }
+      to[c] = sums[0];
+    }
+  }
+}
+
+// outputs[row] += the sum over c of sums[row][c] * vector c.
+inline void end_values(const PageFormat& format, const SideView&, const TileInput& weights, float* outputs) {
+  const int d = format.head_dim;
+  const Basis* basis = basis_of(format);
+  for (int r = 0; r < weights.count; ++r) {
+    const float* sums = weights.sums + static_cast<size_t>(r) * weights.entries;
+    float* to = outputs + static_cast<size_t>(r) * d;
+    for (int c = 0; c < d; ++c) {
+      if (basis == nullptr) {
+        to[c] += sums[c];
+        continue;
+      }
+      const float* vector = basis->vectors(weights.head) + static_cast<size_t>(c) * d;
+      for (int i = 0; i < d; ++i) to[i] += sums[c] * vector[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spectral
+}  // namespace kvasir
