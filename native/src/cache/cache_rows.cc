@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "attention/attention.h"
@@ -142,19 +143,27 @@ void Cache::Impl::observe(int layer, const int64_t* ids, int count, int tokens, 
   const AlignedArray<float> own = copy_of(queries, elements);
   require_finite(plan, own.get(), elements);
   if (!plan.wants_queries) return;
-  const size_t size = elements / count;
-  const std::vector<QueryRun> run = {{0, tokens}};  // before anything changes: it takes memory
-  for (const auto& sequence : sequences) {
-    std::unique_lock<FairSharedMutex> lock(sequence->mutex);
-    sequence->layers[plan.source].prepare_queries(plans_[plan.source], memory_, engine());
-  }
+  std::vector<std::unique_lock<FairSharedMutex>> locks;
+  for (Sequence* sequence : distinct(sequences)) locks.emplace_back(sequence->mutex);
+  std::map<Sequence*, QueryMeans> fresh;  // of sequences that saw none so far: theirs when nothing can fail any more
+  std::vector<QueryMeans*> means;
+  std::vector<uint8_t*> sums;
+  std::vector<QueryRun> runs;
   for (int i = 0; i < count; ++i) {
-    std::unique_lock<FairSharedMutex> lock(sequences[i]->mutex);
-    QueryMeans& seen = sequences[i]->layers[plan.source].queries();
-    uint8_t* const sums = seen.sums();
-    engine().add_queries(plan, &sums, run, own.get() + i * size);
-    seen.count(plan, tokens);
+    Sequence* const sequence = sequences[i].get();
+    QueryMeans& own_means = sequence->layers[plan.source].queries();
+    means.push_back(own_means ? &own_means : &fresh[sequence]);
+    if (!*means.back()) {
+      const LayerPlan& rows = plans_[plan.source];
+      Block block = memory_.take(rows.index, BlockKind::kRows, QuerySums::bytes(rows.attention));
+      means.back()->begin(rows, engine(), std::move(block));
+    }
+    sums.push_back(means.back()->sums());
+    runs.push_back({int64_t{i} * tokens, tokens});
   }
+  engine().add_queries(plan, sums.data(), runs, own.get());
+  for (QueryMeans* each : means) each->count(plan, tokens);
+  for (auto& [sequence, begun] : fresh) sequence->layers[plan.source].queries() = std::move(begun);
 }
 
 void Cache::Impl::check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) const {

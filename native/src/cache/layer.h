@@ -101,8 +101,7 @@ class SequenceLayer {
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
   int64_t bytes_to_fork() const { return queries_.bytes(); }
 
-  // For layers whose codec goes by queries. A sequence without tokens must be made ready for them, which may fail.
-  void prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine);
+  // For layers whose codec goes by queries; without memory before the first of them, and the first token.
   QueryMeans& queries() { return queries_; }
 
   SequenceView view(const LayerPlan& plan) const;

@@ -82,11 +82,6 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Ap
   return heads;
 }
 
-void SequenceLayer::prepare_queries(const LayerPlan& plan, Memory& memory, Engine& engine) {
-  if (queries_) return;
-  queries_.begin(plan, engine, memory.take(plan.index, BlockKind::kRows, QuerySums::bytes(plan.attention)));
-}
-
 RowBlocks::Change SequenceLayer::sinks_change(const LayerPlan& plan, int64_t new_length) const {
   return {0, std::min<int64_t>(length_, plan.sinks), std::min<int64_t>(new_length, plan.sinks)};
 }
