@@ -29,8 +29,9 @@ struct AttendBatch {
   const int* tokens = nullptr;  // [count], or null: each has tokens_each
   int tokens_each = 1;
 
-  RowsView queries;         // [rows][query_heads][head_dim]
-  MutableRowsView outputs;  // the same, in a type of its own; on the host they may be written over the queries
+  RowsView queries;         // [rows][query_heads][head_dim]; row_dim where keys and values share a row
+  MutableRowsView outputs;  // the same, or of value_dim, in a type of its own; on the host they may be written over the
+                            // queries
 
   // Null, or [rows][query_heads]: the natural logarithm of the denominator of each softmax, that is, of the sum of
   // exp(logit) over all that the query sees, with logits scaled and, where the layer has a cap, capped. What outputs

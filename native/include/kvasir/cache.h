@@ -88,10 +88,11 @@ class Cache {
   int64_t length(int64_t sequence, int layer);
 
   // Append ---------------------------------------------------------------------------------------------------
-  // keys, values: [tokens][kv_heads][head_dim]. Any number of tokens; the result does not depend on how a stream of
-  // tokens is cut into calls, but for codecs with a side table, which make it from the tokens that are there when the
-  // first page is sealed, and for codecs that go by the queries seen until then. Elements are rounded to float16
-  // first. Throws kNotFinite or kBudgetExceeded.
+  // keys, values: [tokens][kv_heads][head_dim]; where they share a row (CacheConfig::set_latent), keys are
+  // [tokens][row_dim] and values null, here and in all other ways to append. Any number of tokens; the result does not
+  // depend on how a stream of tokens is cut into calls, but for codecs with a side table, which make it from the tokens
+  // that are there when the first page is sealed, and for codecs that go by the queries seen until then. Elements are
+  // rounded to float16 first. Throws kNotFinite or kBudgetExceeded.
   void append(int64_t sequence, int layer, const float* keys, const float* values, int64_t tokens);
   // The same from IEEE float16 and from bfloat16 bits.
   void append_f16(int64_t sequence, int layer, const uint16_t* keys, const uint16_t* values, int64_t tokens);
@@ -108,7 +109,8 @@ class Cache {
   // All that attention can do: attend.h. Throws kInvalidArgument for what is wrong in the batch, such as more query
   // tokens than a layer holds, before anything is read or written.
   void attend(const AttendBatch& batch);
-  // The same number of query tokens for each sequence; queries, outputs: [count][tokens][query_heads][head_dim].
+  // The same number of query tokens for each sequence; queries, outputs: [count][tokens][query_heads][head_dim], or
+  // row_dim and value_dim.
   void attend(int layer, const int64_t* sequences, int count, int tokens, const float* queries, float* outputs);
 
   // For codecs that go by queries ("tiered"): what attend sees, it observes; queries whose attention is computed
@@ -140,12 +142,14 @@ class Cache {
                      ElementType type, void* stream);
 
   // Inspection -----------------------------------------------------------------------------------------------
-  // Decoded rows first..first+tokens-1 of one side, out: [tokens][kv_heads][head_dim].
+  // Decoded rows first..first+tokens-1 of one side, out: [tokens][kv_heads][head_dim], or [tokens][row_dim] and
+  // [tokens][value_dim].
   void read(int64_t sequence, int layer, Side side, int64_t first, int64_t tokens, float* out);
   // Sealed pages of a layer that are still held (sliding-window layers drop old ones).
   int64_t page_count(int64_t sequence, int layer);
   // Copies the stored bytes of one head's side of a held page, in the layout of docs/format.md, and returns their
-  // number. Copies nothing where capacity is smaller.
+  // number. Copies nothing where capacity is smaller. Rows that keys and values share are stored in slices:
+  // docs/format.md says which.
   int64_t read_page(int64_t sequence, int layer, int64_t page, Side side, int kv_head, uint8_t* out, int64_t capacity);
   // Vectors in the side table of a layer, such as patterns: as many for each kv head; 0 for codecs without a table.
   int64_t table_size(int64_t sequence, int layer, Side side);

@@ -31,13 +31,20 @@ class CacheConfig {
   // Geometry -------------------------------------------------------------------------------------------------
   // Query heads must be a multiple of kv heads; the head dim a multiple of 16 in 32..256.
   void set_heads(int layer, int query_heads, int kv_heads, int head_dim);
+  // In place of set_heads, for layers whose keys and values share a row, as in multi-head latent attention: one kv head
+  // with keys of `row_dim` channels, a multiple of 64 in 64..576, of which the first `value_dim`, a multiple of 16, are
+  // the values. Rows are stored once, by the codec of keys; that of values is not looked at. Queries have row_dim
+  // channels and outputs value_dim. Appends take rows as keys, and null for values. For codecs whose pages decode by
+  // themselves (f16, uniform, progressive), without key scaling and after RoPE. Attention decodes rows first, whatever
+  // the backend: statistics count all of it as fallback.
+  void set_latent(int layer, int query_heads, int row_dim, int value_dim);
   // The layer attends to the keys and values of layer `source`, which has its own, and appends to it are refused. Of
   // what is set for the layer, the sliding window (no longer than that of the source), scale, cap and sink logits are
   // its own; the rest is as in the source, and heads, if they are set, must be. The layer itself: it has its own again.
   void set_source(int layer, int source);
   // The layer sees only the newest `tokens` tokens, the query's own included. 0: all of them.
   void set_sliding_window(int layer, int64_t tokens);
-  // Scores are multiplied by this before the softmax. Default 1/sqrt(head_dim).
+  // Scores are multiplied by this before the softmax. Default 1/sqrt(channels of a query).
   void set_softmax_scale(int layer, float scale);
   // Scaled scores become cap * tanh(score / cap) before the softmax. 0: they stay as they are.
   void set_soft_cap(int layer, float cap);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "attention/shared_rows.h"
 #include "attention/softmax_state.h"
 #include "base/rope.h"
 
@@ -113,7 +114,7 @@ class Attention {
  public:
   explicit Attention(const AttentionRequest& request) : request_(request), layer_(*request.layer) {
     plan();
-    states_.resize(tasks_.size(), std::min(most_rows(), kMaxTileRows), layer_.head_dim, value_entries(),
+    states_.resize(tasks_.size(), std::min(most_rows(), kMaxTileRows), layer_.output_dim(), value_entries(),
                    layer_.formats[1].sums > 0 ? 1 : kEntryRows);
   }
 
@@ -121,7 +122,7 @@ class Attention {
     pool.run(static_cast<int>(tasks_.size()), [this](int task) { run_task(task); });
     int64_t page_tiles = 0;
     for (int s = 0; s < request_.count; ++s) page_tiles += request_.sequences[s].page_count;
-    return page_tiles * layer_.kv_heads;
+    return page_tiles * layer_.attended_heads();
   }
 
  private:
@@ -131,10 +132,10 @@ class Attention {
     for (int s = 0; s < request_.count; ++s) {
       const int64_t tiles = tile_count(request_.sequences[s]);
       const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
-      const int64_t share = tiles * layer_.kv_heads * row_blocks / kTasks + 1;
+      const int64_t share = tiles * layer_.attended_heads() * row_blocks / kTasks + 1;
       const int64_t per_task = std::max(kMinTilesPerTask, share);
       const int64_t splits = std::max<int64_t>(1, (tiles + per_task - 1) / per_task);
-      for (int head = 0; head < layer_.kv_heads; ++head) {
+      for (int head = 0; head < layer_.attended_heads(); ++head) {
         for (int row = 0; row < rows(s); row += kMaxTileRows) {
           const int merge = static_cast<int>(merge_first_.size());
           merge_first_.push_back(static_cast<int>(tasks_.size()));
@@ -152,7 +153,7 @@ class Attention {
 
   // Extra sums that a state needs for the values: the format's own, or as many as the longest side table has.
   int value_entries() const {
-    if (!layer_.codecs[1].end_values) return 0;
+    if (layer_.latent() || !layer_.codecs[1].end_values) return 0;
     if (layer_.formats[1].sums > 0) return layer_.formats[1].sums;
     int most = 0;
     for (int s = 0; s < request_.count; ++s) {
@@ -178,8 +179,8 @@ class Attention {
 
   void run_task(int index) {
     const Task& task = tasks_[index];
-    alignas(64) float queries[kMaxTileRows * kMaxHeadDim];
-    const int d = layer_.head_dim;
+    alignas(64) float queries[kMaxTileRows * kMaxRowDim];
+    const int d = layer_.query_dim();
     for (int r = 0; r < task.rows; ++r) {
       const float* query = request_.queries + place_of(task, task.first_row + r) * d;
       for (int c = 0; c < d; ++c) queries[r * d + c] = query[c] * layer_.softmax_scale;
@@ -208,7 +209,7 @@ class Attention {
     const int first = merge_first_[task.merge], end = merge_first_[task.merge + 1];
     SoftmaxState result = states_.at(first);
     for (int other = first + 1; other < end; ++other) result.merge(states_.at(other), task.rows);
-    if (layer_.codecs[1].end_values) {
+    if (result.entries > 0) {
       TileInput sums = {nullptr, task.rows, 0, layer_.fast};
       sums.head = task.kv_head % layer_.formats[1].heads;
       sums.sums = result.extra;
@@ -220,12 +221,13 @@ class Attention {
       const size_t place = place_of(task, row);
       if (request_.sink_logits && layer_.sink_logits) result.add_score(r, layer_.sink_logits[head_of(task, row)]);
       if (request_.log_sums) request_.log_sums[place] = result.log_sum(r);
-      result.write(r, request_.outputs + place * layer_.head_dim);
+      result.write(r, request_.outputs + place * layer_.output_dim());
     }
   }
 
   void begin_sides(const Task& task, const float* queries, TaskSides& sides) const {
     const SequenceView& sequence = request_.sequences[task.sequence];
+    if (layer_.latent()) return;
     if (layer_.codecs[1].end_values) {
       sides.vectors[1] = side_vectors(*sequence.tables[1], task.kv_head, layer_.head_dim);
     }
@@ -254,10 +256,17 @@ class Attention {
     }
     if (!visible) return;
 
-    const int d = layer_.head_dim;
+    const int d = layer_.query_dim();
     alignas(64) float scores[kMaxTileRows * kPageTokens];
     TileInput input = {queries, task.rows, d, layer_.fast};
     TileInput weights = {scores, task.rows, kPageTokens, layer_.fast};
+    if (layer_.latent()) {
+      const float* rows = shared_rows(layer_, tile.page, tile.blocks, tile.tokens);
+      layer_.rows->float_scores(rows, tile.tokens, d, d, input, scores);
+      softmax_step(sights, scores, state, task.rows);
+      layer_.rows->float_sum(rows, tile.tokens, d, layer_.value_dim, weights, state.output);
+      return;
+    }
     SideView views[2];
     if (tile.page) {
       views[0] = side_view(*sequence.tables[0], sides.vectors[0], tile.page_number);
@@ -278,7 +287,23 @@ class Attention {
       tile_scores(task, tile, input, scores);
     }
 
-    for (int r = 0; r < task.rows; ++r) {
+    softmax_step(sights, scores, state, task.rows);
+    if (tile.page) {
+      layer_.codecs[1].value_sum(tile.page->format(Side::kValues), tile.page->part(Side::kValues, task.kv_head),
+                                 weights, state.output);
+    } else {
+      for_blocks(task, tile, Side::kValues, [&](const uint16_t* rows, int first, int count) {
+        TileInput of_block = weights;
+        of_block.rows += first;
+        layer_.rows->value_sum(rows, count, d, of_block, state.output);
+      });
+    }
+  }
+
+  // Scores become weights.
+  void softmax_step(const Sight* sights, float* scores, SoftmaxState& state, int rows) const {
+    const int d = state.head_dim;
+    for (int r = 0; r < rows; ++r) {
       float* row = scores + r * kPageTokens;
       if (!sights[r].any()) {
         std::memset(row, 0, kPageTokens * sizeof *row);
@@ -290,17 +315,6 @@ class Attention {
       const float old_max = state.max[r];
       layer_.rows->softmax(row, begin, end, &state.max[r], &state.sum[r], state.output + r * d, d);
       state.rescale_extra(r, old_max);
-    }
-
-    if (tile.page) {
-      layer_.codecs[1].value_sum(tile.page->format(Side::kValues), tile.page->part(Side::kValues, task.kv_head),
-                                 weights, state.output);
-    } else {
-      for_blocks(task, tile, Side::kValues, [&](const uint16_t* rows, int first, int count) {
-        TileInput of_block = weights;
-        of_block.rows += first;
-        layer_.rows->value_sum(rows, count, d, of_block, state.output);
-      });
     }
   }
 

@@ -66,6 +66,11 @@ struct AttentionLayer {
   int query_heads;
   int kv_heads;
   int head_dim;
+  // Where keys and values share a row (CacheConfig::set_latent): its channels, and how many of them, from the first on,
+  // are the values; else 0. There is one kv head then, and what is stored as keys and values of kv_heads heads of
+  // head_dim are the two halves of the row, in slices.
+  int row_dim;
+  int value_dim;
   int64_t sliding_window;  // 0: none
   float softmax_scale;
   float soft_cap;            // scores become soft_cap * tanh(score / soft_cap); 0: none
@@ -78,7 +83,12 @@ struct AttentionLayer {
   const PageTurns* turns;    // keys are stored before RoPE, which attention applies; null: they are not
   RopePairs pairs;
 
-  int group() const { return query_heads / kv_heads; }
+  bool latent() const { return row_dim > 0; }
+  int query_dim() const { return latent() ? row_dim : head_dim; }
+  int output_dim() const { return latent() ? value_dim : head_dim; }
+  // Kv heads as queries see them, and query heads of each.
+  int attended_heads() const { return latent() ? 1 : kv_heads; }
+  int group() const { return query_heads / attended_heads(); }
 };
 
 // From token `first` on, up to the next of its kind, positions are token numbers plus `offset`.
@@ -129,8 +139,8 @@ struct AttentionRequest {
   const SequenceView* sequences;
   const QueryRun* runs;  // of each sequence
   int count;
-  const float* queries;  // [rows][query_heads][head_dim]
-  float* outputs;        // the same
+  const float* queries;  // [rows][query_heads][query_dim]
+  float* outputs;        // [rows][query_heads][output_dim]
   float* log_sums;       // [rows][query_heads], or null
   bool sink_logits;      // whether those of the layer count
 

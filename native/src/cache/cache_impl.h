@@ -98,6 +98,9 @@ class Cache::Impl {
   /// Queries that were attended with go to the sums of what they looked at.
   void observe_attended(const LayerPlan& plan, const std::vector<std::shared_ptr<Sequence>>& sequences, bool on_device,
                         const QueryBatch& queries);
+  /// Cache::read, where keys and values share a row.
+  void read_shared(const LayerPlan& plan, const SequenceLayer& layer, Side side, int64_t first, int64_t tokens,
+                   float* out, float* scratch);
   /// What the parts of pages are like; pages that were counted already, for another sequence, are left out.
   void count_parts(const LayerPlan& plan, const SequenceLayer& layer, std::set<const PageView*>& counted,
                    LayerStats& stats);

@@ -37,10 +37,26 @@ void Cache::Impl::read(int64_t id, int layer, Side side, int64_t first, int64_t 
            std::to_string(each.first_held(plan)) + " behind, asked for " + std::to_string(first));
   }
   const auto pages = memory_.read(plan.index);
+  if (plan.attention.latent()) return read_shared(plan, each, side, first, tokens, out, scratch);
   each.read(plan, engine(), side, first, tokens, out, scratch);
   if (side == Side::kKeys && !plan.key_scaling.empty()) {
     const size_t row = plan.key_scaling.size();
     for (size_t i = 0; i < static_cast<size_t>(tokens) * row; ++i) out[i] *= plan.key_scaling[i % row];
+  }
+}
+
+void Cache::Impl::read_shared(const LayerPlan& plan, const SequenceLayer& layer, Side side, int64_t first,
+                              int64_t tokens, float* out, float* scratch) {
+  const size_t half = static_cast<size_t>(plan.elements_per_token()) / 2;
+  const auto row = static_cast<size_t>(side == Side::kKeys ? plan.attention.row_dim : plan.attention.value_dim);
+  std::vector<float> rows(static_cast<size_t>(tokens) * half);
+  for (size_t stored = 0; stored < 2; ++stored) {
+    const size_t begin = stored * half, end = std::min(row, begin + half);
+    if (begin >= end) continue;
+    layer.read(plan, engine(), static_cast<Side>(stored), first, tokens, rows.data(), scratch);
+    for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
+      std::copy_n(rows.data() + t * half, end - begin, out + t * row + begin);
+    }
   }
 }
 

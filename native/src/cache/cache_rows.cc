@@ -17,7 +17,7 @@ namespace {
 
 // Elements of `tokens` queries of each of `count` sequences.
 size_t query_elements(const LayerPlan& plan, int count, int tokens) {
-  const int64_t row = int64_t{plan.attention.query_heads} * plan.attention.head_dim;
+  const int64_t row = int64_t{plan.attention.query_heads} * plan.attention.query_dim();
   const int64_t elements = checked_multiply(int64_t{count} * tokens, row, "query tokens times query size");
   checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of queries");
   return static_cast<size_t>(elements);
@@ -37,8 +37,28 @@ void require_finite(const LayerPlan& plan, const float* queries, size_t elements
   for (size_t i = 0; i < elements; ++i) good &= finite(queries[i]);
   if (good) return;
   const size_t index = std::find_if_not(queries, queries + elements, finite) - queries;
-  throw not_finite("queries", plan.index, plan.attention.query_heads, plan.attention.head_dim,
+  throw not_finite("queries", plan.index, plan.attention.query_heads, plan.attention.query_dim(),
                    static_cast<int64_t>(index), queries[index]);
+}
+
+// The rows of an append with their strides spelled out, as they are stored.
+void check_token_rows(const LayerPlan& plan, TokenRows& rows) {
+  const AttentionLayer& layer = plan.attention;
+  if (!layer.latent()) {
+    for (int side = 0; side < 2; ++side) {
+      rows.sides[side] =
+          checked_rows(side == 0 ? "keys" : "values", rows.sides[side], rows.tokens, layer.kv_heads, layer.head_dim);
+    }
+    return;
+  }
+  if (rows.sides[1].data) {
+    refuse("layer " + std::to_string(plan.index) + " has one row for keys and values: values must be null");
+  }
+  RowsView& first = rows.sides[0];
+  first = checked_rows("keys", first, rows.tokens, 1, layer.row_dim);
+  first.head_stride = layer.head_dim;
+  rows.sides[1] = first;
+  rows.sides[1].data = row_at(first, 0, layer.kv_heads);
 }
 
 }  // namespace
@@ -76,10 +96,7 @@ void Cache::Impl::append(int layer, const int64_t* ids, const int64_t* counts, i
   if (order.size() != sequences.size()) refuse("a sequence is listed twice in one append");
   const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token(), "tokens times row size");
   checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of rows");
-  for (int side = 0; side < 2; ++side) {
-    rows.sides[side] = checked_rows(side == 0 ? "keys" : "values", rows.sides[side], rows.tokens,
-                                    plan.attention.kv_heads, plan.attention.head_dim);
-  }
+  check_token_rows(plan, rows);
   const std::unique_ptr<Appends> appends = engine().begin_appends(plan, rows, tokens);
   std::vector<std::unique_lock<FairSharedMutex>> locks;
   for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);

@@ -68,6 +68,26 @@ void CacheConfig::set_heads(int layer, int query_heads, int kv_heads, int head_d
     each.query_heads = query_heads;
     each.kv_heads = kv_heads;
     each.head_dim = head_dim;
+    each.row_dim = each.value_dim = 0;
+  });
+}
+
+void CacheConfig::set_latent(int layer, int query_heads, int row_dim, int value_dim) {
+  check_range("query heads", query_heads, 1, kMaxHeads);
+  check_range("row dim", row_dim, 64, kMaxRowDim);
+  if (row_dim % 64 != 0) refuse("row dim must be a multiple of 64, not " + std::to_string(row_dim));
+  check_range("value dim", value_dim, 16, row_dim);
+  if (value_dim % 16 != 0) refuse("value dim must be a multiple of 16, not " + std::to_string(value_dim));
+  // Half of the row stands where other layers have keys, in as few slices as there can be, and half where they have
+  // values.
+  int slice = 128;
+  while (row_dim / 2 % slice != 0) slice -= 16;
+  for_layers(impl_->layers, layer, [&](LayerConfig& each) {
+    each.query_heads = query_heads;
+    each.kv_heads = row_dim / 2 / slice;
+    each.head_dim = slice;
+    each.row_dim = row_dim;
+    each.value_dim = value_dim;
   });
 }
 

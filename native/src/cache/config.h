@@ -21,6 +21,7 @@ struct LayerConfig {
   int query_heads = 0;
   int kv_heads = 0;
   int head_dim = 0;
+  int row_dim = 0, value_dim = 0;  // where keys and values share a row, which heads are slices of; else 0
   int64_t sliding_window = 0;
   float softmax_scale = 0.0f;      // 0: 1/sqrt(head_dim)
   float soft_cap = 0.0f;           // 0: none

@@ -62,8 +62,8 @@ LayerConfig config_of(const CacheConfig::Impl& config, int index, const Refuse& 
   LayerConfig layer = config.layers[own.source];
   const std::string source = "layer " + std::to_string(own.source);
   if (layer.source >= 0) refuse("takes keys and values from " + source + ", which has none of its own");
-  const bool same =
-      own.query_heads == layer.query_heads && own.kv_heads == layer.kv_heads && own.head_dim == layer.head_dim;
+  const bool same = own.query_heads == layer.query_heads && own.kv_heads == layer.kv_heads &&
+                    own.head_dim == layer.head_dim && own.row_dim == layer.row_dim && own.value_dim == layer.value_dim;
   if (own.query_heads != 0 && !same) refuse("has other heads than " + source + ", whose keys and values it takes");
   if (layer.sliding_window > 0 && (own.sliding_window == 0 || own.sliding_window > layer.sliding_window)) {
     refuse("sees more tokens than " + source + " keeps, whose keys and values it takes");
@@ -74,6 +74,16 @@ LayerConfig config_of(const CacheConfig::Impl& config, int index, const Refuse& 
   layer.soft_cap = own.soft_cap;
   layer.sink_logits = own.sink_logits;
   return layer;
+}
+
+// How a side of a layer whose keys and values share a row is stored: as keys are, also where a codec treats sides in
+// two ways unless it is told which.
+SideConfig shared_side(const LayerConfig& layer, Side side, const PageFormat& keys) {
+  SideConfig shared = layer.sides[0];
+  const CodecOption* option = codec_at(codec_index(shared.codec)).options;
+  while (option->name && std::string(option->name) != "axis") ++option;
+  if (side == Side::kValues && option->name) shared.options.emplace("axis", static_cast<double>(keys.axis));
+  return shared;
 }
 
 LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
@@ -91,9 +101,11 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
   attention.query_heads = layer.query_heads;
   attention.kv_heads = layer.kv_heads;
   attention.head_dim = layer.head_dim;
+  attention.row_dim = layer.row_dim;
+  attention.value_dim = layer.value_dim;
   attention.sliding_window = layer.sliding_window;
   attention.softmax_scale =
-      layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim));
+      layer.softmax_scale > 0.0f ? layer.softmax_scale : 1.0f / std::sqrt(static_cast<float>(attention.query_dim()));
   attention.soft_cap = layer.soft_cap;
   plan.sink_logits = layer.sink_logits;
   if (!plan.sink_logits.empty() && static_cast<int>(plan.sink_logits.size()) != layer.query_heads) {
@@ -103,9 +115,12 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
   attention.fast = config.precision == Precision::kFast;
   attention.rows = backend_at(backend).rows;
   plan.match = &resolve_match(backend);
+  if (attention.latent() && !codec_at(codec_index(layer.sides[0].codec)).alone) {
+    refuse("has one row for keys and values, which codec " + layer.sides[0].codec + " cannot hold");
+  }
   for (Side side : {Side::kKeys, Side::kValues}) {
     const int i = static_cast<int>(side);
-    const SideConfig& wanted = layer.sides[i];
+    const SideConfig wanted = attention.latent() ? shared_side(layer, side, attention.formats[0]) : layer.sides[i];
     const int codec = codec_index(wanted.codec);
     const Codec& row = codec_at(codec);
     const ResolvedCodec resolved = resolve_codec(backend, codec);
@@ -116,6 +131,11 @@ LayerPlan plan_layer(const CacheConfig::Impl& config, int index, int backend) {
     plan.fallback |= resolved.fallback;
     plan.wants_queries |= row.wants_queries && row.wants_queries(format);
     if (row.attach) plan.models[i] = row.attach(format, layer.kv_heads, layer.codebooks);
+  }
+  if (attention.latent()) {
+    if (!layer.rope.empty()) refuse("has one row for keys and values, which RoPE cannot turn in it");
+    if (!layer.key_scaling.empty()) refuse("has one row for keys and values, which key scaling is not for");
+    plan.fallback = true;
   }
   plan_rope(layer, plan, refuse);
 

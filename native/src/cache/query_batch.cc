@@ -60,9 +60,9 @@ void from_floats(const RowKernels& rows, const float* from, ElementType type, si
 QueryBatch::QueryBatch(const LayerPlan& plan, const AttendBatch& batch) : plan_(plan), batch_(batch) {
   find_runs();
   const AttentionLayer& layer = plan.attention;
-  batch_.queries = checked_rows("queries", batch.queries, rows_, layer.query_heads, layer.head_dim);
-  batch_.outputs = checked_rows("outputs", batch.outputs, rows_, layer.query_heads, layer.head_dim);
-  const int64_t row = int64_t{layer.query_heads} * layer.head_dim * static_cast<int64_t>(sizeof(float));
+  batch_.queries = checked_rows("queries", batch.queries, rows_, layer.query_heads, layer.query_dim());
+  batch_.outputs = checked_rows("outputs", batch.outputs, rows_, layer.query_heads, layer.output_dim());
+  const int64_t row = int64_t{layer.query_heads} * layer.query_dim() * static_cast<int64_t>(sizeof(float));
   checked_multiply(rows_, row, "bytes of queries");
   if (batch.depths && !batch.masks) refuse("depths without masks");
   if (batch.masks) check_masks();
@@ -135,11 +135,11 @@ void QueryBatch::place_guesses(int i, SequenceView& view) {
 void QueryBatch::take() {
   if (batch_.on_device) return;
   const AttentionLayer& layer = plan_.attention;
-  const auto heads = static_cast<size_t>(layer.query_heads), d = static_cast<size_t>(layer.head_dim);
+  const auto heads = static_cast<size_t>(layer.query_heads), d = static_cast<size_t>(layer.query_dim());
   const size_t elements = static_cast<size_t>(rows_) * heads * d;
   const RowsView& from = batch_.queries;
   queries_ = make_aligned<float>(elements);
-  if (is_dense(from, rows_, layer.query_heads, layer.head_dim)) {
+  if (is_dense(from, rows_, layer.query_heads, layer.query_dim())) {
     to_floats(*layer.rows, from.data, from.type, elements, queries_.get());
   } else {
     for (size_t i = 0; i < static_cast<size_t>(rows_) * heads; ++i) {
@@ -148,14 +148,14 @@ void QueryBatch::take() {
     }
   }
   const MutableRowsView& to = batch_.outputs;
-  const bool in_place = to.type == ElementType::kFloat32 && is_dense(to, rows_, layer.query_heads, layer.head_dim);
+  const bool in_place = to.type == ElementType::kFloat32 && is_dense(to, rows_, layer.query_heads, layer.output_dim());
   if (!in_place) outputs_ = make_aligned<float>(elements);
 }
 
 void QueryBatch::deliver() const {
   if (!outputs_) return;
   const AttentionLayer& layer = plan_.attention;
-  const auto heads = static_cast<size_t>(layer.query_heads), d = static_cast<size_t>(layer.head_dim);
+  const auto heads = static_cast<size_t>(layer.query_heads), d = static_cast<size_t>(layer.output_dim());
   const MutableRowsView& to = batch_.outputs;
   for (size_t i = 0; i < static_cast<size_t>(rows_) * heads; ++i) {
     void* row = row_at(to, static_cast<int64_t>(i / heads), static_cast<int64_t>(i % heads));

@@ -24,7 +24,7 @@ class QueryBatch {
 
   // Once all is checked: the queries, if they are here, are copied, and there is memory for the outputs.
   void take();
-  // After that: [rows][query_heads][head_dim].
+  // After that: [rows][query_heads][query_dim], and of output_dim.
   const float* queries() const { return queries_.get(); }
   float* outputs() const { return outputs_ ? outputs_.get() : static_cast<float*>(batch_.outputs.data); }
   // Where they are not here.

@@ -78,6 +78,7 @@ struct Codec {
   // the format one of pages by it, for so many kv heads. Throws kInvalidArgument where something is missing or they do
   // not fit each other.
   std::shared_ptr<const PageModel> (*attach)(PageFormat& format, int kv_heads, const Codebooks& codebooks) = nullptr;
+  bool alone = false;        // whether CodecKernels::decode gives rows from nothing but the bytes of their part
   bool turns = false;        // whether key_scores can turn keys by RoPE: see TileInput::turns
   bool before_rope = false;  // whether keys must come before it
   bool trained = false;      // whether attach needs a codebook

@@ -10,6 +10,8 @@
 namespace kvasir {
 
 constexpr int kMaxHeadDim = 256;
+// Of rows that keys and values share.
+constexpr int kMaxRowDim = 576;
 
 // Which elements of a page share parameters: a channel over consecutive tokens, or a token over consecutive channels.
 enum class Axis : int { kChannel = 0, kToken = 1 };

@@ -135,6 +135,12 @@ void TakenRows::take(const LayerPlan& plan, Side side, const RowsView& rows, int
     }
   });
   if (!refused) return;
+  if (plan.attention.latent()) {
+    const size_t half = elements_ / static_cast<size_t>(tokens), token = refused.index() / half;
+    const size_t channel = (side == Side::kValues ? half : 0) + refused.index() % half;
+    throw not_finite("keys", plan.index, 1, plan.attention.row_dim, static_cast<int64_t>(token * 2 * half + channel),
+                     refused.value());
+  }
   throw not_finite(side == Side::kKeys ? "keys" : "values", plan.index, plan.attention.kv_heads,
                    plan.attention.head_dim, static_cast<int64_t>(refused.index()), refused.value());
 }

@@ -85,6 +85,10 @@ struct RowKernels {
   // As key_scores and value_sum, over `tokens` (1..kPageTokens) float16 rows [tokens][head_dim].
   void (*key_scores)(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores);
   void (*value_sum)(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs);
+  // The same over float32 rows, of which `stride` channels apart the first `dim` count: a multiple of 16. outputs are
+  // [count][dim].
+  void (*float_scores)(const float* rows, int tokens, int stride, int dim, const TileInput& queries, float* scores);
+  void (*float_sum)(const float* rows, int tokens, int stride, int dim, const TileInput& weights, float* outputs);
   // key_scores of rows before RoPE: queries.turns is set.
   void (*turned_scores)(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores);
   // One step of an online softmax for one row. scores[begin..end) are visible, begin < end; on return

@@ -24,6 +24,7 @@ const Codec f16_codec = []() constexpr {
   Codec codec = {
       "f16", "16-bit floating point, lossless for the window's elements", 1u << 16, kNoOptions, configure,
   };
+  codec.alone = true;
   codec.turns = true;
   return codec;
 }

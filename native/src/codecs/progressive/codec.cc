@@ -53,18 +53,18 @@ bool narrower(const PageFormat& format, PageFormat& next) {
 }  // namespace
 
 extern const Codec progressive_codec;
-const Codec progressive_codec = {
-    "progressive",
-    "PM-KVQ: min-max codes that drop from 16 bits to 8, 4 and 2 in place, as memory runs out",
-    1u << 2 | 1u << 4 | 1u << 8 | 1u << 16,
-    kOptions,
-    configure,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    narrower,
-};
+const Codec progressive_codec = []() constexpr {
+  Codec codec = {
+      "progressive",
+      "PM-KVQ: min-max codes that drop from 16 bits to 8, 4 and 2 in place, as memory runs out",
+      1u << 2 | 1u << 4 | 1u << 8 | 1u << 16,
+      kOptions,
+      configure,
+  };
+  codec.narrower = narrower;
+  codec.alone = true;
+  return codec;
+}
+();
 
 }  // namespace kvasir

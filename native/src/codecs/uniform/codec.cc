@@ -49,12 +49,17 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 }  // namespace
 
 extern const Codec uniform_codec;
-const Codec uniform_codec = {
-    "uniform",
-    "asymmetric min-max quantisation per channel or per token, as in KIVI",
-    1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8 | 1u << 16,
-    kOptions,
-    configure,
-};
+const Codec uniform_codec = []() constexpr {
+  Codec codec = {
+      "uniform",
+      "asymmetric min-max quantisation per channel or per token, as in KIVI",
+      1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8 | 1u << 16,
+      kOptions,
+      configure,
+  };
+  codec.alone = true;
+  return codec;
+}
+();
 
 }  // namespace kvasir

@@ -255,9 +255,10 @@ class CudaEngine : public Engine {
     report_refused();
     const CurrentDevice current(kDevice);
     const size_t bytes = query_elements(plan, request.rows()) * sizeof(float);
+    const size_t output_bytes = output_elements(plan, request.rows()) * sizeof(float);
     const size_t sum_bytes = static_cast<size_t>(request.rows()) * plan.attention.query_heads * sizeof(float);
     const DeviceScratch queries = queue_.uploaded(request.queries, bytes, "uploading queries");
-    const DeviceScratch outputs = queue_.take(bytes);
+    const DeviceScratch outputs = queue_.take(output_bytes);
     const DeviceScratch sums = request.log_sums ? queue_.take(sum_bytes) : DeviceScratch();
     Layer& layer = *layers_[plan.source];
     Tiles tiles = {};
@@ -267,7 +268,7 @@ class CudaEngine : public Engine {
                                   ends_of(plan, request, sums.as<float>())};
       tiles = layer.attention.run(request, memory, layer.epoch);
     }
-    queue_.download(request.outputs, outputs.as<void>(), bytes, "reading outputs");
+    queue_.download(request.outputs, outputs.as<void>(), output_bytes, "reading outputs");
     if (sums) queue_.download(request.log_sums, sums.as<void>(), sum_bytes, "reading log-sums");
     return tiles;
   }
@@ -278,7 +279,10 @@ class CudaEngine : public Engine {
     check_reachable("outputs", device.outputs.data);
     if (device.log_sums) check_reachable("log-sums", device.log_sums);
     DenseQueries dense(queue_, plan.attention, request.rows(), device);
-    if (dense.in_place()) require_apart(device, query_elements(plan, request.rows()) * element_bytes(dense.type()));
+    if (dense.in_place()) {
+      const size_t each = element_bytes(dense.type());
+      require_apart(device, query_elements(plan, request.rows()) * each, output_elements(plan, request.rows()) * each);
+    }
     const CurrentDevice current(kDevice);
     const auto stream = static_cast<cudaStream_t>(device.stream);
     Layer& layer = *layers_[plan.source];
@@ -361,7 +365,10 @@ class CudaEngine : public Engine {
   static int64_t rows_of(const std::vector<QueryRun>& runs) { return runs.back().first + runs.back().tokens; }
 
   static size_t query_elements(const LayerPlan& plan, int64_t rows) {
-    return static_cast<size_t>(rows) * plan.attention.query_heads * static_cast<size_t>(plan.attention.head_dim);
+    return static_cast<size_t>(rows) * plan.attention.query_heads * static_cast<size_t>(plan.attention.query_dim());
+  }
+  static size_t output_elements(const LayerPlan& plan, int64_t rows) {
+    return static_cast<size_t>(rows) * plan.attention.query_heads * static_cast<size_t>(plan.attention.output_dim());
   }
 
   RowEnds ends_of(const LayerPlan& plan, const AttentionRequest& request, float* log_sums) const {
@@ -369,13 +376,14 @@ class CudaEngine : public Engine {
   }
 
   // Kernels read queries while others of the same launch write outputs.
-  static void require_apart(const DeviceQueries& device, size_t bytes) {
+  static void require_apart(const DeviceQueries& device, size_t query_bytes, size_t output_bytes) {
     const auto queries = reinterpret_cast<uintptr_t>(device.queries.data);
     const auto outputs = reinterpret_cast<uintptr_t>(device.outputs.data);
     const size_t apart = queries < outputs ? outputs - queries : queries - outputs;
+    const size_t bytes = queries < outputs ? query_bytes : output_bytes;
     if (apart >= bytes) return;
     refuse("queries and outputs in device memory overlap: they begin " + std::to_string(apart) +
-           " bytes apart and have " + std::to_string(bytes) + " each");
+           " bytes apart, and the first of them have " + std::to_string(bytes));
   }
 
   // queries: [rows][query_heads][head_dim].

@@ -25,11 +25,11 @@ class DenseQueries {
   void scatter() const;
 
  private:
-  size_t bytes() const;
+  size_t bytes(const RowExtent& extent) const;
 
   const DeviceQueue& queue_;
   const DeviceQueries given_;
-  const RowExtent extent_;
+  const RowExtent query_extent_, output_extent_;
   bool in_place_;
   ElementType type_;
   DeviceScratch queries_, outputs_;

@@ -4,6 +4,7 @@
 
 #include "engine/cuda/layer_state.h"
 #include "engine/cuda/row_attention.h"
+#include "engine/cuda/shared_row_attention.h"
 #include "engine/cuda/stream.h"
 #include "kernels/cuda/rows/merge_results.h"
 #include "kernels/cuda/rows/scale_queries.h"
@@ -51,6 +52,7 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
 }
 
 LayerAttention::Way LayerAttention::way_of(const AttentionRequest& request, int i) const {
+  if (request.layer->latent()) return Way::kRows;
   const PageFamily& family = layer_.family();
   const bool capped = request.layer->soft_cap > 0.0f;
   if ((capped && !family.caps()) || !family.attends(request.sequences[i], request.runs[i])) return Way::kRows;
@@ -59,7 +61,8 @@ LayerAttention::Way LayerAttention::way_of(const AttentionRequest& request, int 
 
 // Chunks of prompts are best on rows; what fused kernels would take but for caps, and single tokens, are not.
 Engine::Tiles LayerAttention::tiles_of(const AttentionRequest& request, int i) const {
-  const int64_t tiles = request.sequences[i].page_count * request.layer->kv_heads;
+  const int64_t tiles = request.sequences[i].page_count * request.layer->attended_heads();
+  if (request.layer->latent()) return {tiles, tiles};
   const bool short_run = request.runs[i].tokens == 1 || layer_.family().attends(request.sequences[i], request.runs[i]);
   return {tiles, short_run && way_of(request, i) == Way::kRows ? tiles : 0};
 }
@@ -130,9 +133,9 @@ void LayerAttention::attend_rows(const AttentionRequest& request, int i, const Q
   const SequenceView& view = request.sequences[i];
   const QueryRun& run = request.runs[i];
   PromptRequest prompt = {};
-  prompt.kv_heads = layer.kv_heads;
+  prompt.kv_heads = layer.attended_heads();
   prompt.group = layer.group();
-  prompt.head_dim = layer.head_dim;
+  prompt.head_dim = layer.query_dim();
   prompt.tokens = run.tokens;
   prompt.type = memory.type;
   prompt.queries = memory.queries;
@@ -150,6 +153,7 @@ void LayerAttention::attend_rows(const AttentionRequest& request, int i, const Q
     prompt.masks = masks.as<PromptMask>();
     prompt.masked_from = view.length - run.tokens;
   }
+  if (layer.latent()) return attend_to_shared_rows(layer_, view, prompt);
   attend_to_rows(layer_, view, prompt, among_themselves ? prompt.masked_from : 0);
 }
 

@@ -1,4 +1,5 @@
-// Attention of one layer on the device: fused kernels of its family where they take the request, else row_attention.h.
+// Attention of one layer on the device: fused kernels of its family where they take the request, else
+// row_attention.h, or shared_row_attention.h where keys and values share a row.
 //
 // One call at a time: families keep workspaces that belong to one launch after the other.
 #pragma once

@@ -69,11 +69,14 @@ void from_half(const uint16_t* halves, size_t count, float* out) {
   for (; i < count; ++i) out[i] = half_to_float(halves[i]);
 }
 
+inline F32 load_row(const uint16_t* row) { return load_half(row); }
+inline F32 load_row(const float* row) { return load(row); }
+
 // Input rows that share each converted element, as many as leave registers for four of something else.
 constexpr int kRowBlock = kRegisters / 8;
 
-template <int kRows, int kTokens>
-void score_block(const uint16_t* keys, int head_dim, const float* queries, int stride, float* scores) {
+template <int kRows, int kTokens, class Element>
+void score_block(const Element* keys, int key_stride, int head_dim, const float* queries, int stride, float* scores) {
   F32 sums[kRows][kTokens];  // in registers, because every loop over it is unrolled
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -82,7 +85,7 @@ void score_block(const uint16_t* keys, int head_dim, const float* queries, int s
   }
   for (int c = 0; c < head_dim; c += kLanes) {
     F32 key[kTokens];
-    for (int t = 0; t < kTokens; ++t) key[t] = load_half(keys + t * head_dim + c);
+    for (int t = 0; t < kTokens; ++t) key[t] = load_row(keys + t * key_stride + c);
     for (int r = 0; r < kRows; ++r) {
       const F32 query = load(queries + r * stride + c);
       for (int t = 0; t < kTokens; ++t) sums[r][t] = fma(query, key[t], sums[r][t]);
@@ -99,33 +102,42 @@ void score_block(const uint16_t* keys, int head_dim, const float* queries, int s
   }
 }
 
-template <int kTokens>
-void score_rows(const uint16_t* keys, int head_dim, const TileInput& queries, float* scores) {
+template <int kTokens, class Element>
+void score_rows(const Element* keys, int key_stride, int head_dim, const TileInput& queries, float* scores) {
   for (int r = 0; r < queries.count; r += kRowBlock) {
     const float* rows = queries.rows + static_cast<size_t>(r) * queries.stride;
     float* out = scores + r * kPageTokens;
     switch (queries.count - r) {
       case 1:
-        score_block<1, kTokens>(keys, head_dim, rows, queries.stride, out);
+        score_block<1, kTokens>(keys, key_stride, head_dim, rows, queries.stride, out);
         break;
       case 2:
-        score_block<2, kTokens>(keys, head_dim, rows, queries.stride, out);
+        score_block<2, kTokens>(keys, key_stride, head_dim, rows, queries.stride, out);
         break;
       case 3:
-        score_block < kRowBlock<3 ? kRowBlock : 3, kTokens>(keys, head_dim, rows, queries.stride, out);
+        score_block < kRowBlock<3 ? kRowBlock : 3, kTokens>(keys, key_stride, head_dim, rows, queries.stride, out);
         break;
       default:
-        score_block<kRowBlock, kTokens>(keys, head_dim, rows, queries.stride, out);
+        score_block<kRowBlock, kTokens>(keys, key_stride, head_dim, rows, queries.stride, out);
     }
   }
 }
 
-void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+template <class Element>
+void scores_of(const Element* rows, int tokens, int stride, int dim, const TileInput& queries, float* scores) {
   int t = 0;
   for (; t + 4 <= tokens; t += 4) {
-    score_rows<4>(rows + static_cast<size_t>(t) * head_dim, head_dim, queries, scores + t);
+    score_rows<4>(rows + static_cast<size_t>(t) * stride, stride, dim, queries, scores + t);
   }
-  for (; t < tokens; ++t) score_rows<1>(rows + static_cast<size_t>(t) * head_dim, head_dim, queries, scores + t);
+  for (; t < tokens; ++t) score_rows<1>(rows + static_cast<size_t>(t) * stride, stride, dim, queries, scores + t);
+}
+
+void key_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
+  scores_of(rows, tokens, head_dim, head_dim, queries, scores);
+}
+
+void float_scores(const float* rows, int tokens, int stride, int dim, const TileInput& queries, float* scores) {
+  scores_of(rows, tokens, stride, dim, queries, scores);
 }
 
 void turned_scores(const uint16_t* rows, int tokens, int head_dim, const TileInput& queries, float* scores) {
@@ -151,8 +163,9 @@ void turned_scores(const uint16_t* rows, int tokens, int head_dim, const TileInp
 }
 
 // kVectors * kLanes channels of the outputs of kRows rows.
-template <int kRows, int kVectors>
-void sum_block(const uint16_t* values, int tokens, int head_dim, const float* weights, int stride, float* outputs) {
+template <int kRows, int kVectors, class Element>
+void sum_block(const Element* values, int tokens, int value_stride, int head_dim, const float* weights, int stride,
+               float* outputs) {
   F32 sums[kRows][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
@@ -161,7 +174,7 @@ void sum_block(const uint16_t* values, int tokens, int head_dim, const float* we
   }
   for (int t = 0; t < tokens; ++t) {
     F32 value[kVectors];
-    for (int v = 0; v < kVectors; ++v) value[v] = load_half(values + static_cast<size_t>(t) * head_dim + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) value[v] = load_row(values + static_cast<size_t>(t) * value_stride + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
       const F32 weight = splat(weights[r * stride + t]);
       for (int v = 0; v < kVectors; ++v) sums[r][v] = fma(weight, value[v], sums[r][v]);
@@ -174,31 +187,42 @@ void sum_block(const uint16_t* values, int tokens, int head_dim, const float* we
   }
 }
 
-template <int kVectors>
-void sum_channels(const uint16_t* values, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+template <int kVectors, class Element>
+void sum_channels(const Element* values, int tokens, int value_stride, int head_dim, const TileInput& weights,
+                  float* outputs) {
   for (int r = 0; r < weights.count; r += kRowBlock) {
     const float* rows = weights.rows + static_cast<size_t>(r) * weights.stride;
     float* out = outputs + static_cast<size_t>(r) * head_dim;
     switch (weights.count - r) {
       case 1:
-        sum_block<1, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        sum_block<1, kVectors>(values, tokens, value_stride, head_dim, rows, weights.stride, out);
         break;
       case 2:
-        sum_block<2, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        sum_block<2, kVectors>(values, tokens, value_stride, head_dim, rows, weights.stride, out);
         break;
       case 3:
-        sum_block < kRowBlock<3 ? kRowBlock : 3, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        sum_block <
+            kRowBlock<3 ? kRowBlock : 3, kVectors>(values, tokens, value_stride, head_dim, rows, weights.stride, out);
         break;
       default:
-        sum_block<kRowBlock, kVectors>(values, tokens, head_dim, rows, weights.stride, out);
+        sum_block<kRowBlock, kVectors>(values, tokens, value_stride, head_dim, rows, weights.stride, out);
     }
   }
 }
 
-void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+template <class Element>
+void sums_of(const Element* rows, int tokens, int stride, int dim, const TileInput& weights, float* outputs) {
   int c = 0;
-  for (; c + 4 * kLanes <= head_dim; c += 4 * kLanes) sum_channels<4>(rows + c, tokens, head_dim, weights, outputs + c);
-  for (; c < head_dim; c += kLanes) sum_channels<1>(rows + c, tokens, head_dim, weights, outputs + c);
+  for (; c + 4 * kLanes <= dim; c += 4 * kLanes) sum_channels<4>(rows + c, tokens, stride, dim, weights, outputs + c);
+  for (; c < dim; c += kLanes) sum_channels<1>(rows + c, tokens, stride, dim, weights, outputs + c);
+}
+
+void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& weights, float* outputs) {
+  sums_of(rows, tokens, head_dim, head_dim, weights, outputs);
+}
+
+void float_sum(const float* rows, int tokens, int stride, int dim, const TileInput& weights, float* outputs) {
+  sums_of(rows, tokens, stride, dim, weights, outputs);
 }
 
 void softmax(float* scores, int begin, int end, float* max_score, float* sum_weights, float* output, int head_dim) {
@@ -240,6 +264,7 @@ void soft_cap(float* scores, int begin, int end, float cap) {
 
 }  // namespace
 
-const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax, soft_cap};
+const RowKernels row_kernels = {check,        to_half,   from_half,     key_scores, value_sum,
+                                float_scores, float_sum, turned_scores, softmax,    soft_cap};
 
 }  // namespace kvasir::KVASIR_LEVEL

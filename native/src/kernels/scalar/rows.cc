@@ -77,6 +77,29 @@ void value_sum(const uint16_t* rows, int tokens, int head_dim, const TileInput& 
   }
 }
 
+void float_scores(const float* rows, int tokens, int stride, int dim, const TileInput& queries, float* scores) {
+  for (int r = 0; r < queries.count; ++r) {
+    const float* query = queries.rows + static_cast<size_t>(r) * queries.stride;
+    for (int t = 0; t < tokens; ++t) {
+      const float* key = rows + static_cast<size_t>(t) * stride;
+      float sum = 0.0f;
+      for (int c = 0; c < dim; ++c) sum += query[c] * key[c];
+      scores[r * kPageTokens + t] = sum;
+    }
+  }
+}
+
+void float_sum(const float* rows, int tokens, int stride, int dim, const TileInput& weights, float* outputs) {
+  for (int r = 0; r < weights.count; ++r) {
+    const float* weight = weights.rows + static_cast<size_t>(r) * weights.stride;
+    float* output = outputs + static_cast<size_t>(r) * dim;
+    for (int t = 0; t < tokens; ++t) {
+      const float* value = rows + static_cast<size_t>(t) * stride;
+      for (int c = 0; c < dim; ++c) output[c] += weight[t] * value[c];
+    }
+  }
+}
+
 void softmax(float* scores, int begin, int end, float* max, float* sum, float* output, int head_dim) {
   float highest = *max;
   for (int t = begin; t < end; ++t) highest = std::fmax(highest, scores[t]);
@@ -97,6 +120,7 @@ void soft_cap(float* scores, int begin, int end, float cap) {
 
 }  // namespace
 
-const RowKernels row_kernels = {check, to_half, from_half, key_scores, value_sum, turned_scores, softmax, soft_cap};
+const RowKernels row_kernels = {check,        to_half,   from_half,     key_scores, value_sum,
+                                float_scores, float_sum, turned_scores, softmax,    soft_cap};
 
 }  // namespace kvasir::scalar

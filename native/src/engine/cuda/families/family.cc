@@ -29,10 +29,10 @@ std::unique_ptr<PageFamily> make_family(const DeviceLayer& layer) {
 
 QueryMemory QueryMemory::from(const AttentionLayer& layer, int64_t row) const {
   const auto heads = static_cast<size_t>(row) * static_cast<size_t>(layer.query_heads);
-  const size_t bytes = heads * static_cast<size_t>(layer.head_dim) * element_bytes(type);
+  const size_t bytes = heads * element_bytes(type);
   QueryMemory later = *this;
-  later.queries = static_cast<const uint8_t*>(queries) + bytes;
-  later.outputs = static_cast<uint8_t*>(outputs) + bytes;
+  later.queries = static_cast<const uint8_t*>(queries) + bytes * static_cast<size_t>(layer.query_dim());
+  later.outputs = static_cast<uint8_t*>(outputs) + bytes * static_cast<size_t>(layer.output_dim());
   if (ends.log_sums) later.ends.log_sums += heads;
   return later;
 }

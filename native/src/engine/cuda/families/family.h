@@ -26,7 +26,7 @@ class CudaLayerState;
 
 constexpr int64_t kMostFusedRows = 4096;
 
-// Where queries come from and outputs go to, on the device: [rows][query_heads][head_dim].
+// Where queries come from and outputs go to, on the device: [rows][query_heads][query_dim], and output_dim.
 struct QueryMemory {
   const void* queries;
   void* outputs;

@@ -209,7 +209,7 @@ public final class AttendBatch {
     long rows = rows();
     int heads = geometry.queryHeads(layer);
     queries.require("queries", rows, heads, geometry.headDim(layer), false);
-    outputs.require("outputs", rows, heads, geometry.headDim(layer), true);
+    outputs.require("outputs", rows, heads, geometry.valueDim(layer), true);
     boolean device = queries.onDevice();
     Checks.require(device == outputs.onDevice(), "queries and outputs are not both on the device");
     Checks.require(!device || stream != null, "rows on the device, and no stream");
@@ -237,7 +237,7 @@ public final class AttendBatch {
     int heads = geometry.queryHeads(layer);
     int dim = geometry.headDim(layer);
     batch.queries(Objects.requireNonNull(queries).target(memory, rows, heads, dim, false));
-    batch.outputs(Objects.requireNonNull(outputs).target(memory, rows, heads, dim, true));
+    batch.outputs(Objects.requireNonNull(outputs).target(memory, rows, heads, geometry.valueDim(layer), true));
     batch.learnedSinks(learnedSinks);
     if (tokens != null) {
       batch.tokens(memory, tokens);

@@ -39,7 +39,11 @@ record CacheSettings(
     Set<String> trained =
         Catalog.codecs().stream().filter(CodecInfo::trained).map(CodecInfo::name).collect(Collectors.toSet());
     for (int layer = 0; layer < geometry.layers(); layer++) {
-      config.set_heads(layer, geometry.queryHeads(layer), geometry.kvHeads(layer), geometry.headDim(layer));
+      if (geometry.latent(layer)) {
+        config.set_latent(layer, geometry.queryHeads(layer), geometry.headDim(layer), geometry.valueDim(layer));
+      } else {
+        config.set_heads(layer, geometry.queryHeads(layer), geometry.kvHeads(layer), geometry.headDim(layer));
+      }
       config.set_sliding_window(layer, geometry.slidingWindow(layer));
       config.set_softmax_scale(layer, geometry.softmaxScale(layer));
       config.set_soft_cap(layer, geometry.softCap(layer));

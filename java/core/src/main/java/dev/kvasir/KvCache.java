@@ -6,6 +6,7 @@ import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.RowsTarget;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.util.List;
@@ -121,8 +122,55 @@ public final class KvCache implements AutoCloseable {
     appendRows(layer, sequences, tokens, keys, values, stream.handle());
   }
 
+  /**
+   * {@link #append(int, List, int[], Rows, Rows)} to a layer whose keys and values share a row ({@link
+   * KvGeometry.Builder#latent}).
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them twice
+   * @param tokens of each sequence, 0 or more, not all 0
+   * @param rows {@code [all tokens][headDim]}
+   * @throws IllegalArgumentException if an argument is out of range, rows are too short, overlap or are on a device, keys
+   *     and values of the layer share no row, or a sequence is of another cache or listed twice
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void append(int layer, List<KvSequence> sequences, int[] tokens, Rows rows) {
+    Checks.require(!rows.onDevice(), "rows on the device, and no stream");
+    appendRows(layer, sequences, tokens, rows, null, null);
+  }
+
+  /**
+   * {@link #append(int, List, int[], Rows)} from memory of the device that the cache is on, as {@link #append(int, List,
+   * int[], Rows, Rows, DeviceStream)}.
+   *
+   * @param layer 0 .. layers-1
+   * @param sequences sequences of this cache, at least one, none of them twice
+   * @param tokens of each sequence, 0 or more, not all 0
+   * @param rows {@code [all tokens][headDim]}; the stride is a multiple of 16 bytes
+   * @param stream the stream that the rows are made on
+   * @throws IllegalArgumentException if an argument is out of range, rows are too short, overlap or are on no device, keys
+   *     and values of the layer share no row, or a sequence is of another cache or listed twice
+   * @throws NotFiniteException if an earlier append held NaN, infinity or a magnitude above 32752
+   * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void append(int layer, List<KvSequence> sequences, int[] tokens, Rows rows, DeviceStream stream) {
+    Checks.require(rows.onDevice(), "a stream, and rows that are on no device");
+    appendRows(layer, sequences, tokens, rows, null, stream.handle());
+  }
+
+  /** Without values where keys and values share a row. */
   private void appendRows(
-      int layer, List<KvSequence> sequences, int[] tokens, Rows keys, Rows values, @Nullable Long stream) {
+      int layer,
+      List<KvSequence> sequences,
+      int[] tokens,
+      Rows keys,
+      @Nullable Rows values,
+      @Nullable Long stream) {
+    requireShared(layer, values == null);
     long[] ids = ids(sequences);
     Checks.require(tokens.length == ids.length, "tokens of " + tokens.length + " sequences, not " + ids.length);
     long[] counts = new long[tokens.length];
@@ -137,13 +185,15 @@ public final class KvCache implements AutoCloseable {
     int heads = geometry.kvHeads(layer);
     int dim = geometry.headDim(layer);
     keys.require("keys", all, heads, dim, false);
-    values.require("values", all, heads, dim, false);
+    if (values != null) {
+      values.require("values", all, heads, dim, false);
+    }
     cache.append(
         layer,
         ids,
         counts,
         memory -> keys.target(memory, all, heads, dim, false),
-        memory -> values.target(memory, all, heads, dim, false),
+        memory -> values == null ? RowsTarget.NONE : values.target(memory, all, heads, dim, false),
         stream);
     Reference.reachabilityFence(sequences);
     Reference.reachabilityFence(keys);
@@ -327,25 +377,35 @@ public final class KvCache implements AutoCloseable {
     return "KvCache[" + method.name() + ", " + geometry + (cache.isClosed() ? ", closed]" : "]");
   }
 
+  /** Refuses keys and values for layers where they share a row, and one row where they do not. */
+  void requireShared(int layer, boolean shared) {
+    if (geometry.latent(layer) != shared) {
+      throw new IllegalArgumentException(
+          "layer " + layer + (shared ? " has keys and values apart" : " has one row for keys and values"));
+    }
+  }
+
   void attend(int layer, long[] ids, float[] queries, float[] outputs, int tokens) {
     long needed = queryElements(layer, ids.length, tokens);
+    long written = outputElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
-    Floats.require("outputs", outputs, needed);
-    cache.attend(layer, ids, queries, outputs, (int) needed, tokens);
+    Floats.require("outputs", outputs, written);
+    cache.attend(layer, ids, queries, outputs, (int) needed, (int) written, tokens);
   }
 
   void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int tokens) {
     long needed = queryElements(layer, ids.length, tokens);
+    long written = outputElements(layer, ids.length, tokens);
     Floats.require("queries", queries, needed);
-    Floats.requireWritable("outputs", outputs, needed);
-    cache.attend(layer, ids, queries, outputs, (int) needed, tokens);
+    Floats.requireWritable("outputs", outputs, written);
+    cache.attend(layer, ids, queries, outputs, (int) needed, (int) written, tokens);
   }
 
   void attend(
       int layer, long[] ids, DeviceBuffer queries, DeviceBuffer outputs, int tokens, DeviceStream stream) {
     long needed = queryElements(layer, ids.length, tokens);
     queries.require("queries", needed);
-    outputs.require("outputs", needed);
+    outputs.require("outputs", outputElements(layer, ids.length, tokens));
     if (queries.type() != outputs.type()) {
       throw new IllegalArgumentException("queries are " + queries.type() + " and outputs " + outputs.type());
     }
@@ -378,6 +438,10 @@ public final class KvCache implements AutoCloseable {
     Checks.requirePositive("tokens", tokens);
     needs.queries();
     return Checks.product(Checks.product(sequences, tokens), geometry.querySize(layer));
+  }
+
+  private long outputElements(int layer, int sequences, int tokens) {
+    return Checks.product(Checks.product(sequences, tokens), geometry.outputSize(layer));
   }
 
   private long[] ids(List<KvSequence> sequences) {

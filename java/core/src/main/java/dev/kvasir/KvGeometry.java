@@ -23,6 +23,8 @@ public final class KvGeometry {
       int queryHeads,
       int kvHeads,
       int headDim,
+      int valueDim,
+      boolean latent,
       long slidingWindow,
       float softmaxScale,
       float softCap,
@@ -79,14 +81,36 @@ public final class KvGeometry {
   }
 
   /**
-   * Channels of a head.
+   * Channels of a head, that is, of its keys and queries.
    *
    * @param layer 0 .. layers-1
-   * @return a multiple of 16 in 32..256
+   * @return a multiple of 16 in 32..256; of a row of {@link Builder#latent}, up to 576
    * @throws IllegalArgumentException if there is no such layer
    */
   public int headDim(int layer) {
     return layer(layer).headDim;
+  }
+
+  /**
+   * Channels of a head's values and outputs.
+   *
+   * @param layer 0 .. layers-1
+   * @return the head dim, unless keys and values share a row
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int valueDim(int layer) {
+    return layer(layer).valueDim;
+  }
+
+  /**
+   * Whether keys and values of a layer share a row: {@link Builder#latent}.
+   *
+   * @param layer 0 .. layers-1
+   * @return true if values are the first channels of keys
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public boolean latent(int layer) {
+    return layer(layer).latent;
   }
 
   /**
@@ -146,7 +170,7 @@ public final class KvGeometry {
   }
 
   /**
-   * Elements of one token's keys, or values, in a layer.
+   * Elements of one token's keys in a layer, and of its values, unless the two share a row.
    *
    * @param layer 0 .. layers-1
    * @return kvHeads * headDim
@@ -158,7 +182,7 @@ public final class KvGeometry {
   }
 
   /**
-   * Elements of one token's queries, or outputs, in a layer.
+   * Elements of one token's queries in a layer.
    *
    * @param layer 0 .. layers-1
    * @return queryHeads * headDim
@@ -167,6 +191,18 @@ public final class KvGeometry {
   public int querySize(int layer) {
     Layer l = layer(layer);
     return l.queryHeads * l.headDim;
+  }
+
+  /**
+   * Elements of one token's outputs in a layer.
+   *
+   * @param layer 0 .. layers-1
+   * @return queryHeads * valueDim
+   * @throws IllegalArgumentException if there is no such layer
+   */
+  public int outputSize(int layer) {
+    Layer l = layer(layer);
+    return l.queryHeads * l.valueDim;
   }
 
   private Layer layer(int layer) {
@@ -202,6 +238,7 @@ public final class KvGeometry {
     private final Setting<Integer> queryHeads = new Setting<>("queryHeads", null);
     private final Setting<Integer> kvHeads = new Setting<>("kvHeads", null);
     private final Setting<Integer> headDim = new Setting<>("headDim", null);
+    private final Setting<LatentRow> latent = new Setting<>("latent", LatentRow.NONE);
     private final Setting<Long> slidingWindow = new Setting<>("slidingWindow", 0L);
     private final Setting<Float> softmaxScale = new Setting<>("softmaxScale", Float.NaN);
     private final Setting<Float> softCap = new Setting<>("softCap", 0f);
@@ -288,6 +325,35 @@ public final class KvGeometry {
      */
     public Builder headDim(int layer, int channels) {
       headDim.at(layer, requireHeadDim(channels));
+      return this;
+    }
+
+    /**
+     * Keys and values share a row in every layer, as in multi-head latent attention: one kv head, whose values are the
+     * first channels of its keys. In place of {@code kvHeads} and {@code headDim}. Rows are stored once, as the method
+     * stores keys, and appended by {@link KvSequence#append(int, Rows, int)}; queries have {@code rowDim} channels and
+     * outputs {@code valueDim}. For methods {@code HalfPrecision}, {@code Uniform} and {@code PmKvq} without key scaling.
+     * Attention decodes rows first, on every backend: {@link KvStats#fallbackTiles} counts all of it.
+     *
+     * @param rowDim channels of a row, a multiple of 64 in 64..576
+     * @param valueDim how many of them are the values, a multiple of 16
+     * @return this builder
+     */
+    public Builder latent(int rowDim, int valueDim) {
+      latent.everywhere(new LatentRow(rowDim, valueDim));
+      return this;
+    }
+
+    /**
+     * {@link #latent(int, int)} for one layer.
+     *
+     * @param layer 0 .. layers-1
+     * @param rowDim channels of a row, a multiple of 64 in 64..576
+     * @param valueDim how many of them are the values, a multiple of 16
+     * @return this builder
+     */
+    public Builder latent(int layer, int rowDim, int valueDim) {
+      latent.at(layer, new LatentRow(rowDim, valueDim));
       return this;
     }
 
@@ -404,7 +470,8 @@ public final class KvGeometry {
      */
     public KvGeometry build() {
       Checks.require(layers > 0, "layers is not set");
-      for (Setting<?> setting : List.of(queryHeads, kvHeads, headDim, slidingWindow, softmaxScale, softCap, sinkLogits, source)) {
+      for (Setting<?> setting : 
+          List.of(queryHeads, kvHeads, headDim, latent, slidingWindow, softmaxScale, softCap, sinkLogits, source)) {
         setting.requireLayersBelow(layers);
       }
       List<Layer> all = new ArrayList<>(layers);
@@ -427,7 +494,11 @@ public final class KvGeometry {
       Layer source = all.get(own.source);
       Checks.require(source.source == OWN, text + "which has none of its own");
       Checks.require(
-          own.queryHeads == source.queryHeads && own.kvHeads == source.kvHeads && own.headDim == source.headDim,
+          own.queryHeads == source.queryHeads
+              && own.kvHeads == source.kvHeads
+              && own.headDim == source.headDim
+              && own.valueDim == source.valueDim
+              && own.latent == source.latent,
           text + "has other heads");
       Checks.require(
           source.slidingWindow == 0 || (own.slidingWindow > 0 && own.slidingWindow <= source.slidingWindow),
@@ -436,8 +507,10 @@ public final class KvGeometry {
 
     private Layer layer(int layer) {
       int queries = queryHeads.of(layer);
-      int heads = kvHeads.of(layer);
-      int dim = headDim.of(layer);
+      LatentRow row = latent.of(layer);
+      boolean shared = row != LatentRow.NONE;
+      int heads = shared ? 1 : kvHeads.of(layer);
+      int dim = shared ? row.rowDim : headDim.of(layer);
       Checks.require(
           queries % heads == 0,
           "layer " + layer + ": " + queries + " query heads are no multiple of " + heads + " kv heads");
@@ -450,6 +523,8 @@ public final class KvGeometry {
           queries,
           heads,
           dim,
+          shared ? row.valueDim : dim,
+          shared,
           slidingWindow.of(layer),
           Float.isNaN(scale) ? (float) (1 / Math.sqrt(dim)) : scale,
           softCap.of(layer),
@@ -482,6 +557,19 @@ public final class KvGeometry {
     private static float requireScale(float scale) {
       Checks.require(scale > 0 && scale < Float.POSITIVE_INFINITY, "softmaxScale is " + scale);
       return scale;
+    }
+  }
+
+  /** A row that keys and values share. */
+  private record LatentRow(int rowDim, int valueDim) {
+    static final LatentRow NONE = new LatentRow(64, 64);
+
+    LatentRow {
+      Checks.require(
+          rowDim >= 64 && rowDim <= 576 && rowDim % 64 == 0, "rowDim is " + rowDim + ", not a multiple of 64 in 64..576");
+      Checks.require(
+          valueDim >= 16 && valueDim <= rowDim && valueDim % 16 == 0,
+          "valueDim is " + valueDim + ", not a multiple of 16 in 16.." + rowDim);
     }
   }
 

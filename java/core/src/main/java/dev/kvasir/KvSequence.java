@@ -11,6 +11,7 @@ import dev.kvasir.internal.Shorts;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
+import java.util.List;
 import java.util.Objects;
 import java.util.function.Supplier;
 
@@ -123,6 +124,23 @@ public final class KvSequence implements AutoCloseable {
       throw new IllegalArgumentException("the elements of a ShortBuffer are no " + type);
     }
     run(() -> target.append(id, layer, keys, values, (int) needed, tokens, type.code()));
+  }
+
+  /**
+   * Appends rows to a layer whose keys and values share one ({@link KvGeometry.Builder#latent}).
+   *
+   * @param layer 0 .. layers-1
+   * @param rows {@code [tokens][headDim]}, in memory of this machine
+   * @param tokens 1 or more
+   * @throws IllegalArgumentException if an argument is out of range, rows are too short or on a device, or keys and values
+   *     of the layer share no row
+   * @throws NotFiniteException if an element is NaN, infinite or above 32752 in magnitude
+   * @throws BudgetExceededException if the tokens do not fit the budget
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void append(int layer, Rows rows, int tokens) {
+    Checks.requirePositive("tokens", tokens);
+    cache.append(layer, List.of(this), new int[] {tokens}, rows);
   }
 
   /**
@@ -412,13 +430,16 @@ public final class KvSequence implements AutoCloseable {
    * @param side keys or values
    * @param first the first token's position
    * @param tokens 1 or more
-   * @return {@code [tokens][kvHeads][headDim]}
+   * @return {@code [tokens][kvHeads][headDim]}; of values that share a row with keys, {@code [tokens][valueDim]}
    * @throws IllegalArgumentException if the layer does not hold these tokens or they do not fit an array
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public float[] read(int layer, Side side, long first, int tokens) {
     Objects.requireNonNull(side, "side");
     long needed = rowElements(layer, tokens);
+    if (side == Side.VALUES && cache.geometry().latent(layer)) {
+      needed = (long) tokens * cache.geometry().valueDim(layer);
+    }
     Checks.requireNotNegative("first", first);
     if (needed > MAX_ARRAY) {
       throw new IllegalArgumentException(
@@ -521,6 +542,7 @@ public final class KvSequence implements AutoCloseable {
 
   private long appendElements(int layer, int tokens) {
     long elements = rowElements(layer, tokens);
+    cache.requireShared(layer, false);
     cache.needs().append(this, layer, tokens);
     return elements;
   }

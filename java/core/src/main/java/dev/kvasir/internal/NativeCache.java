@@ -152,7 +152,7 @@ public final class NativeCache implements AutoCloseable {
         });
   }
 
-  public void attend(int layer, long[] ids, float[] queries, float[] outputs, int count, int tokens) {
+  public void attend(int layer, long[] ids, float[] queries, float[] outputs, int count, int written, int tokens) {
     attend(
         layer,
         ids,
@@ -164,10 +164,10 @@ public final class NativeCache implements AutoCloseable {
                 ids.length,
                 tokens,
                 memory.in(queries, count),
-                memory.out(outputs, count)));
+                memory.out(outputs, written)));
   }
 
-  public void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int count, int tokens) {
+  public void attend(int layer, long[] ids, FloatBuffer queries, FloatBuffer outputs, int count, int written, int tokens) {
     attend(
         layer,
         ids,
@@ -179,7 +179,7 @@ public final class NativeCache implements AutoCloseable {
                 ids.length,
                 tokens,
                 memory.in(queries, count),
-                memory.out(outputs, count)));
+                memory.out(outputs, written)));
   }
 
   /** A batch that `writer` fills in, with memory of the call. */

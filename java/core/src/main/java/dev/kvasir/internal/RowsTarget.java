@@ -8,4 +8,7 @@ package dev.kvasir.internal;
  * @param tokenStride elements; both 0 for dense
  * @param headStride the same
  */
-public record RowsTarget(long address, int type, long tokenStride, long headStride) {}
+public record RowsTarget(long address, int type, long tokenStride, long headStride) {
+  /** No rows. */
+  public static final RowsTarget NONE = new RowsTarget(0, 0, 0, 0);
+}
