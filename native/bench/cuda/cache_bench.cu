@@ -110,6 +110,61 @@ void run(const Options& options, int context) {
   CUDA(cudaStreamDestroy(stream));
 }
 
+// A step of a model on rows, queries and outputs that are on the device: 32 layers, 64 calls.
+void print_device_steps() {
+  constexpr int kLayers = 32, kHeads = 8, kGroup = 4, kDim = 128, kSteps = 7;  // within one block of 16-bit rows
+  constexpr size_t kRow = kHeads * kDim, kQuery = kRow * kGroup;
+  std::printf("\nthe same on the device, 64 calls, us:  calls return  step ends  on the stream\n");
+  cudaStream_t stream;
+  cudaEvent_t begins, ends;
+  CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA(cudaEventCreate(&begins));
+  CUDA(cudaEventCreate(&ends));
+  for (const int sequences : {1, 64, 256}) {
+    const std::unique_ptr<CacheConfig, void (*)(CacheConfig*)> config(CacheConfig::create(kLayers),
+                                                                      CacheConfig::destroy);
+    config->set_heads(kvasir::kAllLayers, kHeads * kGroup, kHeads, kDim);
+    for (Side side : {Side::kKeys, Side::kValues}) config->set_codec(kvasir::kAllLayers, side, "uniform", 2);
+    config->set_backend("cuda");
+    const std::unique_ptr<Cache, void (*)(Cache*)> cache(Cache::create(*config), Cache::destroy);
+    std::vector<int64_t> ids;
+    for (int i = 0; i < sequences; ++i) ids.push_back(cache->new_sequence());
+    const std::vector<int64_t> counts(ids.size(), 1);
+    bench::DeviceMemory device;
+    auto* rows = device.take<float>(ids.size() * kRow);
+    auto* queries = device.take<float>(2 * ids.size() * kQuery);
+    CUDA(cudaMemset(rows, 0, ids.size() * kRow * sizeof(float)));
+    CUDA(cudaMemset(queries, 0, 2 * ids.size() * kQuery * sizeof(float)));
+    std::vector<double> times[3];
+    for (int step = 0; step < kSteps; ++step) {
+      CUDA(cudaStreamSynchronize(stream));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto since = [&] {
+        return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+      };
+      CUDA(cudaEventRecord(begins, stream));
+      for (int layer = 0; layer < kLayers; ++layer) {
+        cache->append_rows_device(layer, ids.data(), counts.data(), sequences, {rows}, {rows}, stream);
+        cache->attend_device(layer, ids.data(), sequences, 1, queries, queries + ids.size() * kQuery,
+                             kvasir::ElementType::kFloat32, stream);
+      }
+      CUDA(cudaEventRecord(ends, stream));
+      times[0].push_back(since());
+      CUDA(cudaStreamSynchronize(stream));
+      times[1].push_back(since());
+      float milliseconds = 0;
+      CUDA(cudaEventElapsedTime(&milliseconds, begins, ends));
+      times[2].push_back(1000.0 * milliseconds);
+    }
+    for (auto& each : times) std::sort(each.begin(), each.end());
+    std::printf("%4d sequences  %34.0f %10.0f %14.0f\n", sequences, times[0][kSteps / 2], times[1][kSteps / 2],
+                times[2][kSteps / 2]);
+  }
+  CUDA(cudaEventDestroy(begins));
+  CUDA(cudaEventDestroy(ends));
+  CUDA(cudaStreamDestroy(stream));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -121,5 +176,6 @@ int main(int argc, char** argv) {
   for (const int context : options.contexts) run(options, context);
   bench::print_sequence_bytes("cuda");
   bench::print_step_times("cuda");
+  print_device_steps();
   return 0;
 }

@@ -24,6 +24,7 @@
 #include "kvasir/commvq_training.h"
 #include "kvasir/config.h"
 #include "kvasir/error.h"
+#include "kvasir/held_call.h"
 #include "kvasir/kmeans.h"
 #include "kvasir/matrix.h"
 #include "kvasir/model.h"

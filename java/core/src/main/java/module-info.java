@@ -4,7 +4,7 @@
  * <p>The natives are resources of modules of their own, {@code dev.kvasir.linux.x86_64} and the like, which nothing
  * requires by name: start with {@code --add-modules ALL-MODULE-PATH}, or require the one for the platform.
  */
-@SuppressWarnings("module") // The runner and the lab are built after this.
+@SuppressWarnings("module") // The runner, the lab and the adapter of segments are built after this.
 module dev.kvasir {
   requires transitive org.bytedeco.javacpp;
   requires jdk.jfr;
@@ -21,6 +21,7 @@ module dev.kvasir {
   exports dev.kvasir.tensor;
   exports dev.kvasir.training;
 
+  exports dev.kvasir.internal.foreign to dev.kvasir.foreign;
   exports dev.kvasir.internal.json to dev.kvasir.lab, dev.kvasir.runner;
   exports dev.kvasir.internal.model to dev.kvasir.lab, dev.kvasir.runner;
 }

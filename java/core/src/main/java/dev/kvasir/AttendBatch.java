@@ -231,6 +231,11 @@ public final class AttendBatch {
     }
   }
 
+  /** Runs a call while the memory of rows stays. */
+  void holding(Runnable call) {
+    Rows.holding(call, queries, outputs);
+  }
+
   /** After {@link #check}. */
   void write(KvGeometry geometry, NativeMemory memory, NativeBatch batch) {
     long rows = rows();

@@ -42,13 +42,17 @@ public final class KvAttention {
     long sums = Checks.product(tokens, heads);
     Checks.requireElements("logSums", logSums.length, sums);
     Checks.requireElements("otherLogSums", otherLogSums.length, sums);
-    NativeMerge.run(
-        memory -> outputs.changed(memory, tokens, heads, headDim),
-        logSums,
-        memory -> otherOutputs.target(memory, tokens, heads, headDim, false),
-        otherLogSums,
-        tokens,
-        heads,
-        headDim);
+    Rows.holding(
+        () ->
+            NativeMerge.run(
+                memory -> outputs.changed(memory, tokens, heads, headDim),
+                logSums,
+                memory -> otherOutputs.target(memory, tokens, heads, headDim, false),
+                otherLogSums,
+                tokens,
+                heads,
+                headDim),
+        outputs,
+        otherOutputs);
   }
 }

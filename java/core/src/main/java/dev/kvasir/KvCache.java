@@ -188,13 +188,17 @@ public final class KvCache implements AutoCloseable {
     if (values != null) {
       values.require("values", all, heads, dim, false);
     }
-    cache.append(
-        layer,
-        ids,
-        counts,
-        memory -> keys.target(memory, all, heads, dim, false),
-        memory -> values == null ? RowsTarget.NONE : values.target(memory, all, heads, dim, false),
-        stream);
+    Rows.holding(
+        () ->
+            cache.append(
+                layer,
+                ids,
+                counts,
+                memory -> keys.target(memory, all, heads, dim, false),
+                memory -> values == null ? RowsTarget.NONE : values.target(memory, all, heads, dim, false),
+                stream),
+        keys,
+        values);
     Reference.reachabilityFence(sequences);
     Reference.reachabilityFence(keys);
     Reference.reachabilityFence(values);
@@ -311,8 +315,9 @@ public final class KvCache implements AutoCloseable {
     Checks.layer(batch.layer(), geometry.layers());
     batch.check(geometry);
     needs.queries();
-    cache.attend(
-        batch.layer(), ids(batch.sequences()), (memory, target) -> batch.write(geometry, memory, target));
+    long[] ids = ids(batch.sequences());
+    batch.holding(
+        () -> cache.attend(batch.layer(), ids, (memory, target) -> batch.write(geometry, memory, target)));
     Reference.reachabilityFence(batch);
   }
 

@@ -8,9 +8,10 @@ import dev.kvasir.internal.Shorts;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
 import java.util.Objects;
+import org.jspecify.annotations.Nullable;
 
 /**
- * Rows in a caller's memory, one for each token and head, channels side by side: in an array, a buffer, or on a device;
+ * Rows in a caller's memory, one for each token and head, channels side by side: in an array, a buffer, memory that is held for the time of a call, or on a device;
  * as {@code float}, float16 or bfloat16; dense or with strides.
  *
  * <pre>{@code
@@ -24,7 +25,7 @@ import java.util.Objects;
  */
 public final class Rows {
 
-  private final Object memory; // float[], FloatBuffer, ShortBuffer or DeviceBuffer
+  private final Object memory; // float[], FloatBuffer, ShortBuffer, HeldMemory or DeviceBuffer
   private final ElementType type;
   private final long tokenStride;
   private final long headStride;
@@ -68,6 +69,17 @@ public final class Rows {
     Objects.requireNonNull(buffer, "buffer");
     Checks.require(type.bytes() == Short.BYTES, "the elements of a ShortBuffer are no " + type);
     return new Rows(buffer, type, 0, 0);
+  }
+
+  /**
+   * Rows in memory that calls hold and use in place, whatever its size.
+   *
+   * @param memory the memory, from its beginning on, aligned to its elements
+   * @param type what its elements are
+   * @return dense rows
+   */
+  public static Rows of(HeldMemory memory, ElementType type) {
+    return new Rows(Objects.requireNonNull(memory, "memory"), Objects.requireNonNull(type, "type"), 0, 0);
   }
 
   /**
@@ -129,6 +141,9 @@ public final class Rows {
     } else if (memory instanceof ShortBuffer buffer) {
       Shorts.require(name, buffer, needed);
       Checks.require(!written || !buffer.isReadOnly(), name + " is read-only");
+    } else if (memory instanceof HeldMemory held) {
+      Checks.requireElements(name, held.bytes() / type.bytes(), needed);
+      Checks.require(!written || !held.readOnly(), name + " is read-only");
     } else {
       ((DeviceBuffer) memory).require(name, needed);
     }
@@ -136,10 +151,12 @@ public final class Rows {
 
   /** Where native code finds the rows, after {@link #require}. Strided results keep what lies between them. */
   RowsTarget target(NativeMemory room, long tokens, int heads, int width, boolean written) {
-    int count = onDevice() ? 0 : (int) elements(tokens, heads, width);
+    int count = inPlace() ? 0 : (int) elements(tokens, heads, width);
     long address;
     if (memory instanceof DeviceBuffer buffer) {
       address = buffer.address();
+    } else if (memory instanceof HeldMemory held) {
+      address = held.address();
     } else if (!written) {
       address = room.address(memory, count);
     } else if (tokenStride == 0 && headStride == 0) {
@@ -152,8 +169,27 @@ public final class Rows {
 
   /** {@link #target} for rows that are read and then written. */
   RowsTarget changed(NativeMemory room, long tokens, int heads, int width) {
-    return new RowsTarget(
-        room.changedAddress(memory, (int) elements(tokens, heads, width)), type.code(), tokenStride, headStride);
+    long address =
+        memory instanceof HeldMemory held
+            ? held.address()
+            : room.changedAddress(memory, (int) elements(tokens, heads, width));
+    return new RowsTarget(address, type.code(), tokenStride, headStride);
+  }
+
+  /** Runs a call while the memory of all these rows stays. */
+  static void holding(Runnable call, @Nullable Rows... all) {
+    Runnable held = call;
+    for (Rows rows : all) {
+      if (rows != null && rows.memory instanceof HeldMemory memory) {
+        Runnable inner = held;
+        held = () -> memory.hold(inner);
+      }
+    }
+    held.run();
+  }
+
+  private boolean inPlace() {
+    return onDevice() || memory instanceof HeldMemory;
   }
 
   /** From the first row's first to the last row's last. */

@@ -30,6 +30,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/calibrate.h",
               "kvasir/codec.h",
               "kvasir/backend.h",
+              "kvasir/held_call.h",
               "kvasir/kmeans.h",
               "kvasir/matrix.h",
               "kvasir/model.h"
