@@ -114,6 +114,7 @@ Filled fill(const Options& options, const Width& width, int context, const Rows&
                                                                       CacheConfig::destroy);
     config->set_heads(kvasir::kAllLayers, kQueryHeads, kKvHeads, kHeadDim);
     if (tiers) choose_tiers(*config);
+    if (has_basis(width.codec)) add_basis(*config);
     for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
       if (tiers) continue;
       config->set_codec(kvasir::kAllLayers, side, kvasir::codec_name(width.codec), width.bits);
@@ -331,6 +332,12 @@ void run(const Options& options) {
     kvasir::set_threads(1);
     time_ratio(options, "tiered", 2, longest, data, query);
     time_choices(options, data, query);
+    kvasir::set_threads(all_threads);
+  }
+  if (std::any_of(widths.begin(), widths.end(), [](const Width& w) { return has_basis(w.codec); })) {
+    std::printf("\n");
+    kvasir::set_threads(1);
+    time_ratio(options, "spectral", 2, longest, data, query);
     kvasir::set_threads(all_threads);
   }
   if (trained) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -39,6 +40,28 @@ inline void choose_tiers(kvasir::CacheConfig& config) {
   config.set_option(kvasir::kAllLayers, kvasir::Side::kKeys, "key_bits", 2.7);
   config.set_codec(kvasir::kAllLayers, kvasir::Side::kValues, "uniform", 2);
   config.set_option(kvasir::kAllLayers, kvasir::Side::kValues, "group", 32);
+}
+
+// Whether a codec stores rows in a basis: it then gets one.
+inline bool has_basis(int codec) {
+  for (int i = 0; i < kvasir::codec_option_count(codec); ++i) {
+    if (std::string(kvasir::codec_option_name(codec, i)) == "code_bits") return true;
+  }
+  return false;
+}
+
+// A basis for rows whose channels are alike: in it they spread over five octaves, so that all widths have some.
+inline void add_basis(kvasir::CacheConfig& config) {
+  std::vector<float> vectors;
+  for (int i = 0; i < kKvHeads * kHeadDim * kHeadDim; ++i) {
+    const int vector = i / kHeadDim % kHeadDim, channel = i % kHeadDim;
+    const float length = std::exp2(-5.0f * static_cast<float>(vector) / kHeadDim);
+    vectors.push_back(length *
+                      (vector == channel ? 1.0f : 0.01f * static_cast<float>((vector * 7 + channel * 3) % 5 - 2)));
+  }
+  for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
+    config.set_basis(kvasir::kAllLayers, side, vectors.data(), static_cast<int64_t>(vectors.size()));
+  }
 }
 
 // Queries that look at one channel in 32 a hundred times as hard as at the others, so that all tiers have channels.

@@ -65,7 +65,83 @@ inline float mean_square(const float* row, int d) {
   return sums[0] / static_cast<float>(d);
 }
 
-// Writes all of a head but its norms. Channel by channel, and each one's codes where they belong.
+// Codes of all channels, those of one channel together. Coefficients are taken token by token, as they stand, and codes
+// change places in blocks, so that machines can do many at once.
+struct HeadCodes {
+  alignas(64) uint8_t of[kMaxHeadDim * kPageTokens];  // [channel][token]
+};
+
+inline void make_codes(const float* z, int d, const float* low, const float* inverse, const float* last,
+                       HeadCodes& codes) {
+  constexpr int kBlock = 16;  // tokens, and channels: head dims are multiples of that
+  alignas(64) uint8_t rows[kBlock * kMaxHeadDim];
+  for (int t = 0; t < kPageTokens; t += kBlock) {
+    for (int i = 0; i < kBlock; ++i) {
+      const float* row = z + static_cast<size_t>(t + i) * d;
+      for (int c = 0; c < d; ++c) {
+        // code_of, without branches.
+        float code = rintf((row[c] - low[c]) * inverse[c]);
+        code = code < 0.0f ? 0.0f : code;
+        code = code > last[c] ? last[c] : code;
+        rows[i * d + c] = static_cast<uint8_t>(static_cast<int32_t>(code));
+      }
+    }
+    for (int c = 0; c < d; c += kBlock) {
+      for (int j = 0; j < kBlock; ++j) {
+        uint8_t* to = codes.of + static_cast<size_t>(c + j) * kPageTokens + t;
+        for (int i = 0; i < kBlock; ++i) to[i] = rows[i * d + c + j];
+      }
+    }
+  }
+}
+
+// A digit of a column, packed: `step` bytes of tokens after `step` bytes, each `bits` higher than the one before, 8 /
+// bits of them in one. 16 as keys have them, 4 as values do.
+template <int kStep>
+inline void pack_column(const uint8_t* codes, int bits, int shift, uint8_t* packed) {
+  const int parts = 8 / bits;
+  const uint8_t mask = static_cast<uint8_t>((1 << bits) - 1);
+  for (int block = 0; block < kPageTokens / (kStep * parts); ++block) {
+    uint8_t bytes[kStep] = {};
+    for (int p = 0; p < parts; ++p) {
+      const uint8_t* from = codes + (block * parts + p) * kStep;
+      for (int i = 0; i < kStep; ++i) {
+        bytes[i] = static_cast<uint8_t>(bytes[i] | (from[i] >> shift & mask) << bits * p);
+      }
+    }
+    memcpy(packed + block * kStep, bytes, kStep);
+  }
+}
+
+// Codes of a plane where format.h has them.
+inline void write_plane(const HeadCodes& codes, const Columns& columns, int plane, Side side, uint8_t* out) {
+  const int bits = plane_bits(plane), count = columns.count[plane], size = kPageTokens * bits / 8;
+  const int together = side == Side::kKeys ? 4 : kTile;  // columns of a vector
+  uint8_t packed[kTile][kPageTokens];
+  for (int first = 0; first < count; first += together) {
+    for (int i = 0; i < together; ++i) {
+      const int column = columns.first(plane) + first + i;
+      const uint8_t* from = codes.of + static_cast<size_t>(columns.channel[column]) * kPageTokens;
+      const int shift = columns.factor[column] == 16 ? 4 : 0;
+      (side == Side::kKeys ? pack_column<16> : pack_column<4>)(from, bits, shift, packed[i]);
+    }
+    if (side == Side::kKeys) {
+      for (int block = 0; block < size / 16; ++block) {
+        uint8_t* vector = out + (static_cast<size_t>(block) * (count / 4) + first / 4) * 64;
+        for (int lane = 0; lane < 16; ++lane) {
+          for (int i = 0; i < 4; ++i) vector[4 * lane + i] = packed[i][16 * block + lane];
+        }
+      }
+    } else {
+      for (int block = 0; block < size / 4; ++block) {
+        uint8_t* vector = out + (static_cast<size_t>(first / kTile) * (size / 4) + block) * 32;
+        for (int lane = 0; lane < kTile; ++lane) memcpy(vector + 4 * lane, packed[lane] + 4 * block, 4);
+      }
+    }
+  }
+}
+
+// Writes all of a head but its norms.
 inline void write_head(const PageFormat& format, const float* z, uint8_t* head) {
   const Layout layout = layout_of(format);
   const int d = format.head_dim;
@@ -75,6 +151,7 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
   choose_classes(s.variance, d, tile_bits(format), classes);
   memset(head, 0, layout.norms);
   memset(head + layout.steps, 0, layout.bytes - layout.steps);
+  alignas(64) float low[kMaxHeadDim], inverse[kMaxHeadDim], last[kMaxHeadDim];
   for (int c = 0; c < d; ++c) {
     for (int i = 0; i < 3; ++i) {
       uint8_t& byte = head[(i * d + c) / 8];
@@ -83,24 +160,15 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
     const Parameters stored = parameters_of(classes[c], s.low[c], s.high[c], s.mean[c]);
     head[layout.steps + c] = stored.step;
     head[layout.lows + c] = static_cast<uint8_t>(stored.low);
+    low[c] = low_value(stored, classes[c]);
+    inverse[c] = inverse_power(stored.step - kStepBias);
+    last[c] = static_cast<float>((1 << width_of(classes[c])) - 1);
   }
+  HeadCodes codes;
+  make_codes(z, d, low, inverse, last, codes);
   const Columns columns = columns_of(head, d);
   for (int plane = 0; plane < kPlanes; ++plane) {
-    const int bits = plane_bits(plane), first = columns.first(plane);
-    uint8_t* codes = head + layout.codes + plane_offset(columns, plane);
-    for (int column = 0; column < columns.count[plane]; ++column) {
-      const int c = columns.channel[first + column];
-      const Parameters stored = {head[layout.steps + c], static_cast<int8_t>(head[layout.lows + c])};
-      const float low = low_value(stored, classes[c]), inverse = inverse_power(stored.step - kStepBias);
-      const int last = (1 << width_of(classes[c])) - 1, mask = (1 << bits) - 1;
-      const int shift = columns.factor[first + column] == 16 ? 4 : 0;
-      for (int t = 0; t < kPageTokens; ++t) {
-        const int code = code_of(z[static_cast<size_t>(t) * d + c], low, inverse, last) >> shift & mask;
-        const CodePlace place = format.side == Side::kKeys ? key_place(bits, columns.count[plane], column, t)
-                                                           : value_place(bits, column, t);
-        codes[place.byte] = static_cast<uint8_t>(codes[place.byte] | code << place.bit);
-      }
-    }
+    write_plane(codes, columns, plane, format.side, head + layout.codes + plane_offset(columns, plane));
   }
 }
 

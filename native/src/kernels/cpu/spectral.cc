@@ -209,18 +209,24 @@ void key_scores(const PageFormat& format, const uint8_t* part, const TileInput& 
   }
 }
 
-// sums[row][channel] += what the totals of two tiles of columns say.
-void add_tiles(const RowBlock& block, const HeadParameters& parameters, int column, int count, const int32_t* totals,
-               float* sums, int entries) {
+// sums[row][channel] += what the totals of two tiles of columns say, `count` columns of `bits` bits in all.
+void add_tiles(const RowBlock& block, const HeadParameters& parameters, int column, int count, int bits,
+               const int32_t* totals, float* sums, int entries) {
+  constexpr int kBoth = 2 * spectral::kTile;
+  const uint16_t* channels = parameters.columns.channel + column;
+  const float middle = 0.5f * static_cast<float>((1 << bits) - 1);
+  alignas(64) float products[kBoth];
   for (int r = 0; r < block.rows; ++r) {
     const RowBlock::Row& row = block.row[r];
     const int32_t* high = totals + row.byte_row * kMaxSize;
-    float* to = sums + static_cast<size_t>(r) * entries;
-    for (int i = 0; i < count; ++i) {
-      const int32_t total = row.split ? high[i] * 128 + high[kMaxSize + i] : high[i];
-      const float product = (static_cast<float>(total) - row.sum * parameters.middle[column + i]) * row.scale;
-      to[parameters.columns.channel[column + i]] += product * parameters.step[column + i];
+    const F32 scale = splat(row.scale), rest = splat(-row.sum * middle * row.scale);
+    for (int i = 0; i < kBoth; i += kLanes) {
+      const F32 total =
+          to_float(row.split ? SplitBytes::join(load(high + i), load(high + kMaxSize + i)) : load(high + i));
+      store(products + i, fma(total, scale, rest) * load(parameters.step + column + i));
     }
+    float* to = sums + static_cast<size_t>(r) * entries;
+    for (int i = 0; i < count; ++i) to[channels[i]] += products[i];
   }
 }
 
@@ -266,8 +272,8 @@ void value_sum(const PageFormat& format, const uint8_t* part, const TileInput& w
         const uint8_t* here = codes + column / spectral::kTile * tile;
         const bool two = left > spectral::kTile;
         multiply(here, two ? here + tile : here, block.bytes, totals);
-        add_tiles(block, parameters, columns.first(plane) + column, two ? 2 * spectral::kTile : spectral::kTile, totals,
-                  sums, weights.entries);
+        add_tiles(block, parameters, columns.first(plane) + column, two ? 2 * spectral::kTile : spectral::kTile, bits,
+                  totals, sums, weights.entries);
       }
     }
   }

@@ -124,7 +124,8 @@ public final class SpectralCalibrator {
         if (of.pages == 0) {
           throw new IllegalStateException("layer " + layer + ", " + side + ": no page of " + PAGE + " tokens was shown");
         }
-        builder.basis(layer, side, of.basis());
+        float[] variances = new float[geometry.rowSize(layer)];
+        builder.basis(layer, side, of.basis(variances)).variances(layer, side, variances);
       }
     }
     return builder.build();
@@ -193,7 +194,8 @@ public final class SpectralCalibrator {
       }
     }
 
-    float[] basis() {
+    /** The vectors; how far rows spread along each of them goes to variances. */
+    float[] basis(float[] variances) {
       float[] vectors = new float[metric.length * d * d];
       for (int head = 0; head < metric.length; head++) {
         MatrixStore<Double> root = root(head);
@@ -202,6 +204,8 @@ public final class SpectralCalibrator {
         MatrixStore<Double> inverse = within.getV().transpose().multiply(inverseRoot);
         Integer[] order = descending(within);
         for (int c = 0; c < d; c++) {
+          double variance = within.getD().doubleValue(order[c], order[c]) / ((double) pages * PAGE);
+          variances[head * d + c] = (float) Math.max(0, variance);
           for (int i = 0; i < d; i++) {
             vectors[(head * d + c) * d + i] = inverse.get(order[c], i).floatValue();
           }

@@ -21,8 +21,8 @@ import java.util.stream.Stream;
  * How many bits each layer's keys and values should have in {@link Spectral}: what a model loses where one of them alone
  * is coded, and how much of the differences to believe.
  *
- * <p>Errors fall fourfold with each bit, so a side that loses four times as much should have one bit more. Taken at their
- * word the losses of single sides starve some of them, and losses of many starved sides add up to more than their sum; a
+ * <p>Losses go with the squares of errors, which fall about fourfold with each bit ({@link SpectralBases#distortion}), so
+ * a side that loses four times as much should have one bit more. Taken at their word the losses of single sides starve some of them, and losses of many starved sides add up to more than their sum; a
  * temper below 1 takes the differences for smaller than they look: 0 gives all sides alike. Which one is best shows a run
  * of the model with whole plans.
  *
@@ -104,7 +104,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
     double budget = 0;
     for (int layer = 0; layer < geometry.layers(); layer++) {
       for (Side side : own(layer)) {
-        groups.add(group(layer, (side == Side.KEYS ? keys : values).get(layer)));
+        groups.add(group(bases, layer, side));
         budget += bits * geometry.rowSize(layer) * KvCache.PAGE_TOKENS / 8;
       }
     }
@@ -126,13 +126,15 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   }
 
   /** Code bits in steps of about a quarter, labelled with the widths of a head's tiles, added up. */
-  private KnapsackGroup group(int layer, double loss) {
+  private KnapsackGroup group(SpectralBases bases, int layer, Side side) {
     KnapsackGroup group = new KnapsackGroup();
+    double loss = Math.pow((side == Side.KEYS ? keys : values).get(layer), temper);
+    double measured = bases.distortion(layer, side, MEASURED_BITS);
     int step = Math.max(1, geometry.headDim(layer) / (4 * TILE));
     int least = (int) Math.ceil(LEAST_BITS * geometry.headDim(layer) / TILE);
     for (int tiles = least; bits(tiles, layer) <= MOST_BITS; tiles += step) {
       long bytes = (long) geometry.kvHeads(layer) * tiles * TILE * KvCache.PAGE_TOKENS / 8;
-      group.add(tiles, bytes, Math.pow(loss, temper) * Math.pow(4, MEASURED_BITS - bits(tiles, layer)));
+      group.add(tiles, bytes, loss * bases.distortion(layer, side, bits(tiles, layer)) / measured);
     }
     return group;
   }

@@ -6,6 +6,7 @@ import dev.kvasir.Side;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.codebook.BasisPart;
 import dev.kvasir.tensor.Tensor;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Objects;
@@ -20,13 +21,16 @@ import java.util.TreeMap;
 public final class SpectralBases {
 
   private static final String PREFIX = "spectral.";
+  private static final String VARIANCES = ".variances";
 
   private final KvGeometry geometry;
   private final Map<String, float[]> vectors;
+  private final Map<String, float[]> variances; // [kvHeads][headDim], of those that are known
 
-  private SpectralBases(KvGeometry geometry, Map<String, float[]> vectors) {
+  private SpectralBases(KvGeometry geometry, Map<String, float[]> vectors, Map<String, float[]> variances) {
     this.geometry = geometry;
     this.vectors = vectors;
+    this.variances = variances;
   }
 
   /**
@@ -54,6 +58,10 @@ public final class SpectralBases {
         Tensor tensor = tensors.get(name(layer, side));
         if (tensor != null) {
           builder.basis(layer, side, tensor.toFloats());
+          Tensor known = tensors.get(name(layer, side) + VARIANCES);
+          if (known != null) {
+            builder.variances(layer, side, known.toFloats());
+          }
         }
       }
     }
@@ -73,6 +81,10 @@ public final class SpectralBases {
         if (basis != null) {
           int d = geometry.headDim(layer);
           tensors.put(name(layer, side), Tensor.ofFloats(basis, geometry.kvHeads(layer), d, d));
+          float[] known = variances.get(name(layer, side));
+          if (known != null) {
+            tensors.put(name(layer, side) + VARIANCES, Tensor.ofFloats(known, geometry.kvHeads(layer), d));
+          }
         }
       }
     }
@@ -113,6 +125,56 @@ public final class SpectralBases {
   }
 
   /**
+   * How large errors of a side's pages are at so many code bits, compared with other numbers of bits. They fall fourfold
+   * with each bit where all channels have some, and faster where bits are few and go to the channels that spread most.
+   *
+   * @param layer the layer
+   * @param side keys or values
+   * @param bits code bits on average, 0 or more
+   * @return the squared error, in a unit of the side's own; fourfold a bit where variances are not known
+   */
+  public double distortion(int layer, Side side, double bits) {
+    float[] known = variances.get(name(layer, side));
+    if (known == null) {
+      return Math.pow(4, -bits);
+    }
+    int d = geometry.headDim(layer);
+    double sum = 0;
+    for (int head = 0; head < geometry.kvHeads(layer); head++) {
+      sum += filled(Arrays.copyOfRange(known, head * d, (head + 1) * d), bits);
+    }
+    return sum;
+  }
+
+  /** Where each channel has one bit for each doubling of its spread above a level: the error of all channels. */
+  private static double filled(float[] variances, double bits) {
+    double[] octaves = new double[variances.length];
+    double high = Double.NEGATIVE_INFINITY;
+    for (int c = 0; c < octaves.length; c++) {
+      octaves[c] = 0.5 * Math.log(Math.max(1e-20, variances[c])) / Math.log(2);
+      high = Math.max(high, octaves[c]);
+    }
+    double low = high - 64 - bits * octaves.length;
+    for (int i = 0; i < 50; i++) {
+      double level = (low + high) / 2;
+      double spent = 0;
+      for (double octave : octaves) {
+        spent += Math.max(0, octave - level);
+      }
+      if (spent > bits * octaves.length) {
+        low = level;
+      } else {
+        high = level;
+      }
+    }
+    double error = 0;
+    for (double octave : octaves) {
+      error += Math.pow(4, Math.min(octave, high));
+    }
+    return error;
+  }
+
+  /**
    * What the bases of one side weigh in float16.
    *
    * @param side the side
@@ -132,6 +194,7 @@ public final class SpectralBases {
 
     private final KvGeometry geometry;
     private final Map<String, float[]> vectors = new HashMap<>();
+    private final Map<String, float[]> variances = new HashMap<>();
 
     private Builder(KvGeometry geometry) {
       this.geometry = Objects.requireNonNull(geometry, "geometry");
@@ -155,12 +218,29 @@ public final class SpectralBases {
     }
 
     /**
+     * How far rows spread along the vectors of a basis, within pages.
+     *
+     * @param layer 0 .. layers-1
+     * @param side keys or values
+     * @param known variances, {@code [kvHeads][headDim]}; copied
+     * @return this builder
+     * @throws IllegalArgumentException if they have another size
+     */
+    public Builder variances(int layer, Side side, float[] known) {
+      Checks.layer(layer, geometry.layers());
+      int size = geometry.rowSize(layer);
+      Checks.require(known.length == size, "layer " + layer + " has " + size + " variances, not " + known.length);
+      variances.put(name(layer, side), known.clone());
+      return this;
+    }
+
+    /**
      * The bases so far.
      *
      * @return them
      */
     public SpectralBases build() {
-      return new SpectralBases(geometry, new HashMap<>(vectors));
+      return new SpectralBases(geometry, new HashMap<>(vectors), new HashMap<>(variances));
     }
   }
 }

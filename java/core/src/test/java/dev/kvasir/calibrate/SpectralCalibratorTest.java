@@ -242,6 +242,24 @@ class SpectralCalibratorTest {
         () -> new SpectralLosses(geometry, List.of(1.0, 0.0, 1.0), Collections.nCopies(3, 1.0), 1));
   }
 
+  @Test
+  void errorsFallFasterWhereFewChannelsHaveBits() {
+    KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(1).kvHeads(1).headDim(D).build();
+    float[] variances = new float[D];
+    Arrays.fill(variances, 0, D / 2, 16);
+    Arrays.fill(variances, D / 2, D, 1);
+    SpectralBases bases = SpectralBases.builder(geometry).variances(0, Side.KEYS, variances).build();
+    // By hand: half of the channels spread four times as far as the others, and have two bits more.
+    assertEquals(0.25 * D, bases.distortion(0, Side.KEYS, 2), 1e-6);
+    assertEquals(1.0 * D, bases.distortion(0, Side.KEYS, 1), 1e-6);
+    assertEquals(2.5 * D, bases.distortion(0, Side.KEYS, 0.5), 1e-6);
+    assertEquals(8.5 * D, bases.distortion(0, Side.KEYS, 0), 1e-6);
+    assertEquals(Math.pow(4, -1.5), bases.distortion(0, Side.VALUES, 1.5), 1e-12);
+    assertThrows(
+        IllegalArgumentException.class,
+        () -> SpectralBases.builder(geometry).variances(0, Side.KEYS, new float[D - 1]));
+  }
+
   private static double mean(Spectral method) {
     return (method.keyBits().stream().mapToDouble(x -> x).sum() + method.valueBits().stream().mapToDouble(x -> x).sum())
         / (2 * method.keyBits().size());

@@ -47,6 +47,11 @@ final class TrainCommand implements Callable<Integer> {
       description = "Texts (*_val.bin) and tasks (*_val.jsonl) to learn from. Default: tests beside the model's files.")
   private @Nullable Path tuning;
 
+  @Option(
+      names = "--alike",
+      description = "spectral: the same bits for all layers, without measuring what each loses, which takes longest.")
+  private boolean alike;
+
   @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: NAME.profile.")
   private @Nullable Path target;
 
@@ -63,7 +68,7 @@ final class TrainCommand implements Callable<Integer> {
     long start = System.nanoTime();
     Profile.Builder profile =
         method.equals(Spectra.NAME)
-            ? Spectra.calibrate(calibrations, line -> say(start, line)).toBuilder()
+            ? Spectra.calibrate(calibrations, alike, line -> say(start, line)).toBuilder()
             : Profile.builder(model.geometry()).codebooks(Codebooks.train(calibrations, method));
     Path file = target == null ? Path.of(method + ".profile") : target;
     profile.note("method", method).build().save(file);

@@ -160,8 +160,9 @@ public final class Calibrations {
     return Optional.ofNullable(folder).map(in -> in.resolve(name)).filter(Files::isRegularFile);
   }
 
+  /** What {@code work} makes, once for each name. */
   @SuppressWarnings("unchecked")
-  private <T> T remember(String name, Supplier<T> work) {
+  <T> T remember(String name, Supplier<T> work) {
     if (!known.containsKey(name)) {
       known.put(name, work.get());
     }

@@ -28,7 +28,7 @@ public final class Spectra {
   public static final String NAME = "spectral";
 
   /** Powers of the losses that are tried on whole plans, at so many bits. */
-  private static final double[] TEMPERS = {0, 0.3, 0.6, 1};
+  private static final double[] TEMPERS = {0, 0.2, 0.4, 0.6, 0.8, 1};
   private static final double TEMPER_BITS = 1.5;
 
   /** Tokens of a text that the method keeps exact, and how many make one page with them. */
@@ -50,21 +50,32 @@ public final class Spectra {
 
   /** Spectral at so many code bits on average, by the model's profile, or calibrated now where there is none. */
   static KvMethod method(Calibrations calibrations, double bits) {
-    return calibrations.profile(NAME).orElseGet(() -> calibrate(calibrations, line -> {})).spectral(bits);
+    return calibrations.remember(
+        NAME + " at " + bits + " bits",
+        () -> calibrations.profile(NAME).orElseGet(() -> calibrate(calibrations, false, line -> {})).spectral(bits));
   }
 
   /**
    * Calibrates on the texts that are there for tuning.
    *
+   * @param alike whether all layers are to have the same bits: what each loses, which takes longest, is then not measured
    * @param says hears how far it is, a line at a time
    * @throws IllegalArgumentException if there is no text
    */
-  public static Profile calibrate(Calibrations calibrations, Consumer<String> says) {
+  public static Profile calibrate(Calibrations calibrations, boolean alike, Consumer<String> says) {
     return calibrations.onceFromTexts(
-        NAME, (texts, samples) -> new Spectra(calibrations.model(), says).calibrate(texts, samples));
+        NAME,
+        (texts, samples) -> {
+          Spectra spectra = new Spectra(calibrations.model(), says);
+          SpectralBases bases = spectra.bases(texts);
+          KvGeometry geometry = bases.geometry();
+          SpectralLosses losses =
+              alike ? SpectralLosses.equal(geometry) : spectra.temper(bases, spectra.losses(bases, samples), samples);
+          return Profile.builder(geometry).spectral(bases, losses).note("model", spectra.model.name()).build();
+        });
   }
 
-  private Profile calibrate(List<int[]> texts, List<Sample> samples) {
+  private SpectralBases bases(List<int[]> texts) {
     KvGeometry geometry = model.geometry();
     SpectralCalibrator calibrator = new SpectralCalibrator(geometry);
     for (int layer = 0; layer < geometry.layers(); layer++) {
@@ -80,8 +91,7 @@ public final class Spectra {
     }
     SpectralBases bases = calibrator.bases();
     says.accept("bases of " + geometry.layers() + " layers");
-    SpectralLosses losses = temper(bases, losses(bases, samples), samples);
-    return Profile.builder(geometry).spectral(bases, losses).note("model", model.name()).build();
+    return bases;
   }
 
   /** Shows the calibrator what the model makes of a text, but for the tokens that stay exact. */
