@@ -128,13 +128,15 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   /** Code bits in steps of about a quarter, labelled with the widths of a head's tiles, added up. */
   private KnapsackGroup group(SpectralBases bases, int layer, Side side) {
     KnapsackGroup group = new KnapsackGroup();
-    double loss = Math.pow((side == Side.KEYS ? keys : values).get(layer), temper);
-    double measured = bases.distortion(layer, side, MEASURED_BITS);
+    double loss = (side == Side.KEYS ? keys : values).get(layer) / bases.distortion(layer, side, MEASURED_BITS);
     int step = Math.max(1, geometry.headDim(layer) / (4 * TILE));
     int least = (int) Math.ceil(LEAST_BITS * geometry.headDim(layer) / TILE);
     for (int tiles = least; bits(tiles, layer) <= MOST_BITS; tiles += step) {
       long bytes = (long) geometry.kvHeads(layer) * tiles * TILE * KvCache.PAGE_TOKENS / 8;
-      group.add(tiles, bytes, loss * bases.distortion(layer, side, bits(tiles, layer)) / measured);
+      // Fourfold a bit for all sides, times what makes this one different.
+      double alike = Math.pow(4, MEASURED_BITS - bits(tiles, layer));
+      double own = loss * bases.distortion(layer, side, bits(tiles, layer));
+      group.add(tiles, bytes, alike * Math.pow(own / alike, temper));
     }
     return group;
   }

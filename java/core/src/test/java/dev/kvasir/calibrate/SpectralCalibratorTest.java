@@ -255,6 +255,11 @@ class SpectralCalibratorTest {
     assertEquals(2.5 * D, bases.distortion(0, Side.KEYS, 0.5), 1e-6);
     assertEquals(8.5 * D, bases.distortion(0, Side.KEYS, 0), 1e-6);
     assertEquals(Math.pow(4, -1.5), bases.distortion(0, Side.VALUES, 1.5), 1e-12);
+    // Values whose errors fall fourfold a bit can do with less than keys whose errors grow faster below two bits.
+    SpectralLosses losses = new SpectralLosses(geometry, List.of(1e-3), List.of(1e-3), 1);
+    Spectral plan = losses.plan(bases, 0.5);
+    assertTrue(plan.keyBits().get(0) > plan.valueBits().get(0), plan.name());
+    assertEquals(List.of(0.5), losses.temper(0).plan(bases, 0.5).keyBits());
     assertThrows(
         IllegalArgumentException.class,
         () -> SpectralBases.builder(geometry).variances(0, Side.KEYS, new float[D - 1]));

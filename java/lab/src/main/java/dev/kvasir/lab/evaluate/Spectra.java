@@ -28,7 +28,7 @@ public final class Spectra {
   public static final String NAME = "spectral";
 
   /** Powers of the losses that are tried on whole plans, at so many bits. */
-  private static final double[] TEMPERS = {0, 0.2, 0.4, 0.6, 0.8, 1};
+  private static final double[] TEMPERS = {0, 0.25, 0.5, 0.75, 1};
   private static final double TEMPER_BITS = 1.5;
 
   /** Tokens of a text that the method keeps exact, and how many make one page with them. */
