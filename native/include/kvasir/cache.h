@@ -157,10 +157,21 @@ class Cache {
   // Copies nothing where capacity, in vectors, is smaller.
   int64_t read_table(int64_t sequence, int layer, Side side, int kv_head, float* out, int64_t capacity);
 
+  // Saving (saving.h) ----------------------------------------------------------------------------------------
+  // What the bytes of saved sequences mean: geometry, codecs with their options, codebooks, RoPE, key scaling, the
+  // model. Lines of text; the fingerprint is its SHA-256, kDigestBytes. Sequences are restored where it is the same.
+  const char* description();
+  void fingerprint(uint8_t* out);
+  // No block and no state of such a cache has more bytes.
+  int64_t most_block_bytes() const;
+  int64_t most_state_bytes() const;
+
   // A snapshot; free it with CacheStats::destroy.
   CacheStats* stats();
 
  private:
+  friend class Restoring;
+  friend class Saving;
   explicit Cache(const CacheConfig& config);
   class Impl;
   std::unique_ptr<Impl> impl_;

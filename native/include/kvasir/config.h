@@ -88,6 +88,11 @@ class CacheConfig {
   void set_layer_budget(int layer, int64_t bytes);
   void set_shrink_policy(ShrinkPolicy policy);
 
+  // Saving ---------------------------------------------------------------------------------------------------
+  // The fingerprint of the model whose keys and values these are, 1..64 bytes: sequences are restored (saving.h) only
+  // where it is the same. A count of 0: unknown, which is a fingerprint like any other.
+  void set_model(const uint8_t* fingerprint, int count);
+
   // Execution ------------------------------------------------------------------------------------------------
   // "auto", or a backend of backend.h by name. Create fails where the machine does not have it.
   void set_backend(const char* name);

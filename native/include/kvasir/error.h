@@ -19,6 +19,19 @@ enum class ErrorCode : int {
   kUnknownSequence = 5,  // the id was never given out, or the sequence was released
   kUnavailable = 6,      // a backend that this machine or build does not have
   kDeviceFailed = 7,     // the device reported a failure of its own: caches there are lost
+  kBadBytes = 8,         // saved bytes that are damaged, cut off, or of another cache: `reason` says which
+};
+
+// What is wrong with saved bytes. Append only, too.
+enum class BadBytes : int {
+  kForeign = 1,     // nothing that this library saved
+  kVersion = 2,     // saved by a version that this one does not know
+  kTruncated = 3,   // they end too early
+  kChecksum = 4,    // a checksum is not that of the bytes
+  kMismatch = 5,    // they belong to a cache of another kind: fingerprints differ
+  kInvalid = 6,     // checksums are right, and what they protect makes no sense
+  kIncomplete = 7,  // blocks, or what goes with them, are missing
+  kOrder = 8,       // blocks that do not follow each other, or are not those of this sequence
 };
 
 // "budget_exceeded", "not_finite", ...
@@ -29,6 +42,7 @@ const char* error_name(ErrorCode code) noexcept;
 //
 //   kBudgetExceeded  layer, needed, left; own=1 where it is the layer's own budget, own=0 where it is the cache's
 //   kNotFinite       input (keys, values, queries), layer, token, head, channel, value; as many of them as are known
+//   kBadBytes        reason: a BadBytes by its number
 class Error : public std::runtime_error {
  public:
   Error(ErrorCode code, const std::string& text, const std::string& numbers = "")

@@ -4,6 +4,7 @@
 // config.h           what a cache is: geometry, codecs, budget
 // attend.h           one call of attention, and merging results
 // cache.h            sequences, append, attend, inspection, stats
+// saving.h           sequences as bytes, and back
 // codec.h            the table of codecs
 // backend.h          where kernels run; threads
 // calibrate.h        sensitivities and key scaling, from recorded tensors
@@ -29,4 +30,5 @@
 #include "kvasir/matrix.h"
 #include "kvasir/model.h"
 #include "kvasir/rope.h"
+#include "kvasir/saving.h"
 #include "kvasir/types.h"

@@ -48,6 +48,8 @@ struct PageView {
     return offsets ? offsets[part_index(side, kv_head)] : shape->part_offset(side, kv_head);
   }
   const uint8_t* part(Side side, int kv_head) const { return data + part_offset(side, kv_head); }
+  // Of all of it, in the layout of docs/format.md.
+  size_t bytes() const { return offsets ? offsets[shape->parts()] : shape->bytes(); }
   size_t part_bytes(Side side, int kv_head) const {
     if (!offsets) return format(side).page_bytes;
     return offsets[part_index(side, kv_head) + 1] - offsets[part_index(side, kv_head)];

@@ -18,6 +18,8 @@ const char* error_name(ErrorCode code) noexcept {
       return "unavailable";
     case ErrorCode::kDeviceFailed:
       return "device_failed";
+    case ErrorCode::kBadBytes:
+      return "bad_bytes";
   }
   return "unknown_error";
 }

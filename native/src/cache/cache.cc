@@ -8,8 +8,6 @@
 namespace kvasir {
 namespace {
 
-constexpr int64_t kMaxOffset = int64_t{1} << 40;
-
 [[noreturn]] void unknown(int64_t id) {
   throw Error(ErrorCode::kUnknownSequence, "sequence " + std::to_string(id) + " was released or never existed");
 }
@@ -26,6 +24,7 @@ Cache::Impl::Impl(const CacheConfig::Impl& config)
     : own_threads_(config.threads > 0 ? new ThreadPool(config.threads) : nullptr),
       engine_(make_engine(config.backend)),
       plans_(plan_layers(config, engine_.kernels)),
+      model_(config.model),
       memory_(plans_, *engine_.engine, config.budget, layer_budgets(config), config.shrink_policy) {
   engine().prepare(plans_);
 }
@@ -43,7 +42,7 @@ void Cache::Impl::release(int64_t id) {
 
 void Cache::Impl::shift(int64_t id, int64_t first, int64_t offset) {
   if (first < 0) refuse("the first token must not be negative, it is " + std::to_string(first));
-  if (offset < -kMaxOffset || offset > kMaxOffset) refuse("an offset of " + std::to_string(offset));
+  if (offset < -kMostPositionOffset || offset > kMostPositionOffset) refuse("an offset of " + std::to_string(offset));
   for (const LayerPlan& plan : plans_) {
     if (!plan.turns) {
       refuse("layer " + std::to_string(plan.index) + " stores keys after RoPE: their positions cannot change");
@@ -63,7 +62,7 @@ void Cache::Impl::shift(int64_t id, int64_t first, int64_t offset) {
     if (each.first > first) shifts.push_back({each.first, each.offset + offset});
   }
   for (const PositionShift& each : shifts) {
-    if (each.offset < -kMaxOffset || each.offset > kMaxOffset) {
+    if (each.offset < -kMostPositionOffset || each.offset > kMostPositionOffset) {
       refuse("offsets add up to " + std::to_string(each.offset));
     }
   }

@@ -19,6 +19,7 @@
 #include "cache/memory.h"
 #include "cache/plan.h"
 #include "cache/query_batch.h"
+#include "cache/saving/saving.h"
 #include "cache/stats.h"
 #include "engine/engines.h"
 #include "kvasir/cache.h"
@@ -26,8 +27,8 @@
 namespace kvasir {
 
 /// What stands behind a Cache, its verbs in files of their own: sequences come and go in cache.cc, rows come in and are
-/// attended to in cache_rows.cc, steps are promised, guessed and taken back in cache_steps.cc, and cache_inspection.cc
-/// shows what is there.
+/// attended to in cache_rows.cc, steps are promised, guessed and taken back in cache_steps.cc, cache_inspection.cc
+/// shows what is there, and saving/cache_saving.cc makes bytes of it and back.
 ///
 /// Locks, outermost first: those of sequences, several of them in the order of their addresses; a sequence's `queries`;
 /// those of `memory_`.
@@ -64,6 +65,12 @@ class Cache::Impl {
   int64_t read_table(int64_t id, int layer, Side side, int kv_head, float* out, int64_t capacity);
   std::unique_ptr<CacheStats::Impl> stats();
 
+  // saving/cache_saving.cc
+  std::unique_ptr<Saving::Impl> save(int64_t id);
+  std::unique_ptr<Restoring::Impl> restore();
+  const Identity& identity();
+  const std::vector<LayerPlan>& plans() const { return plans_; }
+
  private:
   struct Sequence {
     explicit Sequence(int layers) : layers(layers) {}
@@ -84,6 +91,7 @@ class Cache::Impl {
   /// Room for one side of one decoded page of any layer, and for one of its heads.
   float* page_scratch() const;
   Engine& engine() { return *engine_.engine; }
+  SavingPlace saving_place();
   /// For the time of a verb that computes.
   ThreadPool::Use use_threads() { return ThreadPool::Use(own_threads_ ? *own_threads_ : ThreadPool::shared()); }
 
@@ -108,6 +116,9 @@ class Cache::Impl {
   const std::unique_ptr<ThreadPool> own_threads_;  // null: the library's
   const ChosenEngine engine_;
   const std::vector<LayerPlan> plans_;
+  const std::string model_;
+  std::once_flag identified_;  // hashing codebooks takes a while: not before somebody asks
+  std::unique_ptr<const Identity> identity_;
   Memory memory_;
   std::mutex mutex_;  // guards the map, not the sequences
   std::map<int64_t, std::shared_ptr<Sequence>> sequences_;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/checks.h"
+#include "base/sha256.h"
 #include "codecs/basis.h"
 
 namespace kvasir {
@@ -133,6 +134,12 @@ void CacheConfig::set_option(int layer, Side side, const char* name, double valu
   check_text("option", name);
   if (!std::isfinite(value)) refuse("option " + std::string(name) + " must be a finite number");
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.sides[index].options[name] = value; });
+}
+
+void CacheConfig::set_model(const uint8_t* fingerprint, int count) {
+  check_range("bytes of a model's fingerprint", count, 0, 64);
+  if (count > 0 && !fingerprint) refuse("the model's fingerprint is null");
+  impl_->model = hex(fingerprint, static_cast<size_t>(count));
 }
 
 void CacheConfig::set_window(int tokens) {

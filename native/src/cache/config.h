@@ -44,6 +44,7 @@ struct CacheConfig::Impl {
   Precision precision = Precision::kExact;
   int threads = 0;  // 0: those of the library
   ShrinkPolicy shrink_policy = ShrinkPolicy::kOldest;
+  std::string model;  // a name of its content, in hexadecimal; empty: unknown
 };
 
 }  // namespace kvasir

@@ -17,6 +17,20 @@
 
 namespace kvasir {
 
+// A layer of a sequence as it is saved: pages by reference, all else by value.
+struct LayerImage {
+  int64_t length = 0;
+  int64_t dropped_pages = 0;
+  int64_t guesses_from = -1;
+  std::vector<std::shared_ptr<Page>> pages;
+  SideTable tables[2];
+  std::vector<uint16_t> sinks, window;  // float16: [side][kv_heads][rows][head_dim]
+  std::vector<uint8_t> queries;         // as query_sums.h has them; empty where there are none
+  int64_t query_count = 0;
+
+  int64_t sealed_pages() const { return dropped_pages + static_cast<int64_t>(pages.size()); }
+};
+
 class SequenceLayer {
  public:
   int64_t length() const { return length_; }
@@ -101,6 +115,15 @@ class SequenceLayer {
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
   int64_t bytes_to_fork() const { return queries_.bytes(); }
 
+  // Saving, and the way back (saving/layer_image.cc). The image's pages are those of this cache, and it has been
+  // checked.
+  LayerImage image(const LayerPlan& plan, Engine& engine) const;
+  static int64_t bytes_to_restore(const LayerPlan& plan, const LayerImage& image);
+  // Of what was reserved for it. Pages may not shrink yet: enlist comes when nothing can fail any more.
+  SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage image);
+  SequenceLayer() = default;
+  void enlist(Memory& memory);
+
   // For layers whose codec goes by queries; without memory before the first of them, and the first token.
   QueryMeans& queries() { return queries_; }
 
@@ -120,6 +143,9 @@ class SequenceLayer {
   RowBlocks::Change sinks_change(const LayerPlan& plan, int64_t new_length) const;
   RowBlocks::Change window_change(const LayerPlan& plan, int64_t new_length, int64_t to_seal) const;
   RowBlocks::Change window_cut(const LayerPlan& plan, int64_t length) const;
+  static std::vector<uint16_t> halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows, int64_t count);
+  static RowBlocks restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes,
+                            const std::vector<uint16_t>& halves);
   static RowBlocks changed(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, const RowBlocks& rows,
                            const RowBlocks::Change& change);
 

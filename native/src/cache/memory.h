@@ -105,6 +105,8 @@ class Memory {
   std::shared_lock<FairSharedMutex> read(int layer);
 
   Pool& pool() { return *pool_; }
+  // Whether pages of any layer can give up precision to make room.
+  bool can_shrink() const { return can_shrink_; }
   Shrinks shrinks(int layer);
   std::vector<Step> steps(int layer);
 

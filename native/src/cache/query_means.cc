@@ -23,4 +23,16 @@ QueryMeans QueryMeans::copy(Engine& engine, Block block) const {
   return other;
 }
 
+std::vector<uint8_t> QueryMeans::read(Engine& engine) const {
+  std::vector<uint8_t> bytes(static_cast<size_t>(block_.bytes()));
+  if (block_) engine.download(block_.data(), bytes.data(), bytes.size());
+  return bytes;
+}
+
+void QueryMeans::restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes, int64_t count) {
+  engine.upload(bytes.data(), block.data(), bytes.size());
+  block_ = std::move(block);
+  count_ = count;
+}
+
 }  // namespace kvasir

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cache/pool.h"
 #include "engine/engine.h"
@@ -26,6 +27,12 @@ class QueryMeans {
   void settle(const LayerPlan& plan, Engine& engine);
 
   QueryMeans copy(Engine& engine, Block block) const;
+
+  // As it is saved: the memory, and how many queries stand in it.
+  std::vector<uint8_t> read(Engine& engine) const;
+  int64_t count() const { return count_; }
+  // The same again. `bytes` has as many as the block.
+  void restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes, int64_t count);
 
  private:
   Block block_;

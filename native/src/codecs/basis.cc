@@ -1,10 +1,12 @@
 #include "codecs/basis.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "base/half.h"
+#include "base/sha256.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -72,6 +74,13 @@ std::shared_ptr<const Basis> Basis::make(const float* vectors, int kv_heads, int
     }
   }
   return basis;
+}
+
+void Basis::content(uint8_t (&digest)[32]) const {
+  Sha256 sum;
+  const Digest made =
+      sum.add_number(kv_heads_).add_number(head_dim_).add(vectors_.data(), vectors_.size() * sizeof(float)).finish();
+  std::copy(made.begin(), made.end(), digest);
 }
 
 }  // namespace kvasir

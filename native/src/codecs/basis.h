@@ -23,6 +23,7 @@ class Basis : public PageModel {
   const float* inverse(int kv_head) const { return inverse_.data() + kv_head * size(); }
 
   Codebook codebook() const override { return {this, static_cast<int64_t>(2 * vectors_.size())}; }
+  void content(uint8_t (&digest)[32]) const override;
 
  private:
   Basis(int kv_heads, int head_dim) : kv_heads_(kv_heads), head_dim_(head_dim) {}

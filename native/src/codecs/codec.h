@@ -88,6 +88,10 @@ struct Codec {
   // For codecs whose channels differ in width: adds the number of those of n bits to channels[n]. Looks at the first
   // kWidthBytes of what a part holds of a kv head.
   void (*count_widths)(const PageFormat& format, const uint8_t* head, int64_t* channels) = nullptr;
+  // For codecs whose bytes say where to look (labels, channels, sizes): whether those of a part that comes from outside
+  // stay within it and the side table. `part` has `bytes` bytes, page_bytes of them where that does not vary. Null: any
+  // bytes can be read.
+  bool (*valid)(const PageFormat& format, const SideView& side, const uint8_t* part, size_t bytes) = nullptr;
 };
 constexpr int kWidthBytes = 3 * kMaxHeadDim / 8;
 

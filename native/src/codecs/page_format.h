@@ -40,6 +40,8 @@ class PageModel {
     int64_t bytes;
   };
   virtual Codebook codebook() const = 0;
+  // SHA-256 of all that decides what pages mean and how they are written: what tells models apart on other machines.
+  virtual void content(uint8_t (&digest)[32]) const = 0;
 };
 
 // One side of one layer, fixed when the cache is built.

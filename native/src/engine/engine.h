@@ -210,6 +210,19 @@ class Engine {
   }
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
 
+  // Saving and restoring ----------------------------------------------------------------------------------------
+  // Memory of the arena, down to this machine and up from it. Waits.
+  virtual void download(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
+  virtual void upload(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
+  // A whole page in the layout of docs/format.md: PageView::bytes of them.
+  virtual void read_page(const LayerPlan& plan, const PageView& page, uint8_t* out);
+  // What a page of that layout takes in memory of the arena.
+  virtual int64_t stored_bytes(const LayerPlan&, const PageView& page, const uint8_t*) {
+    return static_cast<int64_t>(page.bytes());
+  }
+  // Writes the page; `page.data` has so many bytes, and `from` is what read_page would give.
+  virtual void write_page(const LayerPlan& plan, const NewPage& page, const uint8_t* from) = 0;
+
   // Attention ---------------------------------------------------------------------------------------------------
   // By the layer of the plan, on rows of the layer that it takes them from.
   struct Tiles {

@@ -7,6 +7,7 @@
 #include "base/aligned.h"
 #include "base/checks.h"
 #include "base/half.h"
+#include "base/sha256.h"
 #include "codecs/commvq/fixed_tables.h"
 #include "codecs/commvq/key_codebook.h"
 #include "codecs/commvq/value_codebook.h"
@@ -14,6 +15,8 @@
 
 namespace kvasir::commvq {
 namespace {
+
+void give(const Digest& digest, uint8_t (&out)[32]) { std::copy(digest.begin(), digest.end(), out); }
 
 class KeyPages : public KeyModel {
  public:
@@ -66,6 +69,17 @@ class KeyPages : public KeyModel {
     const KeyShape& shape = codebook_->impl().shape;
     return {&codebook_->impl(),
             static_cast<int64_t>(shape.kv_heads * shape.stages * shape.table_floats() * sizeof(uint16_t))};
+  }
+
+  void content(uint8_t (&digest)[32]) const override {
+    const KeyShape& shape = codebook_->impl().shape;
+    Sha256 sum;
+    for (const int number :
+         {shape.kv_heads, shape.head_dim, static_cast<int>(shape.pairs), shape.stages, entries, refinements}) {
+      sum.add_number(number);
+    }
+    const size_t halves = static_cast<size_t>(shape.kv_heads) * head_dim * shape.stages * entries;
+    give(sum.add(tables, halves * sizeof(uint16_t)).finish(), digest);
   }
 
  private:
@@ -143,6 +157,25 @@ class ValuePages : public ValueModel {
   Codebook codebook() const override {
     const ValueCodebook::Impl& impl = codebook_->impl();
     return {&impl, static_cast<int64_t>(impl.table.size() * sizeof(uint16_t))};
+  }
+
+  void content(uint8_t (&digest)[32]) const override {
+    Sha256 sum;
+    for (const int number : {kv_heads, head_dim, page.codes, flips}) sum.add_number(number);
+    sum.add(tables, static_cast<size_t>(kv_heads) * page.codes * head_dim * sizeof(uint16_t));
+    const auto add = [&](const std::vector<float>& floats) { sum.add(floats.data(), floats.size() * sizeof(float)); };
+    if (encoder_) {
+      const EncoderWeights& weights = encoder_->impl().weights;
+      sum.add_number(weights.hidden);
+      for (const std::vector<float>* each :
+           {&weights.scale, &weights.norm_weight, &weights.norm_bias, &weights.first_weight, &weights.first_bias,
+            &weights.second_weight, &weights.second_bias}) {
+        add(*each);
+      }
+    } else {
+      add(codebook_->impl().thresholds);
+    }
+    give(sum.finish(), digest);
   }
 
  private:

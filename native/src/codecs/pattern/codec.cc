@@ -223,20 +223,31 @@ int labelled(const PageFormat& format, const uint8_t* page) {
   return static_cast<int>(kPageTokens - std::count(labels, labels + kPageTokens, 0));
 }
 
+bool valid(const PageFormat& format, const SideView& side, const uint8_t* page, size_t) {
+  const uint8_t* labels = page + pattern::labels_offset(format);
+  return std::all_of(labels, labels + kPageTokens, [&](uint8_t label) { return label <= side.visible; });
+}
+
+constexpr Codec make_codec() {
+  Codec codec = {
+      "pattern",
+      "PatternKV: the nearest of the sequence's patterns is subtracted, the residual quantised",
+      1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8,
+      kOptions,
+      configure,
+      grow,
+      most_growth,
+      flatten,
+      restore,
+      labelled,
+  };
+  codec.valid = valid;
+  return codec;
+}
+
 }  // namespace
 
 extern const Codec pattern_codec;
-const Codec pattern_codec = {
-    "pattern",
-    "PatternKV: the nearest of the sequence's patterns is subtracted, the residual quantised",
-    1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8,
-    kOptions,
-    configure,
-    grow,
-    most_growth,
-    flatten,
-    restore,
-    labelled,
-};
+const Codec pattern_codec = make_codec();
 
 }  // namespace kvasir

@@ -60,12 +60,32 @@ void count_widths(const PageFormat& format, const uint8_t* head, int64_t* channe
   }
 }
 
+// As many channels of each width as a multiple of eight, whose bits are those of the side.
+bool valid(const PageFormat& format, const SideView&, const uint8_t* part, size_t) {
+  const size_t head_bytes = spectral::layout_of(format).bytes;
+  for (int head = 0; head < format.heads; ++head) {
+    int channels[8] = {};
+    for (int c = 0; c < format.head_dim; ++c)
+      ++channels[spectral::class_of(part + head * head_bytes, format.head_dim, c)];
+    int bits = 0;
+    for (int of_class = 0; of_class < 8; ++of_class) {
+      if (channels[of_class] % spectral::kTile != 0 || (of_class >= spectral::kClasses && channels[of_class] > 0)) {
+        return false;
+      }
+      if (of_class < spectral::kClasses) bits += channels[of_class] * spectral::width_of(of_class);
+    }
+    if (bits != spectral::tile_bits(format) * spectral::kTile) return false;
+  }
+  return true;
+}
+
 constexpr Codec make_codec() {
   Codec codec = {"spectral",
                  "Spectral: rows in a basis where errors cost alike, channels of 0 to 8 bits by their spread",
                  1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8, kOptions, configure};
   codec.attach = attach;
   codec.count_widths = count_widths;
+  codec.valid = valid;
   return codec;
 }
 

@@ -74,12 +74,30 @@ void count_widths(const PageFormat& format, const uint8_t* part, int64_t* channe
   channels[2] += layout.n2;
 }
 
+bool valid(const PageFormat& format, const SideView&, const uint8_t* part, size_t bytes) {
+  const auto d = static_cast<size_t>(format.head_dim);
+  if (bytes < tiered::kCountBytes + d) return false;
+  const int n16 = part[0] | part[1] << 8, n4 = part[2] | part[3] << 8;
+  if (n16 + n4 > format.head_dim || (n4 % tiered::kColumnsPerVector != 0 && n16 + n4 < format.head_dim)) return false;
+  if (tiered::layout_of(format, n16, n4).bytes != bytes) return false;
+  // Every channel once, ascending in each tier.
+  const uint8_t* channels = tiered::channels_of(part);
+  bool seen[kMaxHeadDim] = {};
+  for (size_t i = 0; i < d; ++i) {
+    const bool begins = i == 0 || i == static_cast<size_t>(n16) || i == static_cast<size_t>(n16 + n4);
+    if (channels[i] >= d || seen[channels[i]] || (!begins && channels[i] < channels[i - 1])) return false;
+    seen[channels[i]] = true;
+  }
+  return true;
+}
+
 constexpr Codec make_codec() {
   Codec codec = {"tiered", "MixKVQ: key channels of 16, 4 or 2 bits, by what their error would do to the logits",
                  1u << 2, kOptions, configure};
   codec.sides = 1u << static_cast<int>(Side::kKeys);
   codec.wants_queries = tiered::goes_by_queries;
   codec.count_widths = count_widths;
+  codec.valid = valid;
   return codec;
 }
 

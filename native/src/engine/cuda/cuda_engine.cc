@@ -249,6 +249,32 @@ class CudaEngine : public Engine {
     for (const ShrinkingPage& page : pages) shrink_here(plan, page);
   }
 
+  // Saving and restoring ---------------------------------------------------------------------------------------
+
+  void download(const uint8_t* from, uint8_t* to, size_t bytes) override {
+    const CurrentDevice current(kDevice);
+    queue_.download(to, from, bytes, "saving");
+  }
+
+  void upload(const uint8_t* from, uint8_t* to, size_t bytes) override {
+    const CurrentDevice current(kDevice);
+    queue_.upload(to, from, bytes, "restoring");
+  }
+
+  void read_page(const LayerPlan& plan, const PageView& page, uint8_t* out) override {
+    const CurrentDevice current(kDevice);
+    layer_of(plan).family().read_page(page, out);
+  }
+
+  int64_t stored_bytes(const LayerPlan& plan, const PageView& page, const uint8_t* from) override {
+    return layer_of(plan).family().stored_bytes(page, from);
+  }
+
+  void write_page(const LayerPlan& plan, const NewPage& page, const uint8_t* from) override {
+    const CurrentDevice current(kDevice);
+    layer_of(plan).family().write_page(page, from);
+  }
+
   // Attention --------------------------------------------------------------------------------------------------
 
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {

@@ -233,6 +233,15 @@ class HostEngine : public Engine {
     });
   }
 
+  void download(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void upload(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void read_page(const LayerPlan&, const PageView& page, uint8_t* out) override {
+    std::memcpy(out, page.data, page.bytes());
+  }
+  void write_page(const LayerPlan&, const NewPage& page, const uint8_t* from) override {
+    std::memcpy(page.data, from, page.view->bytes());
+  }
+
   using Engine::attend;
   Tiles attend(const LayerPlan& plan, const AttentionRequest& request) override {
     const int64_t tiles = kvasir::attend(request, ThreadPool::current());

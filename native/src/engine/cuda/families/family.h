@@ -84,6 +84,12 @@ class PageFamily {
   virtual const uint8_t* part_widths(const PageView& page, Side side, int kv_head) const {
     return part(page, side, kv_head) + page.format(side).head_offset(kv_head);
   }
+  // Saving and restoring: what Engine::read_page, stored_bytes and write_page do. Both wait, or have read `from`.
+  virtual void read_page(const PageView& page, uint8_t* out) const = 0;
+  virtual int64_t stored_bytes(const PageView& page, const uint8_t*) const {
+    return static_cast<int64_t>(page.bytes());
+  }
+  virtual void write_page(const NewPage& page, const uint8_t* from) const = 0;
   // In place; false where this machine has to do it. All pages have one shape, and get one.
   virtual bool shrink(const std::vector<ShrinkingPage>&) const { return false; }
 

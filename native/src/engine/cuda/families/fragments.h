@@ -7,6 +7,7 @@
 #include "engine/cuda/families/codes.h"
 #include "engine/cuda/families/fused.h"
 #include "kernels/cuda/attend/attend.h"
+#include "kernels/cuda/pages/repack.h"
 
 namespace kvasir::cuda {
 
@@ -20,6 +21,8 @@ class FragmentsFamily : public PageFamily {
 
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   const uint8_t* part(const PageView& page, Side side, int kv_head) const override;
+  void read_page(const PageView& page, uint8_t* out) const override;
+  void write_page(const NewPage& page, const uint8_t* from) const override;
   bool shrink(const std::vector<ShrinkingPage>& pages) const override;
   bool has_half_rows(Side) const override { return true; }
   void read_half_rows(const PageRun& run, Side side, const HalfRows& out) const override;
@@ -40,6 +43,8 @@ class FragmentsFamily : public PageFamily {
 
   // Adds to a canonical part what a head block holds beside codes.
   virtual void finish_part(const PageFormat&, const uint8_t*, uint8_t*) const {}
+  // Where labels begin in a canonical part, for layouts that have them.
+  virtual int64_t label_offset(const PageFormat&) const { return 0; }
 
   const DeviceLayer& layer_;
 
@@ -55,6 +60,8 @@ class FragmentsFamily : public PageFamily {
     Room room;
   };
 
+  // A page, and a place for it in the layout of docs/format.md.
+  RepackRequest repack(const PageView& page, uint8_t* canonical) const;
   cudaError_t plan(int sequences, AttendPlan* plan) const;
   Room make_room(const AttendPlan& plan, int vectors) const;
   void launch(const PlannedLaunch<AttendPlan>& planned, const Room& room, const AttentionRequest& request,

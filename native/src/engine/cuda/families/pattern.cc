@@ -101,6 +101,9 @@ class PatternFamily : public FragmentsFamily {
       labels[t] = block[format.side == Side::kKeys ? key_label_byte(t) : value_label_byte(t)];
     }
   }
+  int64_t label_offset(const PageFormat& format) const override {
+    return static_cast<int64_t>(pattern::labels_offset(format));
+  }
 
  private:
   void mine(const StagedPages& staged, Side side, int64_t tokens, int64_t points, int clusters,

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/scratch.h"
+#include "base/thread_pool.h"
 #include "codecs/tiered/format.h"
 #include "engine/cuda/families/fused.h"
 #include "engine/query_sums.h"
@@ -111,6 +112,54 @@ class TieredFamily : public PageFamily {
     return side == Side::kKeys ? out : out + key_bytes;
   }
 
+  void read_page(const PageView& page, uint8_t* out) const override {
+    const PageShape& shape = *page.shape;
+    std::memset(out, 0, page.bytes());
+    std::memcpy(out, page.offsets, sizeof(uint32_t) * (shape.parts() + 1));
+    const auto heads = static_cast<size_t>(shape.kv_heads);
+    std::vector<TieredPlace> places(heads);
+    layer_.queue().download(places.data(), page.data, heads * sizeof(TieredPlace), "reading a page");
+    const size_t first = places[0].offset,
+                 bytes =
+                     places.back().offset + static_cast<size_t>(tiered_block(format_, places.back()).bytes()) - first;
+    auto* blocks = thread_scratch<TieredFamily, uint8_t>(bytes);
+    layer_.queue().download(blocks, page.data + first, bytes, "reading a page");
+    ThreadPool::current().run(shape.kv_heads, [&](int head) {
+      const TieredPlace& place = places[static_cast<size_t>(head)];
+      unpack_tiered(page.format(Side::kKeys), page.format(Side::kValues), tiered_block(format_, place),
+                    blocks + (place.offset - first), out + page.part_offset(Side::kKeys, head),
+                    out + page.part_offset(Side::kValues, head));
+    });
+  }
+
+  int64_t stored_bytes(const PageView& page, const uint8_t* from) const override {
+    int64_t bytes = tiered_table_bytes(page.shape->kv_heads);
+    for (int head = 0; head < page.shape->kv_heads; ++head) bytes += block_of(page, from, head).bytes();
+    return bytes;
+  }
+
+  void write_page(const NewPage& page, const uint8_t* from) const override {
+    const PageView& view = *page.view;
+    const int heads = view.shape->kv_heads;
+    const auto bytes = static_cast<size_t>(stored_bytes(view, from));
+    auto* copy = thread_scratch<TieredFamily, uint8_t>(bytes);
+    std::memset(copy, 0, bytes);
+    auto* places = reinterpret_cast<TieredPlace*>(copy);
+    int64_t at = tiered_table_bytes(heads);
+    for (int head = 0; head < heads; ++head) {
+      const TieredBlock block = block_of(view, from, head);
+      places[head].offset = static_cast<uint32_t>(at);
+      places[head].n16 = static_cast<uint16_t>(block.n16);
+      places[head].n4 = static_cast<uint16_t>(block.n4);
+      at += block.bytes();
+    }
+    ThreadPool::current().run(heads, [&](int head) {
+      pack_tiered(view.format(Side::kKeys), view.format(Side::kValues), from + view.part_offset(Side::kKeys, head),
+                  from + view.part_offset(Side::kValues, head), copy + places[head].offset);
+    });
+    layer_.queue().upload(page.data, copy, bytes, "restoring a page");
+  }
+
   const uint8_t* part_widths(const PageView& page, Side side, int kv_head) const override {
     if (side == Side::kValues) return part(page, side, kv_head);
     // A part begins with n16 and n4, and so does a place, behind its offset.
@@ -148,6 +197,12 @@ class TieredFamily : public PageFamily {
   }
 
  private:
+  // Of a canonical page.
+  TieredBlock block_of(const PageView& page, const uint8_t* from, int kv_head) const {
+    return tiered_block(page.format(Side::kKeys), page.format(Side::kValues),
+                        from + page.part_offset(Side::kKeys, kv_head));
+  }
+
   TieredPlace place_of(const PageView& page, int kv_head) const {
     TieredPlace place;
     layer_.queue().download(&place, page.data + sizeof place * static_cast<size_t>(kv_head), sizeof place,

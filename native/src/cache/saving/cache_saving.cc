@@ -1,0 +1,56 @@
+#include <algorithm>
+#include <string>
+
+#include "base/checks.h"
+#include "cache/cache_impl.h"
+
+namespace kvasir {
+
+const Identity& Cache::Impl::identity() {
+  std::call_once(identified_, [&] { identity_ = std::make_unique<Identity>(plans_, model_); });
+  return *identity_;
+}
+
+SavingPlace Cache::Impl::saving_place() {
+  return {plans_, memory_, engine(), identity(), own_threads_ ? *own_threads_ : ThreadPool::shared()};
+}
+
+std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
+  const auto sequence = find(id);
+  SequenceImage image;
+  const auto threads = use_threads();
+  {
+    std::shared_lock<FairSharedMutex> lock(sequence->mutex);
+    std::lock_guard<std::mutex> queries(sequence->queries);
+    image.shifts = sequence->shifts;
+    for (const LayerPlan& plan : plans_) image.layers.push_back(sequence->layers[plan.index].image(plan, engine()));
+  }
+  if (static_cast<int64_t>(image.shifts.size()) > kMostShifts) {
+    refuse("a sequence whose positions moved at " + std::to_string(image.shifts.size()) + " places, of " +
+           std::to_string(kMostShifts) + " that can be saved");
+  }
+  return std::make_unique<Saving::Impl>(saving_place(), std::move(image));
+}
+
+std::unique_ptr<Restoring::Impl> Cache::Impl::restore() {
+  const auto attach = [this](std::vector<SequenceLayer> layers, std::vector<PositionShift> shifts) {
+    const auto sequence = std::make_shared<Sequence>(0);
+    sequence->layers = std::move(layers);
+    sequence->shifts = std::move(shifts);
+    return add(sequence);
+  };
+  return std::make_unique<Restoring::Impl>(saving_place(), attach);
+}
+
+Saving* Saving::create(Cache& cache, int64_t sequence) { return new Saving(cache.impl_->save(sequence)); }
+Restoring* Restoring::create(Cache& cache) { return new Restoring(cache.impl_->restore()); }
+const char* Cache::description() { return impl_->identity().text.c_str(); }
+void Cache::fingerprint(uint8_t* out) {
+  require_pointer("out", out);
+  const Digest& digest = impl_->identity().fingerprint;
+  std::copy(digest.begin(), digest.end(), out);
+}
+int64_t Cache::most_block_bytes() const { return kvasir::most_block_bytes(impl_->plans()); }
+int64_t Cache::most_state_bytes() const { return kvasir::most_state_bytes(impl_->plans()); }
+
+}  // namespace kvasir

@@ -1,0 +1,125 @@
+// Layers of sequences as they are saved, and back.
+#include <algorithm>
+#include <utility>
+
+#include "cache/layer.h"
+#include "engine/query_sums.h"
+
+namespace kvasir {
+namespace {
+
+int64_t rows_of(const LayerPlan& plan, const std::vector<uint16_t>& halves) {
+  return static_cast<int64_t>(halves.size()) / plan.elements_per_token();
+}
+
+// The same vectors in memory of the pool.
+SideTable moved(const LayerPlan& plan, Pool::Reservation& bytes, const SideTable& table) {
+  SideTable next;
+  for (const SideChunk& chunk : table.chunks) {
+    const size_t halves = static_cast<size_t>(plan.attention.kv_heads) * chunk.rows * plan.attention.head_dim;
+    auto block = std::make_shared<Block>(
+        bytes.take(BlockKind::kSideTable, static_cast<int64_t>(std::max<size_t>(halves, 1) * sizeof(uint16_t)),
+                   BlockPlace::kHost));
+    auto* vectors = reinterpret_cast<uint16_t*>(block->data());
+    std::copy_n(chunk.vectors.get(), halves, vectors);
+    next.chunks.push_back({std::shared_ptr<const uint16_t>(std::move(block), vectors), chunk.rows, chunk.page});
+  }
+  return next;
+}
+
+int64_t table_bytes(const LayerPlan& plan, const SideTable& table) {
+  int64_t bytes = 0;
+  for (const SideChunk& chunk : table.chunks) {
+    const int64_t halves = int64_t{plan.attention.kv_heads} * chunk.rows * plan.attention.head_dim;
+    bytes += std::max<int64_t>(halves, 1) * static_cast<int64_t>(sizeof(uint16_t));
+  }
+  return bytes;
+}
+
+bool has_queries(const LayerPlan& plan, const LayerImage& image) {
+  return plan.wants_queries && (image.length > 0 || !image.queries.empty());
+}
+
+}  // namespace
+
+std::vector<uint16_t> SequenceLayer::halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows,
+                                            int64_t count) {
+  const auto d = static_cast<size_t>(plan.attention.head_dim);
+  const size_t of_head = static_cast<size_t>(count) * d;
+  std::vector<uint16_t> halves(2 * plan.attention.kv_heads * of_head);
+  std::vector<float> floats(of_head);
+  uint16_t* out = halves.data();
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    for (int head = 0; head < plan.attention.kv_heads && count > 0; ++head, out += of_head) {
+      engine.read_rows(plan, rows.addresses(), side, head, 0, count, floats.data());
+      plan.attention.rows->to_half(floats.data(), ElementType::kFloat32, of_head, out);
+    }
+  }
+  return halves;
+}
+
+LayerImage SequenceLayer::image(const LayerPlan& plan, Engine& engine) const {
+  LayerImage image;
+  image.length = length_;
+  image.dropped_pages = dropped_pages_;
+  image.guesses_from = guesses_from_;
+  image.pages = pages_;
+  for (int side = 0; side < 2; ++side) image.tables[side] = tables_[side];
+  const SequenceView now = view(plan);
+  image.sinks = halves(plan, engine, sinks_, now.sinks);
+  image.window = halves(plan, engine, window_, now.window);
+  if (queries_) {
+    image.queries = queries_.read(engine);
+    image.query_count = queries_.count();
+  }
+  return image;
+}
+
+int64_t SequenceLayer::bytes_to_restore(const LayerPlan& plan, const LayerImage& image) {
+  const int64_t blocks =
+      RowBlocks::blocks_of(rows_of(plan, image.sinks)) + RowBlocks::blocks_of(rows_of(plan, image.window));
+  return blocks * plan.row_block_bytes() + table_bytes(plan, image.tables[0]) + table_bytes(plan, image.tables[1]) +
+         (has_queries(plan, image) ? QuerySums::bytes(plan.attention) : 0);
+}
+
+RowBlocks SequenceLayer::restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes,
+                                  const std::vector<uint16_t>& halves) {
+  const int64_t rows = rows_of(plan, halves);
+  RowBlocks blocks = changed(plan, engine, bytes, RowBlocks(), {0, 0, rows});
+  if (rows == 0) return blocks;
+  const size_t of_side = halves.size() / 2;
+  std::vector<float> floats[2] = {std::vector<float>(of_side), std::vector<float>(of_side)};
+  for (size_t side = 0; side < 2; ++side) {
+    plan.attention.rows->from_half(halves.data() + side * of_side, of_side, floats[side].data());
+  }
+  engine.take_back(plan, rows, std::move(floats))->write(blocks.addresses());
+  return blocks;
+}
+
+SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage image)
+    : length_(image.length), dropped_pages_(image.dropped_pages), guesses_from_(image.guesses_from) {
+  if (has_queries(plan, image)) {
+    Block block = bytes.take(BlockKind::kRows, QuerySums::bytes(plan.attention));
+    if (image.queries.empty()) {
+      queries_.begin(plan, engine, std::move(block));
+    } else {
+      queries_.restore(engine, std::move(block), image.queries, image.query_count);
+    }
+  }
+  if (length_ == 0) return;
+  begun_ = true;
+  sinks_ = restored(plan, engine, bytes, image.sinks);
+  window_ = restored(plan, engine, bytes, image.window);
+  for (int side = 0; side < 2; ++side) tables_[side] = moved(plan, bytes, image.tables[side]);
+  pages_ = std::move(image.pages);
+  for (const auto& page : pages_) page_views_.push_back(&page->view());
+  state_ = engine.make_state(plan);
+  engine.reserve(state_.get(), page_count(), tables_);
+  engine.update(plan, view(plan), state_.get());
+}
+
+void SequenceLayer::enlist(Memory& memory) {
+  for (const auto& page : pages_) memory.enlist(*page);
+}
+
+}  // namespace kvasir

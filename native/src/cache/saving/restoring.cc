@@ -1,0 +1,429 @@
+// The way back. Every number that is read from bytes is compared with what a cache of this kind could have written
+// before it decides anything; memory that is taken for it is bounded by the cache's own shapes and by the bytes that
+// are there.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/checks.h"
+#include "cache/saving/saving.h"
+#include "engine/query_sums.h"
+
+namespace kvasir {
+namespace {
+
+[[noreturn]] void invalid(int layer, const std::string& text) {
+  bad_bytes(BadBytes::kInvalid, "layer " + std::to_string(layer) + " " + text);
+}
+
+void require_finite(int layer, const std::vector<uint16_t>& halves) {
+  const bool good = std::all_of(halves.begin(), halves.end(), [](uint16_t half) { return (half & 0x7C00) != 0x7C00; });
+  if (!good) invalid(layer, "has 16-bit rows or vectors that are not finite");
+}
+
+// As appends leave pages behind that the sliding window of a layer has passed.
+void drop_unseen(const LayerPlan& plan, LayerImage& layer) {
+  if (plan.attention.sliding_window == 0) return;
+  const int64_t unseen = (layer.length - plan.attention.sliding_window - kPageTokens - plan.sinks) / kPageTokens;
+  const int64_t drop = std::min<int64_t>(unseen - layer.dropped_pages, static_cast<int64_t>(layer.pages.size()));
+  if (drop <= 0) return;
+  layer.pages.erase(layer.pages.begin(), layer.pages.begin() + drop);
+  layer.dropped_pages += drop;
+}
+
+}  // namespace
+
+Restoring::Impl::Impl(const SavingPlace& place, Attach attach) : place_(place), attach_(std::move(attach)) {
+  image_.layers.resize(place.plans.size());
+  first_pages_.resize(place.plans.size(), -1);
+  int64_t most = 0;
+  for (const LayerPlan& plan : place.plans) {
+    most = std::max(most, static_cast<int64_t>(plan.shapes[0].bytes()) + plan.most_varying_bytes());
+  }
+  page_ = make_aligned<uint8_t>(static_cast<size_t>(most));
+}
+
+const LayerPlan& Restoring::Impl::plan_of(const ImagePart& part) const {
+  if (part.layer < 0 || part.layer >= static_cast<int>(place_.plans.size())) {
+    invalid(part.layer, "does not exist: there are " + std::to_string(place_.plans.size()));
+  }
+  const LayerPlan& plan = place_.plans[static_cast<size_t>(part.layer)];
+  if (!plan.owns_rows()) invalid(part.layer, "has no rows of its own, and a part for them");
+  return plan;
+}
+
+void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8_t* chain) {
+  require_pointer("bytes", bytes);
+  if (broken_) refuse("what failed once cannot go on");
+  if (has_state_) refuse("a block after the state");
+  broken_ = true;  // until it is done
+  const ThreadPool::Use threads(place_.threads);
+  const ImageReader image(ImageType::kBlock, bytes, count);
+  const ImageHead& head = image.head();
+  const std::string name = "block " + std::to_string(blocks_);
+  if (head.fingerprint != place_.identity.fingerprint) {
+    bad_bytes(BadBytes::kMismatch,
+              name + " has fingerprint " + hex(head.fingerprint) + ", the cache " + hex(place_.identity.fingerprint));
+  }
+  if (head.number != blocks_) {
+    bad_bytes(BadBytes::kOrder, "block " + std::to_string(head.number) + " in place of " + name);
+  }
+  if (chain && !std::equal(head.chain.begin(), head.chain.end(), chain)) {
+    bad_bytes(BadBytes::kOrder, name + " is of other tokens");
+  }
+  if (head.tables_before != tables_) bad_bytes(BadBytes::kOrder, name + " goes by other side tables than are there");
+  const ImagePart* last = nullptr;
+  for (const ImagePart& part : image.parts()) {
+    plan_of(part);
+    if (last && (part.layer < last->layer || (part.layer == last->layer && part.kind <= last->kind))) {
+      bad_bytes(BadBytes::kInvalid, name + " has its parts out of order");
+    }
+    last = &part;
+    switch (part.kind) {
+      case PartKind::kKeyTable:
+      case PartKind::kValueTable:
+        take_table(image, part, part.kind == PartKind::kKeyTable ? Side::kKeys : Side::kValues, blocks_);
+        break;
+      case PartKind::kPage:
+        take_page(image, part, blocks_);
+        break;
+      case PartKind::kSinks:
+        if (blocks_ != 0) invalid(part.layer, "has sinks in " + name);
+        image_.layers[static_cast<size_t>(part.layer)].sinks = take_rows(image, part, plan_of(part).sinks);
+        break;
+      default:
+        invalid(part.layer, "has a part of kind " + std::to_string(static_cast<uint32_t>(part.kind)) + " in a block");
+    }
+  }
+  tables_ = tables_after(tables_, image.parts());
+  if (head.tables_after != tables_) bad_bytes(BadBytes::kInvalid, name + " does not name its side tables rightly");
+  digests_.add(image.digest().data(), image.digest().size());
+  blocks_ += 1;
+  broken_ = false;
+}
+
+void Restoring::Impl::take_table(const ImageReader& image, const ImagePart& part, Side side, int64_t block) {
+  const LayerPlan& plan = plan_of(part);
+  const int index = static_cast<int>(side);
+  std::vector<SideChunk>& chunks = image_.layers[static_cast<size_t>(part.layer)].tables[index].chunks;
+  if (!plan.codecs[index]->grow) invalid(part.layer, "has a side table that its codec does not know");
+  const int64_t vector =
+      int64_t{plan.attention.kv_heads} * plan.attention.head_dim * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t rows = part.bytes / vector;
+  if (part.bytes % vector != 0 || rows >= kMaxLabels) invalid(part.layer, "has a side table of an odd size");
+  // The first has any number of vectors, for page 0; those after it one each, page by page.
+  const bool first = chunks.empty();
+  const bool follows = first ? block == 0 : rows == 1 && (chunks.size() == 1 || chunks.back().page + 1 == block);
+  if (!follows || part.level != 0) invalid(part.layer, "has a side table that does not go on where it ended");
+  auto halves = std::make_shared<std::vector<uint16_t>>(static_cast<size_t>(part.bytes) / sizeof(uint16_t));
+  image.take(part, reinterpret_cast<uint8_t*>(halves->data()));
+  require_finite(part.layer, *halves);
+  const uint16_t* vectors = halves->data();
+  chunks.push_back({std::shared_ptr<const uint16_t>(std::move(halves), vectors), static_cast<int>(rows), block});
+}
+
+std::vector<uint16_t> Restoring::Impl::take_rows(const ImageReader& image, const ImagePart& part, int64_t rows) const {
+  const LayerPlan& plan = plan_of(part);
+  const int64_t bytes = rows * plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
+  if (part.bytes != bytes || part.level != 0) {
+    invalid(part.layer, "has " + std::to_string(part.bytes) + " bytes of 16-bit rows, not " + std::to_string(bytes));
+  }
+  std::vector<uint16_t> halves(static_cast<size_t>(bytes) / sizeof(uint16_t));
+  image.take(part, reinterpret_cast<uint8_t*>(halves.data()));
+  require_finite(part.layer, halves);
+  return halves;
+}
+
+std::vector<uint32_t> Restoring::Impl::check_page(const LayerPlan& plan, const PageShape& shape, const uint8_t* page,
+                                                  int64_t bytes, int64_t number) const {
+  std::vector<uint32_t> offsets(static_cast<size_t>(shape.parts()) + 1);
+  if (shape.varies()) {
+    std::memcpy(offsets.data(), page, offsets.size() * sizeof(uint32_t));
+    const auto* end = page + offsets.size() * sizeof(uint32_t);
+    const bool padded = std::all_of(end, page + shape.table_bytes(), [](uint8_t byte) { return byte == 0; });
+    if (!padded || offsets.front() != shape.table_bytes() || offsets.back() != bytes) {
+      invalid(plan.index, "has a page whose table is not one");
+    }
+  } else {
+    offsets[0] = 0;
+    for (int i = 0; i < shape.parts(); ++i) {
+      offsets[i + 1] = offsets[i] + static_cast<uint32_t>(shape.formats[i >= shape.parts(Side::kKeys)].page_bytes);
+    }
+  }
+  std::vector<uint32_t> sizes;
+  for (int i = 0; i < shape.parts(); ++i) {
+    const int side = i >= shape.parts(Side::kKeys);
+    const PageFormat& format = shape.formats[side];
+    if (offsets[i + 1] < offsets[i] || offsets[i + 1] > bytes) invalid(plan.index, "has parts that overlap");
+    const size_t size = offsets[i + 1] - offsets[i];
+    if (size % kImageAlignment != 0 || (!format.varies() && size != format.page_bytes)) {
+      invalid(plan.index, "has a part of " + std::to_string(size) + " bytes");
+    }
+    sizes.push_back(static_cast<uint32_t>(size));
+    if (!plan.codecs[side]->valid) continue;
+    const SideTable& table = image_.layers[static_cast<size_t>(plan.index)].tables[side];
+    const std::vector<const uint16_t*> vectors(static_cast<size_t>(table.size()));
+    if (!plan.codecs[side]->valid(format, side_view(table, vectors, number), page + offsets[i], size)) {
+      invalid(plan.index, "has a page that codec " + std::string(plan.codecs[side]->name) + " cannot read");
+    }
+  }
+  return sizes;
+}
+
+std::shared_ptr<Page> Restoring::Impl::make_page(const LayerPlan& plan, Pool::Reservation& bytes,
+                                                 const PageShape& shape, const std::vector<uint32_t>& sizes,
+                                                 const uint8_t* from, int64_t stored, int64_t number) {
+  Block block = bytes.take(BlockKind::kPage, stored, BlockPlace::kEngine, plan.can_shrink());
+  auto page = std::make_shared<Page>(place_.memory, plan.index, std::move(block), shape, sizes.data());
+  place_.engine.write_page(plan, page->to_seal(number), from);
+  return page;
+}
+
+void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part, int64_t block) {
+  const LayerPlan& plan = plan_of(part);
+  const auto index = static_cast<size_t>(part.layer);
+  LayerImage& layer = image_.layers[index];
+  if (part.level < 0 || part.level >= static_cast<int>(plan.shapes.size())) {
+    invalid(part.layer, "has a page of shape " + std::to_string(part.level));
+  }
+  const PageShape& shape = plan.shapes[static_cast<size_t>(part.level)];
+  const auto least = static_cast<int64_t>(shape.bytes());
+  const int64_t most = shape.varies() ? least + plan.most_varying_bytes() : least;
+  if (part.bytes < least || part.bytes > most) {
+    invalid(part.layer, "has a page of " + std::to_string(part.bytes) + " bytes");
+  }
+  if (first_pages_[index] < 0) first_pages_[index] = block;
+  if (first_pages_[index] + static_cast<int64_t>(layer.pages.size()) != block) {
+    bad_bytes(BadBytes::kIncomplete,
+              "layer " + std::to_string(part.layer) + " lacks the page before block " + std::to_string(block));
+  }
+  image.take(part, page_.get());
+  std::vector<uint32_t> sizes = check_page(plan, shape, page_.get(), part.bytes, block);
+  std::vector<uint32_t> offsets = {static_cast<uint32_t>(shape.table_bytes())};
+  for (const uint32_t size : sizes) offsets.push_back(offsets.back() + size);
+  PageView view;
+  view.shape = &shape;
+  if (shape.varies()) view.offsets = offsets.data();
+  const int64_t stored = place_.engine.stored_bytes(plan, view, page_.get());
+  std::optional<Pool::Reservation> room = place_.memory.pool().try_reserve(plan.index, stored);
+  if (!room && place_.memory.can_shrink()) {
+    // Others give way when all else is known to be right.
+    waiting_.push_back({plan.index, layer.pages.size(), &shape, std::move(sizes),
+                        std::vector<uint8_t>(page_.get(), page_.get() + part.bytes), stored});
+    layer.pages.push_back(nullptr);
+    return;
+  }
+  if (!room) room.emplace(place_.memory.pool().reserve(plan.index, stored));  // throws
+  layer.pages.push_back(make_page(plan, *room, shape, sizes, page_.get(), stored, block));
+}
+
+void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
+  require_pointer("bytes", bytes);
+  if (broken_) refuse("what failed once cannot go on");
+  if (has_state_) refuse("a second state");
+  broken_ = true;
+  const ImageReader image(ImageType::kState, bytes, count);
+  const ImageHead& head = image.head();
+  if (head.fingerprint != place_.identity.fingerprint) {
+    bad_bytes(BadBytes::kMismatch,
+              "the state has fingerprint " + hex(head.fingerprint) + ", the cache " + hex(place_.identity.fingerprint));
+  }
+  if (head.number != blocks_) {
+    bad_bytes(BadBytes::kIncomplete, std::to_string(blocks_) + " blocks of " + std::to_string(head.number));
+  }
+  if (head.chain != digests_.finish() || head.tables_after != tables_ || head.tables_before != tables_) {
+    bad_bytes(BadBytes::kOrder, "the state was saved with other blocks");
+  }
+  if (image.parts().empty() || image.parts()[0].kind != PartKind::kLayers) {
+    bad_bytes(BadBytes::kInvalid, "the state does not begin with its layers");
+  }
+  for (LayerImage& layer : image_.layers) layer.sinks.clear();  // the state has them
+  const ImagePart* last = nullptr;
+  for (const ImagePart& part : image.parts()) {
+    const bool of_layer =
+        part.kind == PartKind::kSinks || part.kind == PartKind::kWindow || part.kind == PartKind::kQueries;
+    const bool in_order = !last || (!of_layer && part.kind > last->kind) ||
+                          (of_layer && (last->kind == PartKind::kLayers || last->kind == PartKind::kShifts)) ||
+                          part.layer > last->layer || (part.layer == last->layer && part.kind > last->kind);
+    if (!in_order) bad_bytes(BadBytes::kInvalid, "the state has its parts out of order");
+    last = &part;
+    if (part.kind == PartKind::kLayers) {
+      take_numbers(image, part);
+    } else if (part.kind == PartKind::kShifts) {
+      take_shifts(image, part);
+    } else if (of_layer) {
+      take_layer_state(image, part);
+    } else {
+      bad_bytes(BadBytes::kInvalid,
+                "a part of kind " + std::to_string(static_cast<uint32_t>(part.kind)) + " in a state");
+    }
+  }
+  check_rows_are_there();
+  has_state_ = true;
+  broken_ = false;
+}
+
+void Restoring::Impl::take_numbers(const ImageReader& image, const ImagePart& part) {
+  if (part.bytes != static_cast<int64_t>(place_.plans.size() * sizeof(LayerNumbers)) || part.layer != 0 ||
+      part.level != 0) {
+    bad_bytes(BadBytes::kInvalid, "the state is one of other layers");
+  }
+  numbers_.resize(place_.plans.size());
+  image.take(part, reinterpret_cast<uint8_t*>(numbers_.data()));
+  for (const LayerPlan& plan : place_.plans) {
+    const auto index = static_cast<size_t>(plan.index);
+    const LayerNumbers& numbers = numbers_[index];
+    check_numbers(plan, numbers);
+    LayerImage& layer = image_.layers[index];
+    layer.length = numbers.length;
+    layer.dropped_pages = numbers.dropped_pages;
+    layer.guesses_from = numbers.guesses_from;
+    layer.query_count = numbers.query_count;
+    const int64_t held = numbers.sealed_pages - numbers.dropped_pages;
+    if (static_cast<int64_t>(layer.pages.size()) != held || (held > 0 && first_pages_[index] != layer.dropped_pages)) {
+      invalid(plan.index, "has other pages than its state says");
+    }
+  }
+}
+
+// All that a layer can be.
+void Restoring::Impl::check_numbers(const LayerPlan& plan, const LayerNumbers& numbers) const {
+  constexpr int64_t kMostTokens = INT64_MAX / 4;
+  const bool sane = numbers.length >= 0 && numbers.length <= kMostTokens && numbers.dropped_pages >= 0 &&
+                    numbers.sealed_pages >= numbers.dropped_pages && numbers.sealed_pages <= blocks_ &&
+                    numbers.guesses_from >= -1 && numbers.query_count >= 0 && numbers.unused == 0;
+  if (!sane) invalid(plan.index, "has numbers that no layer has");
+  if (!plan.owns_rows()) {
+    if (numbers.length != 0 || numbers.sealed_pages != 0 || numbers.query_count != 0) {
+      invalid(plan.index, "has no rows of its own, and a length");
+    }
+    return;
+  }
+  const int64_t body = std::max<int64_t>(0, numbers.length - plan.sinks);
+  const int64_t window = body - numbers.sealed_pages * kPageTokens;
+  if (window < 0 || window > plan.most_window_rows()) {
+    invalid(plan.index, "has a window of " + std::to_string(window) + " tokens");
+  }
+  if (numbers.dropped_pages > 0 && plan.attention.sliding_window == 0) invalid(plan.index, "lacks its first pages");
+  if (numbers.guesses_from >= 0 && numbers.length - numbers.guesses_from > kMaxMaskedTokens) {
+    invalid(plan.index, "has more guesses than a layer can have");
+  }
+}
+
+void Restoring::Impl::take_shifts(const ImageReader& image, const ImagePart& part) {
+  const auto size = static_cast<int64_t>(sizeof(PositionShift));
+  const bool turns = std::all_of(place_.plans.begin(), place_.plans.end(),
+                                 [](const LayerPlan& plan) { return plan.turns != nullptr; });
+  if (part.bytes % size != 0 || part.bytes == 0 || part.bytes / size > kMostShifts || part.layer != 0 ||
+      part.level != 0 || !turns) {
+    bad_bytes(BadBytes::kInvalid, "the state has moves of positions that cannot be");
+  }
+  image_.shifts.resize(static_cast<size_t>(part.bytes / size));
+  image.take(part, reinterpret_cast<uint8_t*>(image_.shifts.data()));
+  int64_t before = -1;
+  for (const PositionShift& shift : image_.shifts) {
+    if (shift.first <= before || shift.offset < -kMostPositionOffset || shift.offset > kMostPositionOffset) {
+      bad_bytes(BadBytes::kInvalid, "the state has moves of positions that cannot be");
+    }
+    before = shift.first;
+  }
+}
+
+void Restoring::Impl::take_layer_state(const ImageReader& image, const ImagePart& part) {
+  const LayerPlan& plan = plan_of(part);
+  LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
+  if (part.kind == PartKind::kSinks) {
+    layer.sinks = take_rows(image, part, std::min<int64_t>(layer.length, plan.sinks));
+  } else if (part.kind == PartKind::kWindow) {
+    const int64_t body = std::max<int64_t>(0, layer.length - plan.sinks);
+    layer.window = take_rows(image, part, body - layer.sealed_pages() * kPageTokens);
+  } else {
+    if (!plan.wants_queries || part.bytes != QuerySums::bytes(plan.attention) || part.level != 0) {
+      invalid(part.layer, "has statistics of queries that its codecs do not know");
+    }
+    layer.queries = image.take(part);
+  }
+}
+
+void Restoring::Impl::check_rows_are_there() const {
+  for (const LayerPlan& plan : place_.plans) {
+    if (!plan.owns_rows()) continue;
+    const LayerImage& layer = image_.layers[static_cast<size_t>(plan.index)];
+    const int64_t sinks = std::min<int64_t>(layer.length, plan.sinks);
+    const int64_t rows = layer.length - layer.sealed_pages() * kPageTokens;  // sinks and window
+    const auto there = static_cast<int64_t>(layer.sinks.size() + layer.window.size());
+    if (there != rows * plan.elements_per_token() ||
+        static_cast<int64_t>(layer.sinks.size()) != sinks * plan.elements_per_token()) {
+      bad_bytes(BadBytes::kIncomplete, "layer " + std::to_string(plan.index) + " lacks 16-bit rows");
+    }
+    if (plan.wants_queries && layer.length > 0 && layer.queries.empty()) {
+      bad_bytes(BadBytes::kIncomplete, "layer " + std::to_string(plan.index) + " lacks its statistics of queries");
+    }
+  }
+}
+
+// A sequence of blocks alone.
+void Restoring::Impl::cut_after_blocks() {
+  if (blocks_ == 0) bad_bytes(BadBytes::kIncomplete, "neither blocks nor a state");
+  for (const LayerPlan& plan : place_.plans) {
+    if (!plan.owns_rows()) continue;
+    const auto index = static_cast<size_t>(plan.index);
+    LayerImage& layer = image_.layers[index];
+    const std::string name = "layer " + std::to_string(plan.index);
+    if (static_cast<int64_t>(layer.sinks.size()) != plan.sinks * plan.elements_per_token()) {
+      bad_bytes(BadBytes::kIncomplete, name + " lacks its first tokens");
+    }
+    layer.length = plan.sinks + blocks_ * kPageTokens;
+    layer.dropped_pages = layer.pages.empty() ? blocks_ : first_pages_[index];
+    if (layer.sealed_pages() != blocks_) bad_bytes(BadBytes::kIncomplete, name + " lacks its newest page");
+    const int64_t seen =
+        plan.attention.sliding_window == 0 ? 0 : std::max<int64_t>(0, layer.length - plan.attention.sliding_window);
+    if (layer.dropped_pages > 0 &&
+        plan.sinks + layer.dropped_pages * kPageTokens > std::max<int64_t>(plan.sinks, seen)) {
+      bad_bytes(BadBytes::kIncomplete, name + " lacks pages that the newest token sees");
+    }
+  }
+}
+
+int64_t Restoring::Impl::finish() {
+  if (broken_) refuse("what failed once cannot go on");
+  broken_ = true;
+  const ThreadPool::Use threads(place_.threads);
+  if (!has_state_) cut_after_blocks();
+  std::vector<std::pair<int, Memory::Needs>> needs;
+  for (const LayerPlan& plan : place_.plans) {
+    needs.push_back(
+        {plan.index, {SequenceLayer::bytes_to_restore(plan, image_.layers[static_cast<size_t>(plan.index)])}});
+  }
+  for (const Waiting& page : waiting_) needs[static_cast<size_t>(page.layer)].second.bytes += page.stored;
+  place_.memory.check_room(needs);
+  std::vector<Pool::Reservation> rooms;
+  for (const auto& [layer, each] : needs) rooms.push_back(place_.memory.make_room(layer, {each}).bytes);
+  for (Waiting& page : waiting_) {
+    const auto index = static_cast<size_t>(page.layer);
+    const int64_t number = first_pages_[index] + static_cast<int64_t>(page.index);
+    image_.layers[index].pages[page.index] =
+        make_page(place_.plans[index], rooms[index], *page.shape, page.sizes, page.bytes.data(), page.stored, number);
+    page.bytes = {};
+  }
+  std::vector<SequenceLayer> layers;
+  for (const LayerPlan& plan : place_.plans) {
+    const auto index = static_cast<size_t>(plan.index);
+    if (!has_state_) drop_unseen(plan, image_.layers[index]);
+    layers.emplace_back(plan, place_.engine, rooms[index], std::move(image_.layers[index]));
+  }
+  for (SequenceLayer& layer : layers) layer.enlist(place_.memory);
+  return attach_(std::move(layers), std::move(image_.shifts));
+}
+
+void Restoring::destroy(Restoring* restoring) { delete restoring; }
+Restoring::Restoring(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Restoring::~Restoring() = default;
+void Restoring::add_block(const uint8_t* bytes, int64_t count, const uint8_t* chain) {
+  impl_->add_block(bytes, count, chain);
+}
+void Restoring::set_state(const uint8_t* bytes, int64_t count) { impl_->set_state(bytes, count); }
+int64_t Restoring::finish() { return impl_->finish(); }
+
+}  // namespace kvasir

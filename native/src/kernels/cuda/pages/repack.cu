@@ -1,0 +1,175 @@
+// A block takes one side of one kv head. Codes of several elements share a byte, in either layout: packing collects
+// words in shared memory by atomic ORs, and unpacking makes each word of the canonical side in one thread.
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/layout/labels.h"
+#include "kernels/cuda/layout/part_pairs.h"
+#include "kernels/cuda/pages/repack.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ uint32_t load16(const uint8_t* at) { return *reinterpret_cast<const uint16_t*>(at); }
+__device__ void store16(uint8_t* at, uint32_t value) {
+  *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(value);
+}
+
+// What a block works on.
+struct Work {
+  bool keys;
+  uint8_t* canonical;
+  uint8_t* block;  // the head's, labels first
+
+  __device__ explicit Work(const RepackRequest& request) : keys(blockIdx.y == 0) {
+    const int64_t head = blockIdx.x;
+    canonical = keys ? request.canonical + head * request.key_bytes
+                     : request.canonical + request.kv_heads * request.key_bytes + head * request.value_bytes;
+    block = request.page + head * request.layout.bytes();
+  }
+  __device__ int parts(const HeadLayout& layout) const { return keys ? layout.key_parts() : layout.value_parts(); }
+  __device__ PartPair pair(const HeadLayout& layout, int part) const {
+    return keys ? key_pair(layout, part) : value_pair(layout, part);
+  }
+  __device__ uint8_t* part(const HeadLayout& layout, int part) const {
+    return block + layout.label_bytes() + (keys ? layout.key_offset(part) : layout.value_offset(part));
+  }
+  __device__ uint8_t* labels(const RepackRequest& request) const {
+    return canonical + (keys ? request.key_labels : request.value_labels);
+  }
+  __device__ int label_byte(int token) const { return keys ? key_label_byte(token) : value_label_byte(token); }
+};
+
+__device__ void pack_halves(const PartPair& pair, const uint8_t* canonical, uint8_t* part) {
+  const PartLayout& device = pair.device;
+  for (int i = threadIdx.x; i < device.x_size * device.y_size; i += kThreads) {
+    const int x = i % device.x_size, y = i / device.x_size;
+    store16(part + device.float16_byte(x, y), load16(canonical + pair.canonical16(x, y)));
+  }
+}
+
+__device__ void pack_codes(const PartPair& pair, const uint8_t* canonical, uint8_t* part, uint32_t* words) {
+  const PartLayout& device = pair.device;
+  const uniform::Layout format = pair.canonical();
+  const int count = device.bytes() / 4;
+  for (int i = threadIdx.x; i < count; i += kThreads) words[i] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < device.parameters(); i += kThreads) {
+    words[device.parameter_byte(i) / 4] = load16(canonical + format.range_offset(pair.group) + 2 * i) |
+                                          load16(canonical + format.lo_offset(pair.group) + 2 * i) << 16;
+  }
+  for (int p = 0; p < format.plane_count; ++p) {
+    const CodePlane& plane = format.planes[p];
+    for (int i = threadIdx.x; i < device.x_size * device.y_size; i += kThreads) {
+      const int x = i % device.x_size, y = i / device.x_size;
+      const uint32_t byte = canonical[format.plane_offset[p] + plane.byte_of(pair.first_x + x, pair.first_y + y)];
+      const uint32_t code = byte >> plane.bit_of(pair.first_x + x) & ((1u << plane.bits) - 1);
+      const Place place = device.code_place(p, x, y);
+      const int at = device.parameter_bytes() + place.byte;
+      if (code != 0) atomicOr(&words[at / 4], code << (8 * (at % 4) + place.bit));
+    }
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < count; i += kThreads) reinterpret_cast<uint32_t*>(part)[i] = words[i];
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ RepackRequest request) {
+  extern __shared__ uint32_t words[];
+  const Work work(request);
+  for (int p = 0; p < work.parts(request.layout); ++p) {
+    const PartPair pair = work.pair(request.layout, p);
+    if (pair.device.bits == kFloat16Bits) {
+      pack_halves(pair, work.canonical, work.part(request.layout, p));
+    } else {
+      pack_codes(pair, work.canonical, work.part(request.layout, p), words);
+    }
+  }
+  if (request.layout.labels && threadIdx.x < kPageTokens) {
+    work.block[work.label_byte(threadIdx.x)] = work.labels(request)[threadIdx.x];
+  }
+}
+
+__device__ void unpack_halves(const PartPair& pair, const uint8_t* part, uint8_t* canonical) {
+  const PartLayout& device = pair.device;
+  for (int i = threadIdx.x; i < device.x_size * device.y_size; i += kThreads) {
+    const int x = i % device.x_size, y = i / device.x_size;
+    store16(canonical + pair.canonical16(x, y), load16(part + device.float16_byte(x, y)));
+  }
+}
+
+// The word of 16 rows of y that lane y % 16 of a canonical vector is, from whichever parts its codes are in.
+__device__ uint32_t canonical_word(const Work& work, const HeadLayout& layout, const CodePlane& plane, int p,
+                                   int first_x, int y) {
+  uint32_t word = 0;
+  for (int place = 0; place < plane.codes_per_byte(); ++place) {
+    for (int i = 0; i < 4; ++i) {
+      const int x = first_x + 4 * place + i;
+      if (x >= plane.x_size) continue;
+      const int part = (work.keys ? x : y) / (work.keys && !layout.token_keys ? layout.head_dim : layout.span());
+      const PartPair pair = work.pair(layout, part);
+      const Place at = pair.device.code_place(p, x - pair.first_x, y - pair.first_y);
+      const uint8_t* groups = work.part(layout, part) + pair.device.parameter_bytes();
+      const uint32_t code = groups[at.byte] >> at.bit & ((1u << plane.bits) - 1);
+      word |= code << (8 * i + plane.bits * place);
+    }
+  }
+  return word;
+}
+
+__global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ RepackRequest request) {
+  const Work work(request);
+  const HeadLayout& layout = request.layout;
+  const int64_t bytes = work.keys ? request.key_bytes : request.value_bytes;
+  // Parameters and labels do not fill their place.
+  for (int64_t i = threadIdx.x; i < bytes / 4; i += kThreads) reinterpret_cast<uint32_t*>(work.canonical)[i] = 0;
+  __syncthreads();
+  for (int part = 0; part < work.parts(layout); ++part) {
+    const PartPair pair = work.pair(layout, part);
+    const uint8_t* from = work.part(layout, part);
+    if (pair.device.bits == kFloat16Bits) {
+      unpack_halves(pair, from, work.canonical);
+      continue;
+    }
+    const uniform::Layout format = pair.canonical();
+    for (int i = threadIdx.x; i < pair.device.parameters(); i += kThreads) {
+      const uint8_t* at = from + pair.device.parameter_byte(i);
+      store16(work.canonical + format.range_offset(pair.group) + 2 * i, load16(at));
+      store16(work.canonical + format.lo_offset(pair.group) + 2 * i, load16(at + 2));
+    }
+  }
+  const PartPair any = work.pair(layout, 0);
+  if (any.device.bits != kFloat16Bits) {
+    const uniform::Layout format = any.canonical();
+    for (int p = 0; p < format.plane_count; ++p) {
+      const CodePlane& plane = format.planes[p];
+      auto* out = reinterpret_cast<uint32_t*>(work.canonical + format.plane_offset[p]);
+      for (int i = threadIdx.x; i < static_cast<int>(plane.bytes() / 4); i += kThreads) {
+        const int vector = i / 16, row = vector / plane.vectors_per_row(), column = vector % plane.vectors_per_row();
+        out[i] = canonical_word(work, layout, plane, p, column * plane.x_per_vector(), 16 * row + i % 16);
+      }
+    }
+  }
+  if (layout.labels && threadIdx.x < kPageTokens) {
+    work.labels(request)[threadIdx.x] = work.block[work.label_byte(threadIdx.x)];
+  }
+}
+
+}  // namespace
+
+cudaError_t pack_page(const RepackRequest& request, cudaStream_t stream) {
+  const int keys = request.layout.key().bytes(), values = request.layout.value().bytes();
+  const int shared = keys > values ? keys : values;
+  const cudaError_t status = cudaFuncSetAttribute(pack, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  if (status != cudaSuccess) return status;
+  pack<<<dim3(static_cast<unsigned>(request.kv_heads), 2), kThreads, static_cast<size_t>(shared), stream>>>(request);
+  return cudaGetLastError();
+}
+
+cudaError_t unpack_page(const RepackRequest& request, cudaStream_t stream) {
+  unpack<<<dim3(static_cast<unsigned>(request.kv_heads), 2), kThreads, 0, stream>>>(request);
+  return cudaGetLastError();
+}
+
+}  // namespace kvasir::cuda

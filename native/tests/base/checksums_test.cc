@@ -1,0 +1,62 @@
+// CRC-32C and SHA-256 against published values, and the fast way against the plain one.
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/crc32c.h"
+#include "base/sha256.h"
+#include "support/data.h"
+#include "support/doctest.h"
+
+namespace {
+
+// Bit by bit, from the definition.
+uint32_t plain_crc(const uint8_t* bytes, size_t count) {
+  uint32_t crc = 0xFFFFFFFFu;
+  for (size_t i = 0; i < count; ++i) {
+    crc ^= bytes[i];
+    for (int bit = 0; bit < 8; ++bit) crc = crc & 1 ? crc >> 1 ^ 0x82F63B78u : crc >> 1;
+  }
+  return ~crc;
+}
+
+std::string sha(const std::string& text) {
+  return kvasir::hex(kvasir::Sha256().add(text.data(), text.size()).finish());
+}
+
+}  // namespace
+
+TEST_CASE("CRC-32C of known texts") {
+  CHECK(kvasir::crc32c("123456789", 9) == 0xE3069283u);
+  const std::vector<uint8_t> zeros(32), ones(32, 0xFF);  // RFC 3720, B.4
+  CHECK(kvasir::crc32c(zeros.data(), 32) == 0x8A9136AAu);
+  CHECK(kvasir::crc32c(ones.data(), 32) == 0x62A8AB43u);
+  CHECK(kvasir::crc32c(nullptr, 0) == 0u);
+}
+
+TEST_CASE("CRC-32C by instruction, by tables and bit by bit, whole and in pieces") {
+  support::Random random(5);
+  std::vector<uint8_t> bytes(20000);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next());
+  for (const size_t count : {1u, 7u, 8u, 9u, 63u, 2047u, 6143u, 6144u, 6145u, 12289u, 19990u}) {
+    for (const size_t first : {0u, 1u, 5u}) {
+      const uint32_t expected = plain_crc(bytes.data() + first, count);
+      CHECK(kvasir::crc32c(bytes.data() + first, count) == expected);
+      CHECK(kvasir::crc32c_by_tables(bytes.data() + first, count) == expected);
+      const size_t cut = static_cast<size_t>(random.below(static_cast<int>(count)));
+      const uint32_t before = kvasir::crc32c(bytes.data() + first, cut);
+      CHECK(kvasir::crc32c(bytes.data() + first + cut, count - cut, before) == expected);
+    }
+  }
+}
+
+TEST_CASE("SHA-256 of known texts") {
+  CHECK(sha("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  CHECK(sha("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(sha(std::string(1000000, 'a')) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  kvasir::Sha256 pieces;
+  for (int i = 0; i < 1000; ++i) pieces.add(std::string(1000, 'a').data(), 1000);
+  CHECK(kvasir::hex(pieces.finish()) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
