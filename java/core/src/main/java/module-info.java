@@ -15,6 +15,7 @@ module dev.kvasir {
   exports dev.kvasir.calibrate;
   exports dev.kvasir.codebook;
   exports dev.kvasir.error;
+  exports dev.kvasir.file;
   exports dev.kvasir.method;
   exports dev.kvasir.preset;
   exports dev.kvasir.rope;

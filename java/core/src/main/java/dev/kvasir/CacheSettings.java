@@ -20,6 +20,7 @@ import java.util.stream.Collectors;
  * @param backend a backend's name, or "auto"
  * @param precision of attention
  * @param threads of its own; 0 for the library's
+ * @param model the fingerprint of the model, or nothing
  */
 record CacheSettings(
     KvGeometry geometry,
@@ -28,7 +29,8 @@ record CacheSettings(
     Map<Integer, Long> layerBudgets,
     String backend,
     Precision precision,
-    int threads) {
+    int threads,
+    byte[] model) {
 
   /** A new cache. */
   NativeCache create() {
@@ -64,6 +66,7 @@ record CacheSettings(
     config.set_backend(backend.equals("auto") ? NativeLibrary.get().defaultBackend() : backend);
     config.set_precision(precision.code());
     config.set_threads(threads);
+    NativeCall.runWith(memory -> config.set_model(memory.in(model), model.length));
   }
 
   private static void applySinks(CacheConfig config, int layer, List<Float> logits) {

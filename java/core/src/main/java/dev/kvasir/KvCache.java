@@ -1,18 +1,32 @@
 package dev.kvasir;
 
 import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvFileException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.FileOptions;
+import dev.kvasir.file.KvBlock;
+import dev.kvasir.file.ModelFingerprint;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.NativeRestoring;
 import dev.kvasir.internal.RowsTarget;
+import dev.kvasir.internal.file.CacheTarget;
+import dev.kvasir.internal.file.SequenceInput;
+import dev.kvasir.internal.file.Sources;
+import java.io.IOException;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.channels.ReadableByteChannel;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.TreeMap;
+import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -359,6 +373,129 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * What saved sequences of this cache mean, as text: geometry, codecs with their options, the content of codebooks, RoPE,
+   * key scaling, the model. Sequences are restored into caches whose text is the same.
+   *
+   * @return one fact a line
+   * @throws IllegalStateException if the cache is closed
+   */
+  public String description() {
+    return cache.description();
+  }
+
+  /**
+   * The same in 32 bytes: the SHA-256 of {@link #description}.
+   *
+   * @return a new array
+   * @throws IllegalStateException if the cache is closed
+   */
+  public byte[] fingerprint() {
+    return cache.fingerprint();
+  }
+
+  /**
+   * A sequence from a file. It is exactly what was saved, whatever backend this cache is on, or nothing has changed.
+   *
+   * @param path what {@link KvSequence#save(Path)} wrote
+   * @return a new sequence, to be closed by the caller
+   * @throws KvFileException if the file is damaged, cut off, or of another kind of cache or model
+   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @throws IOException if the file cannot be read
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvSequence restore(Path path) throws IOException {
+    return restore(path, FileOptions.defaults());
+  }
+
+  /**
+   * {@link #restore(Path)} with a listener, and until it is cancelled.
+   *
+   * @param path what {@link KvSequence#save(Path)} wrote
+   * @param options progress and cancellation count
+   * @return a new sequence, to be closed by the caller
+   * @throws KvFileException if the file is damaged, cut off, or of another kind of cache or model, or nobody wanted more
+   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @throws IOException if the file cannot be read
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvSequence restore(Path path, FileOptions options) throws IOException {
+    try (FileChannel channel = Sources.open(path)) {
+      return restore(channel, channel.size(), options);
+    }
+  }
+
+  /**
+   * {@link #restore(Path)} from a channel, of which no byte after the sequence's last is read.
+   *
+   * @param channel blocking; stays open
+   * @param options progress and cancellation count
+   * @return a new sequence, to be closed by the caller
+   * @throws KvFileException if the bytes are damaged, cut off, or of another kind of cache or model, or nobody wanted more
+   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @throws IOException if the channel cannot be read
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvSequence restore(ReadableByteChannel channel, FileOptions options) throws IOException {
+    return restore(channel, -1, options);
+  }
+
+  /**
+   * {@link #restore(Path, FileOptions)} on the executor of the options. Cancelling the future ends it.
+   *
+   * @param path what {@link KvSequence#save(Path)} wrote
+   * @param options progress, cancellation and executor count
+   * @return the sequence to come, to be closed by the caller
+   */
+  public CompletableFuture<KvSequence> restoreAsync(Path path, FileOptions options) {
+    return FileWork.run(options, KvSequence::close, now -> restore(path, now));
+  }
+
+  private KvSequence restore(ReadableByteChannel channel, long total, FileOptions options) throws IOException {
+    try (NativeRestoring restoring = cache.restore()) {
+      SequenceInput.read(
+          channel,
+          total,
+          FileWork.transfer(options),
+          new CacheTarget(restoring, cache.description(), cache.mostBlockBytes(), cache.mostStateBytes()));
+      return new KvSequence(this, restoring.finish());
+    }
+  }
+
+  /**
+   * The names of the blocks of a text, in order: what a store keeps them under.
+   *
+   * @param tokens the ids from the beginning on; those that fill no block have no name
+   * @param salt whose blocks they are; may be empty
+   * @return a name for each whole block
+   * @throws IllegalStateException if the cache is closed
+   */
+  public List<ChainHash> chain(int[] tokens, byte[] salt) {
+    return ChainHash.chain(cache.fingerprint(), salt, method.sinks(), PAGE_TOKENS, tokens);
+  }
+
+  /**
+   * A sequence of a text's first blocks. It is as one that was cut after the last of them ({@link KvSequence#truncate}),
+   * and has seen no queries.
+   *
+   * @param blocks from the first on, without gaps: what {@link KvSequence#exportBlocks} gave, wherever it has been
+   * @return a new sequence, to be closed by the caller
+   * @throws KvFileException if a block is damaged, of another kind of cache or model, of other tokens than its name says,
+   *     or does not follow the one before it; nothing has changed then
+   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @throws IllegalArgumentException if there are none
+   * @throws IllegalStateException if the cache is closed
+   */
+  public KvSequence attachBlocks(List<KvBlock> blocks) {
+    Checks.require(!blocks.isEmpty(), "no blocks");
+    try (NativeRestoring restoring = cache.restore()) {
+      for (KvBlock block : blocks) {
+        restoring.addBlock(block.bytes(), block.hash().bytes());
+      }
+      return new KvSequence(this, restoring.finish());
+    }
+  }
+
+  /**
    * What the cache holds and what it has computed. Costs a few native calls per layer.
    *
    * @return a snapshot
@@ -464,6 +601,7 @@ public final class KvCache implements AutoCloseable {
     private String backend = "auto";
     private Precision precision = Precision.EXACT;
     private int threads;
+    private byte[] model = {};
     private @Nullable Boolean keysBeforeRope;
 
     private Builder(KvGeometry geometry) {
@@ -549,6 +687,18 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
+     * The model whose keys and values the cache will hold: sequences that another one made are not restored ({@link
+     * KvCache#restore(Path)}). Without it all caches of one shape and method take each other's.
+     *
+     * @param fingerprint the model's
+     * @return this builder
+     */
+    public Builder model(ModelFingerprint fingerprint) {
+      this.model = fingerprint.bytes();
+      return this;
+    }
+
+    /**
      * Declares on which side of RoPE the keys are that will be appended, so that a method that wants the other is refused.
      * Without a declaration a method that wants them before RoPE says so in a warning.
      *
@@ -570,7 +720,7 @@ public final class KvCache implements AutoCloseable {
      *     does not allow so many threads
      */
     public KvCache build() {
-      CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision, threads);
+      CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision, threads, model);
       NeedsWatch needs = NeedsWatch.of(geometry, method, keysBeforeRope);
       return new KvCache(geometry, method, settings.create(), needs);
     }

@@ -1,18 +1,31 @@
 package dev.kvasir;
 
 import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.KvFileException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.FileOptions;
+import dev.kvasir.file.KvBlock;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.NativeSaving;
 import dev.kvasir.internal.Shorts;
+import dev.kvasir.internal.file.SequenceOutput;
+import dev.kvasir.internal.json.FileReplacement;
+import java.io.IOException;
 import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
+import java.nio.channels.WritableByteChannel;
+import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
 
 /**
@@ -37,6 +50,7 @@ public final class KvSequence implements AutoCloseable {
 
   /** What every JVM can allocate. */
   private static final int MAX_ARRAY = Integer.MAX_VALUE - 8;
+  private static final ByteBuffer EMPTY = ByteBuffer.allocateDirect(0);
 
   private final KvCache cache;
   private final NativeCache target;
@@ -502,6 +516,122 @@ public final class KvSequence implements AutoCloseable {
     int headDim = cache.geometry().headDim(layer);
     Checks.requireNotNegative("kvHead", kvHead);
     return call(() -> target.readTable(id, layer, side.code(), kvHead, headDim));
+  }
+
+  /**
+   * Saves the sequence to a file, whole or not at all: whoever opens it, after whatever happened, finds the old file or the
+   * new one. The sequence may go on meanwhile; what is saved is what it is now.
+   *
+   * @param path the file; one that is there is replaced
+   * @throws IOException if it cannot be written; one that was there is as before
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void save(Path path) throws IOException {
+    save(path, FileOptions.defaults());
+  }
+
+  /**
+   * {@link #save(Path)} with token ids, a listener, and until it is cancelled.
+   *
+   * @param path the file; one that is there is replaced
+   * @param options all but the executor count
+   * @throws KvFileException if nobody wanted more of it; no file was written then
+   * @throws IOException if it cannot be written; one that was there is as before
+   * @throws IllegalArgumentException if there are more token ids than tokens
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void save(Path path, FileOptions options) throws IOException {
+    try (NativeSaving saving = snapshot(options)) {
+      FileReplacement.write(path, channel -> write(saving, channel, options));
+    }
+  }
+
+  /**
+   * {@link #save(Path, FileOptions)} to a channel.
+   *
+   * @param channel blocking; stays open
+   * @param options all but the executor count
+   * @throws KvFileException if nobody wanted more of it
+   * @throws IOException if it cannot be written
+   * @throws IllegalArgumentException if there are more token ids than tokens
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public void save(WritableByteChannel channel, FileOptions options) throws IOException {
+    try (NativeSaving saving = snapshot(options)) {
+      write(saving, channel, options);
+    }
+  }
+
+  /**
+   * {@link #save(Path, FileOptions)} on the executor of the options. What is saved is what the sequence is at this call,
+   * which copies its newest tokens and waits for nothing else: decoding goes on, and the sequence may be closed.
+   * Cancelling the future ends it.
+   *
+   * @param path the file; one that is there is replaced
+   * @param options how
+   * @return completes when the file is there
+   * @throws IllegalArgumentException if there are more token ids than tokens
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public CompletableFuture<Void> saveAsync(Path path, FileOptions options) {
+    NativeSaving saving = snapshot(options);
+    CompletableFuture<Void> done =
+        FileWork.run(
+            options,
+            nothing -> {},
+            now -> {
+              FileReplacement.write(path, channel -> write(saving, channel, now));
+              return null;
+            });
+    done.whenComplete((nothing, failure) -> saving.close());
+    return done;
+  }
+
+  /**
+   * The blocks of the sequence for a store: those of {@code first .. first + count - 1} that are whole by now.
+   *
+   * @param tokens the sequence's token ids from the beginning on, which name them
+   * @param salt whose blocks they are; may be empty
+   * @param first the first block wanted
+   * @param count how many at most
+   * @return the blocks, in memory of their own
+   * @throws IllegalArgumentException if an argument is negative
+   * @throws IllegalStateException if the sequence or its cache is closed
+   */
+  public List<KvBlock> exportBlocks(int[] tokens, byte[] salt, int first, int count) {
+    Checks.requireNotNegative("first", first);
+    Checks.requireNotNegative("count", count);
+    List<ChainHash> hashes = cache.chain(tokens, salt);
+    List<KvBlock> blocks = new ArrayList<>();
+    try (NativeSaving saving = call(() -> target.save(id))) {
+      long end = Math.min(Math.min(hashes.size(), saving.wholeBlocks()), (long) first + count);
+      for (int i = first; i < end; i++) {
+        ChainHash hash = hashes.get(i);
+        ByteBuffer bytes = ByteBuffer.allocateDirect(saving.writeBlock(i, hash.bytes(), EMPTY));
+        saving.writeBlock(i, hash.bytes(), bytes);
+        blocks.add(new KvBlock(hash, bytes));
+      }
+    }
+    return blocks;
+  }
+
+  private NativeSaving snapshot(FileOptions options) {
+    int ids = options.tokens().length;
+    long longest = 0;
+    for (int layer = 0; layer < cache.geometry().layers(); layer++) {
+      longest = Math.max(longest, length(layer));
+    }
+    Checks.require(ids <= longest, ids + " token ids for a sequence of " + longest + " tokens");
+    return call(() -> target.save(id));
+  }
+
+  private void write(NativeSaving saving, WritableByteChannel channel, FileOptions options) throws IOException {
+    int[] tokens = options.tokens();
+    List<byte[]> hashes =
+        ChainHash.chain(saving.fingerprint(), options.salt(), cache.method().sinks(), KvCache.PAGE_TOKENS, tokens).stream()
+            .map(ChainHash::bytes)
+            .toList();
+    SequenceOutput.write(saving, channel, FileWork.transfer(options), tokens, hashes);
   }
 
   /**

@@ -20,6 +20,8 @@ public class KvException extends RuntimeException {
     UNAVAILABLE,
     /** The device reported a failure of its own: caches there are lost. */
     DEVICE_FAILED,
+    /** A saved sequence is damaged, cut off or of another cache. Always a {@link KvFileException}. */
+    BAD_FILE,
     /** A failure that the library has no name for: a bug. */
     INTERNAL
   }

@@ -4,6 +4,7 @@ import java.lang.invoke.MethodHandle;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.MethodType;
 import java.nio.Buffer;
+import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
 import java.util.List;
@@ -58,6 +59,20 @@ final class Buffers {
   }
 
   static boolean inPlace(ShortBuffer buffer) {
+    if (!buffer.isDirect()) {
+      return false;
+    }
+    if (buffer.hasRemaining()) {
+      try {
+        buffer.get(0);
+      } catch (RuntimeException e) {
+        throw gone(e);
+      }
+    }
+    return lasts(buffer);
+  }
+
+  static boolean inPlace(ByteBuffer buffer) {
     if (!buffer.isDirect()) {
       return false;
     }

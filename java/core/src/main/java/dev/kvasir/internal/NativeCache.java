@@ -280,6 +280,52 @@ public final class NativeCache implements AutoCloseable {
         });
   }
 
+  // Saving ------------------------------------------------------------------------------------------------------
+
+  /** What the sequence is now. To be closed. */
+  public NativeSaving save(long id) {
+    String description = description();
+    byte[] fingerprint = fingerprint();
+    return held(target -> new NativeSaving(target, id, lifetime, description, fingerprint));
+  }
+
+  /** A sequence to come. To be closed. */
+  public NativeRestoring restore() {
+    return held(target -> new NativeRestoring(target, lifetime));
+  }
+
+  public String description() {
+    return call(Cache::description);
+  }
+
+  public byte[] fingerprint() {
+    byte[] digest = new byte[Native.kDigestBytes()];
+    runWith((target, memory) -> target.fingerprint(memory.out(digest)));
+    return digest;
+  }
+
+  public long mostBlockBytes() {
+    return call(Cache::most_block_bytes);
+  }
+
+  public long mostStateBytes() {
+    return call(Cache::most_state_bytes);
+  }
+
+  /** What is made begins a use of the cache, and ends it. */
+  private <T> T held(Function<Cache, T> make) {
+    lifetime.acquire();
+    try {
+      return make.apply(cache);
+    } catch (RuntimeException e) {
+      lifetime.release();
+      throw NativeErrors.translate(e);
+    } catch (Error e) {
+      lifetime.release();
+      throw e;
+    }
+  }
+
   public boolean isClosed() {
     return lifetime.isClosed();
   }

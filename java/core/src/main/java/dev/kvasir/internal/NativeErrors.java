@@ -2,6 +2,7 @@ package dev.kvasir.internal;
 
 import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.error.KvException;
+import dev.kvasir.error.KvFileException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.error.NotFiniteException;
 import java.util.HashMap;
@@ -57,6 +58,8 @@ public final class NativeErrors {
         return new KvException(KvException.Code.OUT_OF_MEMORY, text, failure);
       case "device_failed":
         return new KvException(KvException.Code.DEVICE_FAILED, text, failure);
+      case "bad_bytes":
+        return new KvFileException(numbers.reason(), text, failure);
       case "unavailable":
         return new NativeUnavailableException(text, failure);
       default:
@@ -82,6 +85,16 @@ public final class NativeErrors {
     long get(String name) {
       String value = values.get(name);
       return value == null ? -1 : Long.parseLong(value);
+    }
+
+    KvFileException.Reason reason() {
+      long code = get("reason");
+      for (KvFileException.Reason each : KvFileException.Reason.values()) {
+        if (each.code() == code) {
+          return each;
+        }
+      }
+      return KvFileException.Reason.INVALID;
     }
 
     NotFiniteException.Place place() {

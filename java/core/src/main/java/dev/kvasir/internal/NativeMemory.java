@@ -96,6 +96,31 @@ public final class NativeMemory implements AutoCloseable {
     return new Shorts16(place.address());
   }
 
+  public BytePointer in(byte[] array) {
+    Place place = take(array.length);
+    place.each(1, array.length, (view, first, n) -> view.put(array, first, n));
+    return new Bytes8(place.address());
+  }
+
+  /** From the position to the limit. */
+  public BytePointer in(ByteBuffer buffer) {
+    ByteBuffer slice = buffer.slice();
+    if (Buffers.inPlace(slice)) {
+      held.add(slice);
+      return new BytePointer(slice);
+    }
+    Place place = take(slice.remaining());
+    place.each(1, slice.remaining(), (view, first, n) -> view.put(0, slice, first, n));
+    return new Bytes8(place.address());
+  }
+
+  /** All of a direct buffer of the library's own, to be written. */
+  BytePointer place(ByteBuffer own) {
+    ByteBuffer whole = own.duplicate().clear();
+    held.add(whole);
+    return new BytePointer(whole);
+  }
+
   public DoublePointer in(double[] array) {
     Place place = take((long) array.length * Double.BYTES);
     place.each(Double.BYTES, array.length, (view, first, n) -> view.asDoubleBuffer().put(array, first, n));

@@ -8,6 +8,7 @@ import dev.kvasir.Kvasir;
 import dev.kvasir.Precision;
 import dev.kvasir.ShrinkPolicy;
 import dev.kvasir.Side;
+import dev.kvasir.error.KvFileException;
 import dev.kvasir.internal.jni.Native;
 import dev.kvasir.method.Axis;
 import dev.kvasir.method.MixKvq;
@@ -37,6 +38,9 @@ class EnumCodesTest {
     assertCodes("EXACT=" + Native.kExact + " FAST=" + Native.kFast, Precision.class, Precision::code);
     assertCodes("OLDEST=" + Native.kOldest + " LAYER=" + Native.kLayer, ShrinkPolicy.class, ShrinkPolicy::code);
     assertCodes("KEYS=0 VALUES=1", Side.class, Side::code);
+    assertCodes(
+        "FOREIGN=1 VERSION=2 TRUNCATED=3 CHECKSUM=4 MISMATCH=5 INVALID=6 INCOMPLETE=7 ORDER=8 CANCELLED=9",
+        KvFileException.Reason.class, KvFileException.Reason::code);
     assertCodes("HALVES=0 NEIGHBOURS=1", RopePairs.class, RopePairs::code);
     assertCodes("CHANNEL=0 TOKEN=1", Axis.class, Axis::code);
     assertCodes("MIN_MAX=0 EUCLIDEAN=1", PatternKv.Metric.class, PatternKv.Metric::code);

@@ -32,6 +32,7 @@ import picocli.CommandLine;
       TrainCommand.class,
       AllocateCommand.class,
       InspectCommand.class,
+      FileCommand.class,
       BenchCommand.class
     })
 public final class Main implements Runnable {

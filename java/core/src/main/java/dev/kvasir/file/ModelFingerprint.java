@@ -1,0 +1,112 @@
+package dev.kvasir.file;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+import java.util.HexFormat;
+import java.util.List;
+
+/**
+ * What tells one model from another: 32 bytes made of its content. Sequences are restored only into caches whose model has
+ * the fingerprint of the one that made them.
+ */
+public final class ModelFingerprint {
+
+  private static final int CHUNK = 1 << 20;
+
+  private final byte[] bytes;
+
+  private ModelFingerprint(byte[] bytes) {
+    this.bytes = bytes;
+  }
+
+  /**
+   * Of the content of files, in this order: weights, and adapters that change what keys and values are. Names do not count.
+   *
+   * @param files one or more
+   * @return their fingerprint
+   * @throws IOException if one of them cannot be read
+   * @throws IllegalArgumentException if there are none
+   */
+  public static ModelFingerprint of(List<Path> files) throws IOException {
+    if (files.isEmpty()) {
+      throw new IllegalArgumentException("no files");
+    }
+    MessageDigest all = sha256();
+    all.update("kvasir model files 1\n".getBytes(StandardCharsets.US_ASCII));
+    ByteBuffer chunk = ByteBuffer.allocateDirect(CHUNK);
+    for (Path file : files) {
+      MessageDigest one = sha256();
+      try (FileChannel channel = FileChannel.open(file, StandardOpenOption.READ)) {
+        while (channel.read(chunk) >= 0) {
+          one.update(chunk.flip());
+          chunk.clear();
+        }
+      }
+      all.update(one.digest());
+    }
+    return new ModelFingerprint(all.digest());
+  }
+
+  /**
+   * The same for one file.
+   *
+   * @param file the file
+   * @return its fingerprint
+   * @throws IOException if it cannot be read
+   */
+  public static ModelFingerprint of(Path file) throws IOException {
+    return of(List.of(file));
+  }
+
+  /**
+   * Of whatever a caller knows its model by, such as a digest of its own.
+   *
+   * @param identity any bytes
+   * @return their fingerprint
+   */
+  public static ModelFingerprint of(byte[] identity) {
+    MessageDigest all = sha256();
+    all.update("kvasir model bytes 1\n".getBytes(StandardCharsets.US_ASCII));
+    return new ModelFingerprint(all.digest(identity));
+  }
+
+  /**
+   * The fingerprint.
+   *
+   * @return a copy, of 32 bytes
+   */
+  public byte[] bytes() {
+    return bytes.clone();
+  }
+
+  @Override
+  public boolean equals(Object other) {
+    return other instanceof ModelFingerprint that && Arrays.equals(bytes, that.bytes);
+  }
+
+  @Override
+  public int hashCode() {
+    return Arrays.hashCode(bytes);
+  }
+
+  /** In hexadecimal. */
+  @Override
+  public String toString() {
+    return HexFormat.of().formatHex(bytes);
+  }
+
+  static MessageDigest sha256() {
+    try {
+      return MessageDigest.getInstance("SHA-256");
+    } catch (NoSuchAlgorithmException e) {
+      throw new AssertionError("every Java platform has SHA-256", e);
+    }
+  }
+}

@@ -1,0 +1,95 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.file.FileInfo;
+import dev.kvasir.file.FileOptions;
+import dev.kvasir.file.KvFile;
+import dev.kvasir.internal.json.FileReplacement;
+import java.io.IOException;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.Locale;
+import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Parameters;
+import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
+
+@Command(
+    name = "file",
+    description = "Looks at saved sequences: what they are, whether they are whole.",
+    mixinStandardHelpOptions = true,
+    synopsisSubcommandLabel = "COMMAND")
+final class FileCommand implements Runnable {
+
+  @ParentCommand private Main main;
+  @Spec private CommandSpec spec;
+
+  @Override
+  public void run() {
+    spec.commandLine().usage(spec.commandLine().getOut());
+  }
+
+  @Command(name = "info", description = "Says what a file holds and what cache it belongs to.", mixinStandardHelpOptions = true)
+  int info(@Parameters(paramLabel = "FILE", description = "A saved sequence.") Path file) throws IOException {
+    FileInfo info = KvFile.verify(file, options());
+    print(file, info);
+    main.out().print(info.description());
+    return 0;
+  }
+
+  @Command(name = "verify", description = "Reads all of a file and checks every byte.", mixinStandardHelpOptions = true)
+  int verify(@Parameters(paramLabel = "FILE", description = "A saved sequence.") Path file) throws IOException {
+    long start = System.nanoTime();
+    FileInfo info = KvFile.verify(file, options());
+    print(file, info);
+    double seconds = (System.nanoTime() - start) / 1e9;
+    main.out().printf(Locale.ROOT, "whole: every byte checked, %.2f GB/s%n", info.bytes() / seconds / 1e9);
+    return 0;
+  }
+
+  @Command(
+      name = "convert",
+      description = "Writes a file anew in the newest version of the format, once all of it is checked.",
+      mixinStandardHelpOptions = true)
+  int convert(
+      @Parameters(paramLabel = "FILE", description = "A saved sequence, of any version.") Path file,
+      @Parameters(paramLabel = "OUT", description = "The new file.") Path target)
+      throws IOException {
+    FileInfo info = KvFile.verify(file, options());
+    // There is one version so far: its files are as they are to be.
+    try (FileChannel from = FileChannel.open(file, StandardOpenOption.READ)) {
+      FileReplacement.write(
+          target,
+          to -> {
+            for (long at = 0; at < info.bytes(); ) {
+              long moved = from.transferTo(at, info.bytes() - at, to);
+              if (moved <= 0) {
+                throw new IOException(file + " ended at " + at + " bytes: somebody has cut it meanwhile");
+              }
+              at += moved;
+            }
+          });
+    }
+    print(target, KvFile.verify(target, options()));
+    return 0;
+  }
+
+  private FileOptions options() {
+    return FileOptions.defaults().cancelWhen(main::stopped);
+  }
+
+  private void print(Path file, FileInfo info) {
+    main.out()
+        .printf(
+            Locale.ROOT,
+            "%s: %d tokens, %d layers, %d blocks, %d token ids, %d bytes, fingerprint %s%n",
+            file,
+            info.tokens(),
+            info.lengths().size(),
+            info.blocks(),
+            info.tokenIds(),
+            info.bytes(),
+            info.fingerprint());
+  }
+}
