@@ -29,6 +29,7 @@
 #include "options.h"
 #include "prompt_bench.h"
 #include "report.h"
+#include "saving_bench.h"
 #include "sequence_bytes.h"
 #include "shrink_bench.h"
 #include "step_bench.h"
@@ -356,6 +357,7 @@ void run(const Options& options) {
   }
   print_sequence_bytes(options.backend);
   print_step_times(options.backend);
+  print_saving_times(options);
   print_summary(results, options.contexts, thread_counts);
   if (!options.json.empty()) write_json(options.json, results, backend, options.fast ? "fast" : "exact");
 }
