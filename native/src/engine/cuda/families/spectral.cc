@@ -1,21 +1,43 @@
-// Codec spectral, as one side of canonical pages: sealed by this machine, read by the device.
+// Codec spectral: parts of docs/format.md, with fused attention where both sides are its own.
+#include "base/half.h"
 #include "codecs/basis.h"
 #include "engine/cuda/families/canonical.h"
+#include "engine/cuda/families/fused.h"
+#include "kernels/cuda/layout/fragments.h"
+#include "kernels/cuda/spectral/attend.h"
 #include "kernels/cuda/spectral/rows.h"
+#include "kernels/cuda/spectral/seal.h"
 
 namespace kvasir::cuda {
 namespace {
 
+// Null: rows are their own coefficients.
+const Basis* basis_of(const DeviceLayer& layer, Side side) {
+  return static_cast<const Basis*>(layer.format(side).model);
+}
+
+size_t elements_of(const Basis& basis) {
+  return static_cast<size_t>(basis.kv_heads()) * basis.head_dim() * basis.head_dim();
+}
+
 class SpectralSide : public CanonicalSide {
  public:
   SpectralSide(const DeviceLayer& layer, Side side) : layer_(layer), side_(side) {
-    const auto* basis = static_cast<const Basis*>(layer.format(side).model);
+    const Basis* basis = basis_of(layer, side);
     if (!basis) return;
-    const size_t elements = static_cast<size_t>(basis->kv_heads()) * basis->head_dim() * basis->head_dim();
-    vectors_ = layer.queue().uploaded(basis->vectors(0), elements * sizeof(float), "uploading a basis");
+    const size_t bytes = elements_of(*basis) * sizeof(float);
+    vectors_ = layer.queue().uploaded(basis->vectors(0), bytes, "uploading a basis");
+    inverse_ = layer.queue().uploaded(basis->inverse(0), bytes, "uploading a basis");
   }
 
-  bool sealed_here() const override { return true; }
+  void seal(const StagedPages& staged, const NewPages& pages) const override {
+    std::vector<uint8_t*> parts;
+    for (const NewPage& page : pages.pages) parts.push_back(page.data + page.view->part_offset(side_, 0));
+    check(seal_spectral_parts({layer_.format(side_), inverse_ ? inverse_.as<float>() : nullptr, staged.staging,
+                               parts.data(), static_cast<int64_t>(parts.size())},
+                              layer_.queue().stream),
+          "sealing pages");
+  }
 
   void read_rows(const PageRun& run, float* out) const override {
     const DeviceScratch list = layer_.queue().uploaded(run.addresses(side_), "uploading a list of pages");
@@ -29,8 +51,59 @@ class SpectralSide : public CanonicalSide {
  private:
   const DeviceLayer& layer_;
   const Side side_;
-  DeviceScratch vectors_;
+  DeviceScratch vectors_, inverse_;
 };
+
+SpectralShape shape_of(const DeviceLayer& layer, int sequences) {
+  const AttentionLayer& attention = layer.plan().attention;
+  SpectralShape shape = {attention.head_dim, attention.kv_heads, attention.group(), sequences, {}, 0};
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    shape.layouts[static_cast<int>(side)] = spectral::layout_of(layer.format(side));
+  }
+  shape.value_offset = static_cast<int64_t>(layer.plan().shapes[0].part_offset(Side::kValues, 0));
+  return shape;
+}
+
+class SpectralFamily : public CanonicalFamily {
+ public:
+  explicit SpectralFamily(const DeviceLayer& layer) : CanonicalFamily(layer) {
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      const Basis* basis = basis_of(layer, side);
+      if (!basis) continue;
+      std::vector<uint16_t> halves(elements_of(*basis));
+      for (size_t i = 0; i < halves.size(); ++i) halves[i] = float_to_half(basis->vectors(0)[i]);
+      vectors_[static_cast<int>(side)] = layer.queue().uploaded(halves, "uploading a basis");
+    }
+  }
+
+  bool attends(const SequenceView& view, const QueryRun& run) const override { return takes_steps(view, run); }
+  void attend(const AttentionRequest& request, const QueryMemory& memory) override {
+    const DeviceQueue& queue = layer_.queue();
+    const int capacity = power_of_two(request.rows());
+    const auto& planned = launches_.at(
+        queue, capacity, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, capacity), plan); });
+    const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");
+    auto launch = launch_of<SpectralRequest>(request, memory, planned.workspace);
+    launch.sequences = described.as<DeviceSequence>();
+    for (int side = 0; side < 2; ++side)
+      launch.vectors[side] = vectors_[side] ? vectors_[side].as<uint16_t>() : nullptr;
+    check(launch_spectral(planned.plan, launch, queue.stream), "attention over spectral pages");
+  }
+
+ private:
+  DeviceScratch vectors_[2];  // float16
+  PlannedLaunches<SpectralPlan, int> launches_;
+};
+
+std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {
+  SpectralPlan plan;
+  if (layer.plan().codecs[1] != layer.plan().codecs[0]) return nullptr;
+  if (plan_spectral(shape_of(layer, 1), &plan) != cudaSuccess) {
+    cudaGetLastError();  // nobody else's
+    return nullptr;
+  }
+  return std::make_unique<SpectralFamily>(layer);
+}
 
 std::unique_ptr<CanonicalSide> side(const DeviceLayer& layer, Side side) {
   return std::make_unique<SpectralSide>(layer, side);
@@ -39,6 +112,6 @@ std::unique_ptr<CanonicalSide> side(const DeviceLayer& layer, Side side) {
 }  // namespace
 
 extern const DeviceCodec spectral_device;
-const DeviceCodec spectral_device = {nullptr, side};
+const DeviceCodec spectral_device = {family, side};
 
 }  // namespace kvasir::cuda
