@@ -34,7 +34,8 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/held_call.h",
               "kvasir/kmeans.h",
               "kvasir/matrix.h",
-              "kvasir/model.h"
+              "kvasir/model.h",
+              "kvasir/device_model.h"
             }))
 public class kvasir implements InfoMapper {
   @Override

@@ -3,9 +3,9 @@ package dev.kvasir.internal;
 import org.bytedeco.javacpp.Pointer;
 
 /** An address of somebody else's memory, in the form in which native calls take it. Owns nothing. */
-final class DeviceAddress extends Pointer {
+public final class DeviceAddress extends Pointer {
 
-  DeviceAddress(long address) {
+  public DeviceAddress(long address) {
     super((Pointer) null);
     this.address = address;
   }

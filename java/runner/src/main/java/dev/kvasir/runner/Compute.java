@@ -1,69 +1,95 @@
 package dev.kvasir.runner;
 
-import dev.kvasir.runner.file.Weights;
 import java.nio.FloatBuffer;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Where the numbers of a running model are, and what is done with them: weights, rows of activations, the steps of a
- * layer. {@link Decoder} says what runs; no number passes through Java but tokens, positions and, at the end, logits.
+ * layer. {@link Decoder} says what runs; no number passes through Java but tokens, positions and, at the end, logits or
+ * the tokens that they lead to.
  *
- * <p>Handles belong to the implementation that made them. Steps run in the order of the calls.
+ * <p>Handles belong to the implementation that made them. Operations run in the order of the calls. There are three
+ * kinds of rows, because their numbers may be of different types: the state, what goes into products, and what comes
+ * out of them. All hold as many rows as the step has that {@link #begin} began.
  */
-interface Compute {
+interface Compute extends AutoCloseable {
 
-  /** A matrix with an optional bias. */
+  /** Matrices that are multiplied with the same rows, one below the other, each with an optional bias. */
   interface Matrix {}
 
   /** A vector of weights. */
   interface Vector {}
 
-  /** Rows of activations, as many as {@link #reserve} made room for. */
+  /** Rows of activations. */
   interface Rows {}
 
   /** The weights, where this computes. */
-  Matrix matrix(Weights weights, float @Nullable [] bias);
+  Matrix matrix(Model.Projection... parts);
 
   /** The same for a vector. */
   Vector vector(float[] values);
 
-  /** Rows of this width, without room yet. */
-  Rows rows(int width);
+  /** Rows of the residual state. */
+  Rows state(int width);
 
-  /** The same with room for so many rows for ever, which {@link #reserve} does not change. */
-  Rows rows(int width, int count);
+  /** Rows that go into products. */
+  Rows input(int width);
 
-  /** Makes room for so many rows in all that have no room of their own. What they held is lost. */
-  void reserve(int count);
+  /** Rows that come out of a product, with a part for each of its matrices. */
+  Rows product(int... widths);
 
-  /** {@code out[t]} = row {@code tokens[t]} of the matrix. */
-  void embed(int[] tokens, int count, Matrix matrix, Rows out);
+  /** Rows of logits, which have room of their own; few tokens need them. */
+  Rows logits(int vocabulary);
 
-  /** {@code out = in times matrix, plus bias}. */
-  void project(Rows in, int count, Matrix matrix, Rows out);
+  /** How many rows of logits there is room for. */
+  int logitRows(int vocabulary);
 
-  /** Norms rows, each as {@code parts} parts of the weight's length; in place if {@code out} is {@code in}. */
-  void norm(Rows in, int count, int parts, Vector weight, Rows out);
+  /** Begins a step: makes room for its rows and takes note of their tokens and positions. Rows lose what they held. */
+  void begin(List<Decoder.Feed> feeds, int[] tokens, int[] positions);
 
-  /** Sets the positions of the rows for {@link #turn}. */
-  void positions(int[] positions, int count);
+  /** {@code state[t]} = the row of the matrix that the step's token t names. */
+  void embed(Matrix matrix, Rows state);
 
-  /** Turns the heads of rows to their positions. */
-  void turn(Rows rows, int count, int heads);
+  /** {@code input} = norm of {@code state}, for so many rows. */
+  void norm(Rows state, int count, Vector weight, Rows input);
 
-  /** {@code gate = silu(gate) * up}. */
-  void swiglu(Rows gate, Rows up, int count);
+  /** {@code product = input times matrix, plus bias}, for so many rows. */
+  void project(Rows input, int count, Matrix matrix, Rows product);
 
-  /** {@code out += in}. */
-  void add(Rows in, int count, Rows out);
+  /** Norms the heads of queries and keys, where there are weights for that, and turns them to their positions. */
+  void heads(Rows product, @Nullable Vector queryNorm, @Nullable Vector keyNorm, boolean turnKeys);
 
-  /** Copies row {@code from[i]} of {@code in} to row i of {@code out}. */
-  void gather(Rows in, int[] from, int count, Rows out);
+  /**
+   * Appends keys and values of the step's tokens to a layer and attends there.
+   *
+   * @param product queries, keys and values, after {@link #heads}
+   * @param input where outputs go
+   */
+  void attend(int layer, Rows product, Rows input);
 
-  /** Appends keys and values of the feeds' tokens to a layer and attends there; rows are in the order of the feeds. */
-  void attend(int layer, List<Decoder.Feed> feeds, Rows queries, Rows keys, Rows values, Rows out);
+  /** {@code input = silu(gate) * up}, the two parts of the product. */
+  void swiglu(Rows product, Rows input);
 
-  /** What rows hold, on this machine; valid until the next step. */
-  FloatBuffer read(Rows rows, int count);
+  /** {@code state += product}; then {@code input} = norm of that, where there is a weight. */
+  void add(Rows product, Rows state, @Nullable Vector weight, @Nullable Rows input);
+
+  /** Copies row {@code from[i]} of {@code state} to row i of {@code out}, another state. */
+  void gather(Rows state, int[] from, int count, Rows out);
+
+  /** The index of the highest of each row of logits, as {@link Sampler#likeliest}; -1 where it is not finite. */
+  int[] likeliest(Rows logits, int count);
+
+  /** What logits are, on this machine; valid until the next operation. */
+  FloatBuffer read(Rows logits, int count);
+
+  /** Queries of the step, after {@link #heads}, and what {@link #attend} made of them: for those who watch. */
+  FloatBuffer queries(Rows product);
+
+  /** The same for outputs. */
+  FloatBuffer outputs(Rows input);
+
+  /** Gives memory back. */
+  @Override
+  void close();
 }

@@ -2,22 +2,28 @@ package dev.kvasir.runner;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
+import dev.kvasir.Precision;
 import java.nio.FloatBuffer;
 import java.util.ArrayList;
 import java.util.HashSet;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
-import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
  * Runs a model: takes some tokens of each of several sequences, appends their keys and values to the cache, attends
  * there, and hands out logits.
  *
- * <p>All tokens of a call go through each matrix together, so a batch of sequences costs little more than one. What a
- * sequence gets does not depend on what else is in the call, not by a bit. Not for use by several threads.
+ * <p>All tokens of a call go through each matrix together, so a batch of sequences costs little more than one. On a CPU,
+ * what a sequence gets does not depend on what else is in the call, not by a bit; on a GPU sums of products are taken in
+ * an order that goes by the number of rows, so it may differ in the last bits of a float. Not for use by several threads.
+ *
+ * <p>A GPU checks keys and values when it gets there: rows that a cache refuses are reported by a later call (see {@link
+ * KvCache#append(int, List, int[], dev.kvasir.Rows, dev.kvasir.Rows, dev.kvasir.DeviceStream)}).
  */
-public final class Decoder {
+public final class Decoder implements AutoCloseable {
 
   /**
    * Tokens for one sequence, which follow those that it has.
@@ -47,7 +53,27 @@ public final class Decoder {
      * @param logits one for each token of the vocabulary; reused after the call
      */
     void accept(int feed, int token, float[] logits);
+
+    /**
+     * Whether the likeliest token is all that is wanted of a feed. A GPU finds it without handing logits out.
+     *
+     * @param feed which of the feeds
+     */
+    default boolean wantsToken(int feed) {
+      return false;
+    }
+
+    /**
+     * The likeliest token, in place of {@link #accept}, for feeds of which no more is wanted.
+     *
+     * @param feed which of the feeds
+     * @param token index in the feed's array
+     * @param likeliest the token with the highest logit, the first of equals; -1 if that is no finite number
+     */
+    default void likeliest(int feed, int token, int likeliest) {}
   }
+
+  private static final String CUDA = "cuda";
 
   /** Watches attention. */
   @FunctionalInterface
@@ -56,21 +82,15 @@ public final class Decoder {
     void attended(int layer, FloatBuffer queries, FloatBuffer outputs, int rows);
   }
 
-  /** Most logits that are held at once. */
-  private static final int LOGIT_BLOCK = 1 << 22;
-
   /** A layer's weights, where they are computed with. */
   private record Layer(
       Compute.Vector attentionNorm,
-      Compute.Matrix queries,
-      Compute.Matrix keys,
-      Compute.Matrix values,
+      Compute.Matrix heads,
       Compute.@Nullable Vector queryNorm,
       Compute.@Nullable Vector keyNorm,
       Compute.Matrix output,
       Compute.Vector feedNorm,
-      Compute.Matrix gate,
-      Compute.Matrix up,
+      Compute.Matrix gateAndUp,
       Compute.Matrix down) {}
 
   private final Model model;
@@ -83,63 +103,82 @@ public final class Decoder {
   private final Compute.Matrix head;
 
   private final Compute.Rows state;
+  private final Compute.Rows gathered;
   private final Compute.Rows normed;
-  private final Compute.Rows queries;
-  private final Compute.Rows keys;
-  private final Compute.Rows values;
+  private final Compute.Rows heads;
   private final Compute.Rows attended;
   private final Compute.Rows change;
-  private final Compute.Rows gate;
-  private final Compute.Rows up;
+  private final Compute.Rows gateAndUp;
+  private final Compute.Rows gated;
   private final Compute.Rows logits;
 
   private @Nullable Probe probe;
   private long attentionNanos;
+  private boolean closed;
 
-  /** A runner of these weights. */
+  /** A runner of these weights, on the CPU. */
   public Decoder(Model model) {
     this(model, new HostCompute(model.config()));
+  }
+
+  /**
+   * A runner of these weights on a backend: {@code "cuda"}, where weights and activations are on the GPU and the cache
+   * must be, too; any other name computes on the CPU, as {@link #Decoder(Model)} does.
+   *
+   * @throws dev.kvasir.error.NativeUnavailableException if the class path or this machine has not what CUDA needs
+   */
+  public Decoder(Model model, String backend, Precision precision) {
+    this(
+        model,
+        backend.equals(CUDA) ? CudaCompute.create(model.config(), precision) : new HostCompute(model.config()));
   }
 
   Decoder(Model model, Compute compute) {
     this.model = model;
     this.config = model.config();
     this.compute = compute;
-    this.embedding = compute.matrix(model.embedding(), null);
-    for (Model.Layer layer : model.layers()) {
-      layers.add(
-          new Layer(
-              compute.vector(layer.attentionNorm()),
-              matrix(layer.queries()),
-              matrix(layer.keys()),
-              matrix(layer.values()),
-              layer.queryNorm() == null ? null : compute.vector(layer.queryNorm()),
-              layer.keyNorm() == null ? null : compute.vector(layer.keyNorm()),
-              matrix(layer.output()),
-              compute.vector(layer.feedNorm()),
-              matrix(layer.gate()),
-              matrix(layer.up()),
-              matrix(layer.down())));
+    try {
+      Model.Projection embedded = new Model.Projection(model.embedding(), null);
+      this.embedding = compute.matrix(embedded);
+      for (Model.Layer layer : model.layers()) {
+        layers.add(
+            new Layer(
+                compute.vector(layer.attentionNorm()),
+                compute.matrix(layer.queries(), layer.keys(), layer.values()),
+                layer.queryNorm() == null ? null : compute.vector(layer.queryNorm()),
+                layer.keyNorm() == null ? null : compute.vector(layer.keyNorm()),
+                compute.matrix(layer.output()),
+                compute.vector(layer.feedNorm()),
+                compute.matrix(layer.gate(), layer.up()),
+                compute.matrix(layer.down())));
+      }
+      this.finalNorm = compute.vector(model.finalNorm());
+      this.head =
+          model.head() == model.embedding() ? embedding : compute.matrix(new Model.Projection(model.head(), null));
+      int querySize = config.queryHeads() * config.headDim();
+      int rowSize = config.kvHeads() * config.headDim();
+      state = compute.state(config.hidden());
+      gathered = compute.state(config.hidden());
+      normed = compute.input(config.hidden());
+      heads = compute.product(querySize, rowSize, rowSize);
+      attended = compute.input(querySize);
+      change = compute.product(config.hidden());
+      gateAndUp = compute.product(config.intermediate(), config.intermediate());
+      gated = compute.input(config.intermediate());
+      logits = compute.logits(config.vocabulary());
+    } catch (RuntimeException | Error e) {
+      compute.close();
+      throw e;
     }
-    this.finalNorm = compute.vector(model.finalNorm());
-    this.head = compute.matrix(model.head(), null);
-    int querySize = config.queryHeads() * config.headDim();
-    int rowSize = config.kvHeads() * config.headDim();
-    state = compute.rows(config.hidden());
-    normed = compute.rows(config.hidden());
-    queries = compute.rows(querySize);
-    keys = compute.rows(rowSize);
-    values = compute.rows(rowSize);
-    attended = compute.rows(querySize);
-    change = compute.rows(config.hidden());
-    gate = compute.rows(config.intermediate());
-    up = compute.rows(config.intermediate());
-    // Few tokens need logits, and a row of them is long: they get room of their own.
-    logits = compute.rows(config.vocabulary(), Math.max(1, LOGIT_BLOCK / config.vocabulary()));
   }
 
-  private Compute.Matrix matrix(Model.Projection projection) {
-    return compute.matrix(projection.weights(), projection.bias());
+  /** Gives memory back that is not this JVM's, such as a GPU's. The decoder is of no use then. Closing again does nothing. */
+  @Override
+  public void close() {
+    if (!closed) {
+      closed = true;
+      compute.close();
+    }
   }
 
   /** The weights. */
@@ -155,12 +194,7 @@ public final class Decoder {
   /** What a layer multiplies the outputs of attention with, {@code [hidden][queryHeads * headDim]}: for calibration. */
   public float[] outputProjection(int layer) {
     model.requireWeights();
-    int[] rows = IntStream.range(0, config.hidden()).toArray();
-    compute.reserve(rows.length);
-    compute.embed(rows, rows.length, layers.get(layer).output(), queries);
-    float[] out = new float[Math.multiplyExact(rows.length, config.queryHeads() * config.headDim())];
-    compute.read(queries, rows.length).get(0, out);
-    return out;
+    return HostCompute.widened(model.layers().get(layer).output().weights());
   }
 
   /** Time spent in appends and attends so far. */
@@ -173,10 +207,14 @@ public final class Decoder {
    *
    * @throws IllegalArgumentException if a token is not in the vocabulary, a range is not in its array, or sequences are
    *     of different caches or listed twice
+   * @throws IllegalStateException if the decoder, the cache or a sequence is closed
    * @throws dev.kvasir.error.BudgetExceededException if the tokens do not fit the cache's budget
    * @throws java.io.UncheckedIOException if the file that the weights are mapped from was cut short: see {@link Model}
    */
   public void decode(List<Feed> feeds, LogitSink sink) {
+    if (closed) {
+      throw new IllegalStateException("the decoder is closed");
+    }
     int[] tokens = check(feeds);
     model.requireWeights();
     int[] positions = new int[tokens.length];
@@ -208,45 +246,53 @@ public final class Decoder {
   }
 
   private void run(List<Feed> feeds, int[] tokens, int[] positions) {
-    int rows = tokens.length;
     boolean turnKeys = !feeds.get(0).sequence().cache().method().keysBeforeRope();
-    compute.reserve(rows);
-    compute.positions(positions, rows);
-    compute.embed(tokens, rows, embedding, state);
+    compute.begin(feeds, tokens, positions);
+    int rows = tokens.length;
+    compute.embed(embedding, state);
+    compute.norm(state, rows, layers.get(0).attentionNorm(), normed);
     for (int number = 0; number < layers.size(); number++) {
       Layer layer = layers.get(number);
-      compute.norm(state, rows, 1, layer.attentionNorm(), normed);
-      compute.project(normed, rows, layer.queries(), queries);
-      compute.project(normed, rows, layer.keys(), keys);
-      compute.project(normed, rows, layer.values(), values);
-      if (layer.queryNorm() != null) {
-        compute.norm(queries, rows, config.queryHeads(), layer.queryNorm(), queries);
-      }
-      if (layer.keyNorm() != null) {
-        compute.norm(keys, rows, config.kvHeads(), layer.keyNorm(), keys);
-      }
-      compute.turn(queries, rows, config.queryHeads());
-      if (turnKeys) {
-        compute.turn(keys, rows, config.kvHeads());
-      }
-      attend(number, feeds, rows);
+      compute.project(normed, rows, layer.heads(), heads);
+      compute.heads(heads, layer.queryNorm(), layer.keyNorm(), turnKeys);
+      attend(number, rows);
       compute.project(attended, rows, layer.output(), change);
-      compute.add(change, rows, state);
-      compute.norm(state, rows, 1, layer.feedNorm(), normed);
-      compute.project(normed, rows, layer.gate(), gate);
-      compute.project(normed, rows, layer.up(), up);
-      compute.swiglu(gate, up, rows);
-      compute.project(gate, rows, layer.down(), change);
-      compute.add(change, rows, state);
+      compute.add(change, state, layer.feedNorm(), normed);
+      compute.project(normed, rows, layer.gateAndUp(), gateAndUp);
+      compute.swiglu(gateAndUp, gated);
+      compute.project(gated, rows, layer.down(), change);
+      boolean last = number == layers.size() - 1;
+      compute.add(change, state, last ? null : layers.get(number + 1).attentionNorm(), normed);
     }
   }
 
-  private void attend(int layer, List<Feed> feeds, int rows) {
+  /**
+   * The operations of the step that was run last, each kind of them for all layers, to be run again on what rows hold:
+   * for those who time them. Attention is not among them, because it appends.
+   */
+  Map<String, Runnable> kinds(int rows) {
+    Map<String, Runnable> kinds = new LinkedHashMap<>();
+    kinds.put("project heads", () -> layers.forEach(layer -> compute.project(normed, rows, layer.heads(), heads)));
+    kinds.put("heads", () -> layers.forEach(layer -> compute.heads(heads, layer.queryNorm(), layer.keyNorm(), true)));
+    kinds.put("project output", () -> layers.forEach(layer -> compute.project(attended, rows, layer.output(), change)));
+    kinds.put("add and norm", () -> layers.forEach(layer -> compute.add(change, state, layer.feedNorm(), normed)));
+    kinds.put(
+        "project gate, up", () -> layers.forEach(layer -> compute.project(normed, rows, layer.gateAndUp(), gateAndUp)));
+    kinds.put("swiglu", () -> layers.forEach(layer -> compute.swiglu(gateAndUp, gated)));
+    kinds.put("project down", () -> layers.forEach(layer -> compute.project(gated, rows, layer.down(), change)));
+    kinds.put("add and norm again", () -> layers.forEach(layer -> compute.add(change, state, layer.feedNorm(), normed)));
+    kinds.put("embed", () -> compute.embed(embedding, state));
+    kinds.put("last norm", () -> compute.norm(state, rows, finalNorm, normed));
+    kinds.put("project logits", () -> compute.project(normed, rows, head, logits));
+    return kinds;
+  }
+
+  private void attend(int layer, int rows) {
     long start = System.nanoTime();
-    compute.attend(layer, feeds, queries, keys, values, attended);
+    compute.attend(layer, heads, attended);
     attentionNanos += System.nanoTime() - start;
     if (probe != null) {
-      probe.attended(layer, compute.read(queries, rows), compute.read(attended, rows), rows);
+      probe.attended(layer, compute.queries(heads), compute.outputs(attended), rows);
     }
   }
 
@@ -307,19 +353,30 @@ public final class Decoder {
         }
       }
     }
-    int vocabulary = config.vocabulary();
-    int block = Math.max(1, LOGIT_BLOCK / vocabulary);
-    float[] one = new float[vocabulary];
+    int block = compute.logitRows(config.vocabulary());
     for (int begin = 0; begin < wanted.size(); begin += block) {
-      int count = Math.min(block, wanted.size() - begin);
-      List<Wanted> part = wanted.subList(begin, begin + count);
-      compute.gather(state, part.stream().mapToInt(Wanted::row).toArray(), count, change);
-      compute.norm(change, count, 1, finalNorm, normed);
-      compute.project(normed, count, head, logits);
-      FloatBuffer found = compute.read(logits, count);
-      for (int i = 0; i < count; i++) {
-        found.get(i * vocabulary, one);
-        sink.accept(part.get(i).feed(), part.get(i).token(), one);
+      deliverBlock(wanted.subList(begin, Math.min(wanted.size(), begin + block)), sink);
+    }
+  }
+
+  /** As many as there is room for. */
+  private void deliverBlock(List<Wanted> part, LogitSink sink) {
+    int count = part.size();
+    compute.gather(state, part.stream().mapToInt(Wanted::row).toArray(), count, gathered);
+    compute.norm(gathered, count, finalNorm, normed);
+    compute.project(normed, count, head, logits);
+    boolean tokens = part.stream().anyMatch(each -> sink.wantsToken(each.feed()));
+    boolean rows = part.stream().anyMatch(each -> !sink.wantsToken(each.feed()));
+    int[] best = tokens ? compute.likeliest(logits, count) : new int[0];
+    FloatBuffer found = rows ? compute.read(logits, count) : null;
+    float[] one = new float[rows ? config.vocabulary() : 0];
+    for (int i = 0; i < count; i++) {
+      Wanted each = part.get(i);
+      if (sink.wantsToken(each.feed())) {
+        sink.likeliest(each.feed(), each.token(), best[i]);
+      } else if (found != null) {
+        found.get(i * one.length, one);
+        sink.accept(each.feed(), each.token(), one);
       }
     }
   }

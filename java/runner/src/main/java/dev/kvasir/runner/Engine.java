@@ -4,6 +4,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
+import dev.kvasir.Precision;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -12,6 +13,7 @@ import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.atomic.AtomicLong;
 import org.jspecify.annotations.Nullable;
@@ -57,8 +59,10 @@ public final class Engine implements AutoCloseable {
 
   private Engine(Builder builder) {
     this.model = builder.model;
-    this.decoder = new Decoder(model);
-    KvCache.Builder settings = KvCache.builder(model.geometry());
+    KvCache.Builder settings = KvCache.builder(model.geometry()).precision(builder.precision);
+    if (builder.backend != null) {
+      settings.backend(builder.backend);
+    }
     if (builder.method != null) {
       settings.method(builder.method);
     }
@@ -66,6 +70,12 @@ public final class Engine implements AutoCloseable {
       settings.budgetBytes(builder.budgetBytes);
     }
     this.cache = settings.build();
+    try {
+      this.decoder = new Decoder(model, builder.backend == null ? "cpu" : builder.backend, builder.precision);
+    } catch (RuntimeException | Error e) {
+      cache.close();
+      throw e;
+    }
     this.stepTokens = builder.stepTokens;
     this.maxSessions = builder.maxSessions;
     this.thread = new Thread(this::serve, "kvasir-engine");
@@ -83,6 +93,8 @@ public final class Engine implements AutoCloseable {
     private final Model model;
     private @Nullable KvMethod method;
     private long budgetBytes;
+    private @Nullable String backend;
+    private Precision precision = Precision.EXACT;
     private int stepTokens = 512;
     private int maxSessions = 1024;
 
@@ -102,6 +114,24 @@ public final class Engine implements AutoCloseable {
         throw new IllegalArgumentException("a budget of " + bytes + " bytes");
       }
       this.budgetBytes = bytes;
+      return this;
+    }
+
+    /**
+     * Where the model runs, and its cache: {@code "cuda"}, or a name of {@link dev.kvasir.Kvasir#backends} for the cache
+     * of a model that runs on the CPU, which is the default.
+     */
+    public Builder backend(String name) {
+      this.backend = Objects.requireNonNull(name, "name");
+      return this;
+    }
+
+    /**
+     * How closely attention computes and, on a GPU, products: {@link Precision#EXACT} ones are of activations as pairs of
+     * bfloat16, which is 16 bits of each, {@link Precision#FAST} ones of plain bfloat16.
+     */
+    public Builder precision(Precision wanted) {
+      this.precision = Objects.requireNonNull(wanted, "wanted");
       return this;
     }
 
@@ -187,6 +217,7 @@ public final class Engine implements AutoCloseable {
     }
     left.forEach(Session::close);
     cache.close();
+    decoder.close();
   }
 
   synchronized Session adopt(Session fresh) {
@@ -267,8 +298,7 @@ public final class Engine implements AutoCloseable {
 
   private void run(List<Part> step) {
     try {
-      decoder.decode(
-          step.stream().map(Part::feed).toList(), (feed, token, logits) -> choose(step.get(feed).session(), logits));
+      decoder.decode(step.stream().map(Part::feed).toList(), new Choices(step));
     } catch (RuntimeException | OutOfMemoryError e) {
       // The cache is as before. Whoever fails alone is to blame; one that had been served already is in no part.
       if (step.size() == 1) {
@@ -298,12 +328,40 @@ public final class Engine implements AutoCloseable {
     }
   }
 
-  private void choose(Session session, float[] logits) {
-    Session.Run run = session.run();
-    try {
-      chosen.put(session, run.sampler.next(logits, session.history(), session.length()));
-    } catch (IllegalArgumentException e) {
-      run.result.completeExceptionally(e); // the session's own failure, which the others do not see
+  /** Chooses the next tokens of a step's sessions. */
+  private final class Choices implements Decoder.LogitSink {
+    private final List<Part> step;
+
+    Choices(List<Part> step) {
+      this.step = step;
+    }
+
+    @Override
+    public boolean wantsToken(int feed) {
+      return run(feed).wanted.sampling().isGreedy();
+    }
+
+    @Override
+    public void accept(int feed, int token, float[] logits) {
+      Session session = step.get(feed).session();
+      try {
+        chosen.put(session, run(feed).sampler.next(logits, session.history(), session.length()));
+      } catch (IllegalArgumentException e) {
+        run(feed).result.completeExceptionally(e); // the session's own failure, which the others do not see
+      }
+    }
+
+    @Override
+    public void likeliest(int feed, int token, int likeliest) {
+      if (likeliest < 0) {
+        run(feed).result.completeExceptionally(new IllegalArgumentException("the highest logit is no finite number"));
+      } else {
+        chosen.put(step.get(feed).session(), likeliest);
+      }
+    }
+
+    private Session.Run run(int feed) {
+      return step.get(feed).session().run();
     }
   }
 

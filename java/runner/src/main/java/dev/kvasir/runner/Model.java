@@ -111,6 +111,11 @@ public final class Model {
     }
   }
 
+  /** A model whose weights come from anywhere, under the names that Hugging Face has for them. */
+  static Model of(Path name, ModelConfig config, Tokenizer tokenizer, WeightFile file) throws IOException {
+    return new Model(name, config, tokenizer, null, new Reader(file, Names.HUGGING_FACE), null);
+  }
+
   /** Closes the file, unless its mapping is in use. */
   private static Model load(Gguf file) throws IOException {
     boolean kept = false;

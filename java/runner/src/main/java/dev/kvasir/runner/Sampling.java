@@ -39,6 +39,11 @@ public record Sampling(
     return new Sampling(temperature, 0, 1, 0, 1, 64, seed);
   }
 
+  /** Whether the token with the highest logit is taken, whatever came before. */
+  boolean isGreedy() {
+    return temperature == 0 && repetitionPenalty == 1;
+  }
+
   private static void require(boolean good, String name, double value, String allowed) {
     if (!good) {
       throw new IllegalArgumentException(name + " is " + value + ", not " + allowed);

@@ -1,11 +1,14 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
+import dev.kvasir.Precision;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
 import dev.kvasir.method.Uniform;
+import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Engine;
 import dev.kvasir.runner.Model;
 import java.util.List;
@@ -30,9 +33,35 @@ final class CacheOptions {
   @Option(names = "--budget", paramLabel = "BYTES", description = "Hard limit for the cache, e.g. 64M. Default: none.")
   private @Nullable String budget;
 
+  @Option(
+      names = "--backend",
+      paramLabel = "NAME",
+      description = "cuda runs the model and its cache on a GPU. Default: the CPU, with the cache where it is fastest.")
+  private @Nullable String backend;
+
+  @Option(
+      names = "--precision",
+      paramLabel = "NAME",
+      description = "On a GPU, products of activations in 16 bits or in 8: ${COMPLETION-CANDIDATES}. Default: EXACT.")
+  private Precision precision = Precision.EXACT;
+
+  /** A runner there. */
+  Decoder decoder(Model model) {
+    return new Decoder(model, backend == null ? "cpu" : backend, precision);
+  }
+
+  /** A cache there, without a budget. */
+  KvCache cache(Model model) {
+    KvCache.Builder builder = KvCache.builder(model.geometry()).method(method()).precision(precision);
+    return (backend == null ? builder : builder.backend(backend)).build();
+  }
+
   /** An engine with such a cache. */
   Engine.Builder engine(Model model) {
-    Engine.Builder builder = Engine.builder(model).method(method());
+    Engine.Builder builder = Engine.builder(model).method(method()).precision(precision);
+    if (backend != null) {
+      builder.backend(backend);
+    }
     return budget == null ? builder : builder.budgetBytes(bytes(budget));
   }
 

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.Precision;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.MethodEntry;
@@ -9,6 +10,7 @@ import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.PromptMode;
 import dev.kvasir.lab.evaluate.Sample;
 import dev.kvasir.lab.evaluate.SampleSets;
+import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.TextTable;
@@ -95,6 +97,15 @@ final class EvaluateCommand implements Callable<Integer> {
       description = "How prompts of tasks get into a cache: ${COMPLETION-CANDIDATES}. Default: ${DEFAULT-VALUE}.")
   private PromptMode prompt = PromptMode.STREAM;
 
+  @Option(
+      names = "--backend",
+      paramLabel = "NAME",
+      description = {
+        "cuda runs the model on a GPU, where the caches are then, too. Times are those of handing work over.",
+        "Default: the CPU, with caches where they are fastest."
+      })
+  private String backend = "cpu";
+
   @Override
   public Integer call() throws IOException {
     List<MethodEntry> entries;
@@ -131,8 +142,10 @@ final class EvaluateCommand implements Callable<Integer> {
       }
     }
     entries = entries.stream().filter(entry -> entry.applies().test(calibrations)).toList();
-    Outcome outcome =
-        new Evaluation(name, model, sets, entries, prompt, calibrations, listener(bar)).run(main::stopped);
+    Outcome outcome;
+    try (Decoder decoder = new Decoder(model, backend, Precision.EXACT)) {
+      outcome = new Evaluation(name, decoder, sets, entries, prompt, calibrations, listener(bar)).run(main::stopped);
+    }
     ResultFiles.write(outcome, target);
     bar.end();
     main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),

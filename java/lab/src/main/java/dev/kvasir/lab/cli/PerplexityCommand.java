@@ -51,8 +51,13 @@ final class PerplexityCommand implements Callable<Integer> {
     Model model = Model.load(path);
     int[] prefix = model.tokenizer().prefix();
     int[] all = model.tokenizer().encode(Files.readAllBytes(text));
+    try (Decoder decoder = cache.decoder(model)) {
+      return run(decoder, prefix, all);
+    }
+  }
+
+  private int run(Decoder decoder, int[] prefix, int[] all) throws ModelException {
     int own = window - prefix.length;
-    Decoder decoder = new Decoder(model);
     double sum = 0;
     long counted = 0;
     long start = System.nanoTime();
@@ -78,7 +83,7 @@ final class PerplexityCommand implements Callable<Integer> {
   /** The sum of -ln p of all tokens but the first. */
   private double surprise(Decoder decoder, int[] tokens) {
     double[] sum = {0};
-    try (KvCache kept = KvCache.builder(decoder.model().geometry()).method(cache.method()).build();
+    try (KvCache kept = cache.cache(decoder.model());
         KvSequence sequence = kept.newSequence()) {
       for (int from = 0; from < tokens.length - 1; from += chunk) {
         int count = Math.min(chunk, tokens.length - 1 - from);

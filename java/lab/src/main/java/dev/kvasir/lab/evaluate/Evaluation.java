@@ -70,12 +70,24 @@ public final class Evaluation {
       PromptMode prompt,
       Calibrations calibrations,
       Listener listener) {
+    this(name, new Decoder(model), sets, methods, prompt, calibrations, listener);
+  }
+
+  /** The same on a decoder of the model, which stays the caller's; caches are where {@code auto} puts them. */
+  public Evaluation(
+      String name,
+      Decoder decoder,
+      Map<String, List<Sample>> sets,
+      List<MethodEntry> methods,
+      PromptMode prompt,
+      Calibrations calibrations,
+      Listener listener) {
     if (methods.isEmpty() || methods.get(0) != Methods.REFERENCE) {
       throw new IllegalArgumentException("the first method must be the reference, " + Methods.REFERENCE.name());
     }
     this.name = name;
-    this.model = model;
-    this.decoder = new Decoder(model);
+    this.model = decoder.model();
+    this.decoder = decoder;
     this.sets = sets;
     this.prompt = prompt;
     this.calibrations = calibrations;
