@@ -11,7 +11,7 @@
 // Rows that go into a product, and rows that come out of one, look as the precision wants it:
 //
 //   kFast   bfloat16 both ways
-//   kExact  in: each number as two bfloat16 that add up to it but for 2^-17 of it. All rows of the upper parts, then
+//   kExact  in: each number as two bfloat16 that add up to it but for 2^-16 of it. All rows of the upper parts, then
 //           all rows of the lower ones: [2][rows][width], twice as many rows for a product with bfloat16 weights.
 //           Out: float32, [2][rows][width], whose sums are the result
 //

@@ -6,7 +6,8 @@ namespace kvasir::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowThreads = 512;  // of a block that takes a row
+constexpr int kRowThreads = 1024;  // of a block that takes a row
+constexpr int kTogether = 4;       // loads of a thread that are under way together
 
 __global__ void __launch_bounds__(kThreads)
     embed(const int* ids, const uint16_t* weights, int64_t all, int64_t width, float* out) {
@@ -49,21 +50,37 @@ __global__ void __launch_bounds__(kRowThreads) add_and_norm(const __grid_constan
   const int64_t all = sum.rows * sum.width;
   for (int64_t row = blockIdx.x; row < sum.rows; row += gridDim.x) {
     float* state = sum.state + row * sum.width;
-    float squares = 0.0f;
-    for (int64_t i = threadIdx.x; i < sum.width; i += kRowThreads) {
-      float value = state[i];
-      if (sum.product != nullptr) {
-        value += from_product<kExact>(sum.product, row * sum.width + i, all);
-        if (sum.bias != nullptr) value += sum.bias[i];
-        state[i] = value;
+    float squares = 0.0f, values[kTogether];
+    for (int64_t begin = threadIdx.x; begin < sum.width; begin += kTogether * kRowThreads) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int64_t i = begin + j * kRowThreads;
+        values[j] = i < sum.width ? state[i] : 0.0f;
+        if (sum.product == nullptr || i >= sum.width) continue;
+        values[j] += from_product<kExact>(sum.product, row * sum.width + i, all);
+        if (sum.bias != nullptr) values[j] += sum.bias[i];
       }
-      squares = fmaf(value, value, squares);
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int64_t i = begin + j * kRowThreads;
+        if (sum.product != nullptr && i < sum.width) state[i] = values[j];
+        squares = fmaf(values[j], values[j], squares);
+      }
     }
     if (sum.norm.weight == nullptr) continue;
     const double mean = static_cast<double>(block_sum(squares)) / static_cast<double>(sum.width);
     const float scale = static_cast<float>(1.0 / sqrt(mean + sum.norm.epsilon));
-    for (int64_t i = threadIdx.x; i < sum.width; i += kRowThreads) {
-      to_product<kExact>(sum.out, row * sum.width + i, all, state[i] * scale * sum.norm.weight[i]);
+    for (int64_t begin = threadIdx.x; begin < sum.width; begin += kTogether * kRowThreads) {
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int64_t i = begin + j * kRowThreads;
+        values[j] = i < sum.width ? state[i] * scale * sum.norm.weight[i] : 0.0f;
+      }
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int64_t i = begin + j * kRowThreads;
+        if (i < sum.width) to_product<kExact>(sum.out, row * sum.width + i, all, values[j]);
+      }
     }
   }
 }

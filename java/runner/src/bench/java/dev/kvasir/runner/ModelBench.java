@@ -17,6 +17,7 @@ import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
 import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -28,6 +29,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
 import org.bytedeco.javacpp.SizeTPointer;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Whole models on the GPU of this machine: see ci/bench-model. Weights are random, contexts are random rows that are
@@ -48,7 +50,11 @@ final class ModelBench {
   /** Left of the device's memory where a batch takes all that it can: what appends work in. */
   private static final long MARGIN = 3L << 30;
 
+  /** Where results go, after each of them. */
+  private static @Nullable Path json;
+
   private static final int FILL = 8192;
+  private static final int WARM_UP = 400;
 
   private final Model model;
   private final Precision precision;
@@ -81,10 +87,12 @@ final class ModelBench {
     List<Integer> contexts = list.apply("--contexts").apply("8192,32768,131072").stream().map(Integer::valueOf).toList();
     List<String> methods = list.apply("--methods").apply(String.join(",", METHODS.keySet()));
     long limit = Long.parseLong(given.getOrDefault("--memory", "0"));
+    json = given.containsKey("--json") ? Path.of(given.get("--json")) : null;
     List<Map<String, Object>> results = new ArrayList<>();
     for (String shape : list.apply("--shapes").apply("llama-3.1-8b,qwen2.5-7b,llama-2-13b")) {
       Model model = RandomModel.of(shape);
       ModelBench bench = new ModelBench(model, Precision.FAST, results);
+      bench.warmUp();
       for (String method : methods) {
         contexts.forEach(context -> bench.guarded(method, context, () -> bench.single(method, context)));
       }
@@ -98,9 +106,6 @@ final class ModelBench {
       exact.guarded("f16", 8192, () -> exact.single("f16", 8192));
       exact.guarded("f16", 0, () -> exact.prompt("f16"));
       exact.decoder.close();
-      if (given.containsKey("--json")) {
-        Files.writeString(Path.of(given.get("--json")), Json.write(results));
-      }
     }
   }
 
@@ -135,6 +140,13 @@ final class ModelBench {
                 .append(value instanceof Double d ? String.format(Locale.ROOT, "%.3f", d) : value)
                 .append("  "));
     System.out.println(line);
+    if (json != null) {
+      try {
+        Files.writeString(json, Json.write(results));
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+    }
   }
 
   private long free() {
@@ -194,11 +206,22 @@ final class ModelBench {
     return next;
   }
 
+  /** Lets the JVM compile what a step runs through, as it has in a server. */
+  private void warmUp() {
+    try (KvCache cache = cache("f16");
+        KvSequence sequence = cache.newSequence()) {
+      int[] tokens = {1};
+      for (int i = 0; i < WARM_UP; i++) {
+        tokens = step(List.of(sequence), tokens);
+      }
+    }
+  }
+
   /** Milliseconds of a step, the median of some. */
   private double time(List<KvSequence> sequences, int steps) {
     int[] tokens = new int[sequences.size()];
     Arrays.setAll(tokens, i -> i * 37 % model.config().vocabulary());
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < steps / 2; i++) {
       tokens = step(sequences, tokens);
     }
     double[] times = new double[steps];
@@ -218,7 +241,7 @@ final class ModelBench {
         KvSequence sequence = cache.newSequence()) {
       fill(cache, sequence, context);
       Map<String, Object> row = row("single", method, context);
-      double step = time(List.of(sequence), 25);
+      double step = time(List.of(sequence), 41);
       row.put("ms", step);
       KernelTimes kernels = new KernelTimes(decoder, device, cache, List.of(sequence), model);
       row.put("kernels ms", kernels.sum());

@@ -88,7 +88,8 @@ class CudaRunnerTest {
 
   /**
    * The bound of exact products is that of the CPU (DecoderTest): weights are bfloat16 in the file. Fast ones round what
-   * goes into each of 14 products, and what comes out, by 2^-9 at most and a third of that on average.
+   * goes into each of 14 products and what comes out of it, by 2^-8 at most: a tenth of the logits' length is twice what
+   * the worst of these tokens has, and a wrong head or angle is off by all of it.
    */
   @Test
   void logitsAreThoseOfDoublePrecision() throws Exception {
@@ -100,7 +101,7 @@ class CudaRunnerTest {
       int[] all = tokens(1, 300);
       double[][] expected = reference.logits(all);
       for (Precision precision : Precision.values()) {
-        double bound = precision == Precision.EXACT ? 3e-3 : 3e-2;
+        double bound = precision == Precision.EXACT ? 3e-3 : 0.1;
         try (Decoder decoder = new Decoder(model, "cuda", precision);
             KvCache cache = KvCache.builder(model.geometry()).backend("cuda").build();
             KvSequence pieces = cache.newSequence()) {
@@ -146,7 +147,9 @@ class CudaRunnerTest {
   @Test
   void logitsAreThoseOfTheCpu() throws Exception {
     assumeDevice();
-    compare(Model.load(LabModel.folder()), tokens(3, 500));
+    String shared = System.getProperty("kvasir.shared", "");
+    Path model = Path.of(shared, "models", "lab-a");
+    compare(Model.load(Files.exists(model.resolve("config.json")) ? model : LabModel.folder()), tokens(3, 500));
   }
 
   @Test
