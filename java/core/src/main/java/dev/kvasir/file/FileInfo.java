@@ -15,7 +15,16 @@ import java.util.List;
 public record FileInfo(
     long bytes, long blocks, List<Long> lengths, int tokenIds, String fingerprint, String description) {
 
-  /** A copy of the list. */
+  /**
+   * Copies the list.
+   *
+   * @param bytes of the file
+   * @param blocks of 128 tokens each
+   * @param lengths tokens of each layer
+   * @param tokenIds how many token ids it has
+   * @param fingerprint what its cache was, in hexadecimal
+   * @param description the same as text
+   */
   public FileInfo {
     lengths = List.copyOf(lengths);
   }

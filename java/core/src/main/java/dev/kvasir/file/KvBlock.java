@@ -12,7 +12,12 @@ import java.util.Objects;
  */
 public record KvBlock(ChainHash hash, ByteBuffer bytes) {
 
-  /** Both are there. */
+  /**
+   * A block and its name.
+   *
+   * @param hash its name
+   * @param bytes the image
+   */
   public KvBlock {
     Objects.requireNonNull(hash, "hash");
     Objects.requireNonNull(bytes, "bytes");
