@@ -47,7 +47,7 @@ public final class Calibrations {
   private static final int TEXT_TOKENS = 8192;
 
   private static final int WINDOW_TOKENS = 4096;
-  private static final int PREDICTED_TOKENS = 641;
+  private static final int PREDICTED_TOKENS = 513;
 
   private final Model model;
   private final List<Path> texts = new ArrayList<>();
