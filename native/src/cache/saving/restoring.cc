@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checks.h"
+#include "base/scratch.h"
 #include "cache/saving/saving.h"
 #include "engine/query_sums.h"
 
@@ -37,11 +38,6 @@ void drop_unseen(const LayerPlan& plan, LayerImage& layer) {
 Restoring::Impl::Impl(const SavingPlace& place, Attach attach) : place_(place), attach_(std::move(attach)) {
   image_.layers.resize(place.plans.size());
   first_pages_.resize(place.plans.size(), -1);
-  int64_t most = 0;
-  for (const LayerPlan& plan : place.plans) {
-    most = std::max(most, static_cast<int64_t>(plan.shapes[0].bytes()) + plan.most_varying_bytes());
-  }
-  page_ = make_aligned<uint8_t>(static_cast<size_t>(most));
 }
 
 const LayerPlan& Restoring::Impl::plan_of(const ImagePart& part) const {
@@ -74,6 +70,7 @@ void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8
   }
   if (head.tables_before != tables_) bad_bytes(BadBytes::kOrder, name + " goes by other side tables than are there");
   const ImagePart* last = nullptr;
+  std::vector<const ImagePart*> pages;
   for (const ImagePart& part : image.parts()) {
     plan_of(part);
     if (last && (part.layer < last->layer || (part.layer == last->layer && part.kind <= last->kind))) {
@@ -86,7 +83,7 @@ void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8
         take_table(image, part, part.kind == PartKind::kKeyTable ? Side::kKeys : Side::kValues, blocks_);
         break;
       case PartKind::kPage:
-        take_page(image, part, blocks_);
+        pages.push_back(&part);
         break;
       case PartKind::kSinks:
         if (blocks_ != 0) invalid(part.layer, "has sinks in " + name);
@@ -96,6 +93,9 @@ void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8
         invalid(part.layer, "has a part of kind " + std::to_string(static_cast<uint32_t>(part.kind)) + " in a block");
     }
   }
+  // All of them are of different layers, whose side tables are there now.
+  ThreadPool::current().run(static_cast<int>(pages.size()),
+                            [&](int i) { take_page(image, *pages[static_cast<size_t>(i)], blocks_); });
   tables_ = tables_after(tables_, image.parts());
   if (head.tables_after != tables_) bad_bytes(BadBytes::kInvalid, name + " does not name its side tables rightly");
   digests_.add(image.digest().data(), image.digest().size());
@@ -198,24 +198,27 @@ void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part,
     bad_bytes(BadBytes::kIncomplete,
               "layer " + std::to_string(part.layer) + " lacks the page before block " + std::to_string(block));
   }
-  image.take(part, page_.get());
-  std::vector<uint32_t> sizes = check_page(plan, shape, page_.get(), part.bytes, block);
+  struct PageOnItsWay;
+  uint8_t* const page = thread_scratch<PageOnItsWay, uint8_t>(static_cast<size_t>(part.bytes));
+  image.take(part, page);
+  std::vector<uint32_t> sizes = check_page(plan, shape, page, part.bytes, block);
   std::vector<uint32_t> offsets = {static_cast<uint32_t>(shape.table_bytes())};
   for (const uint32_t size : sizes) offsets.push_back(offsets.back() + size);
   PageView view;
   view.shape = &shape;
   if (shape.varies()) view.offsets = offsets.data();
-  const int64_t stored = place_.engine.stored_bytes(plan, view, page_.get());
+  const int64_t stored = place_.engine.stored_bytes(plan, view, page);
   std::optional<Pool::Reservation> room = place_.memory.pool().try_reserve(plan.index, stored);
   if (!room && place_.memory.can_shrink()) {
     // Others give way when all else is known to be right.
-    waiting_.push_back({plan.index, layer.pages.size(), &shape, std::move(sizes),
-                        std::vector<uint8_t>(page_.get(), page_.get() + part.bytes), stored});
+    std::vector<uint8_t> bytes(page, page + part.bytes);
+    std::lock_guard<std::mutex> lock(waiting_mutex_);
+    waiting_.push_back({plan.index, layer.pages.size(), &shape, std::move(sizes), std::move(bytes), stored});
     layer.pages.push_back(nullptr);
     return;
   }
   if (!room) room.emplace(place_.memory.pool().reserve(plan.index, stored));  // throws
-  layer.pages.push_back(make_page(plan, *room, shape, sizes, page_.get(), stored, block));
+  layer.pages.push_back(make_page(plan, *room, shape, sizes, page, stored, block));
 }
 
 void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {

@@ -123,10 +123,11 @@ int64_t Saving::Impl::write_block(int64_t block, const uint8_t* chain, uint8_t* 
   if (capacity < writer.bytes()) return writer.bytes();
   require_pointer("out", out);
   const ThreadPool::Use threads(place.threads);
-  for (size_t i = 0; i < writer.parts().size(); ++i) {
-    fill(writer.parts()[i], block, out + writer.parts()[i].offset);
-    writer.seal(i, out);
-  }
+  ThreadPool::current().run(static_cast<int>(writer.parts().size()), [&](int i) {
+    const auto part = static_cast<size_t>(i);
+    fill(writer.parts()[part], block, out + writer.parts()[part].offset);
+    writer.seal(part, out);  // while it is near
+  });
   ImageHead head;
   head.number = block;
   head.fingerprint = place.identity.fingerprint;

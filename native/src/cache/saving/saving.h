@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
-#include "base/aligned.h"
 #include "cache/layer.h"
 #include "cache/memory.h"
 #include "cache/saving/identity.h"
@@ -109,8 +109,8 @@ struct Restoring::Impl {
   SequenceImage image_;
   std::vector<int64_t> first_pages_;  // number of the first page of each layer; -1: none yet
   std::vector<Waiting> waiting_;
+  std::mutex waiting_mutex_;           // pages of a block come from many threads
   std::vector<LayerNumbers> numbers_;  // of the state
-  AlignedArray<uint8_t> page_;         // one, on its way
   Digest tables_ = {};
   Sha256 digests_;  // of blocks
   int64_t blocks_ = 0;
