@@ -48,6 +48,7 @@ class KeyModel : public kvasir::commvq::KeyModel {
   void encode(const float*, uint8_t*) const override {}
   void decode(const uint8_t*, float*) const override {}
   Codebook codebook() const override { return {memory.data(), static_cast<int64_t>(2 * memory.size())}; }
+  void content(uint8_t (&)[32]) const override {}
   std::vector<uint16_t> memory;
 };
 class ValueModel : public kvasir::commvq::ValueModel {
@@ -56,6 +57,7 @@ class ValueModel : public kvasir::commvq::ValueModel {
   void encode(const float*, uint8_t*) const override {}
   void decode(const uint8_t*, float*) const override {}
   Codebook codebook() const override { return {memory.data(), static_cast<int64_t>(2 * memory.size())}; }
+  void content(uint8_t (&)[32]) const override {}
   std::vector<uint16_t> memory;
 };
 
