@@ -5,23 +5,19 @@ import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.HexFormat;
 import java.util.List;
 
 /**
  * The name of a block in a store: 32 bytes made of what its cache is, a salt, and all token ids from the sequence's
  * beginning to the block's end. Equal names mean interchangeable blocks. {@code docs/format.md} has the rule.
  */
-public final class ChainHash {
+public final class ChainHash extends Digest {
 
   /** How many bytes a name has. */
-  public static final int BYTES = 32;
-
-  private final byte[] bytes;
+  public static final int BYTES = LENGTH;
 
   private ChainHash(byte[] bytes) {
-    this.bytes = bytes;
+    super(bytes);
   }
 
   /**
@@ -49,7 +45,7 @@ public final class ChainHash {
    * @return one name a block, in order; tokens that fill no block have none
    */
   public static List<ChainHash> chain(byte[] fingerprint, byte[] salt, int sinks, int blockTokens, int[] tokens) {
-    MessageDigest digest = ModelFingerprint.sha256();
+    MessageDigest digest = sha256();
     digest.update("kvasir chain 1\n".getBytes(StandardCharsets.US_ASCII));
     digest.update(fingerprint);
     digest.update(ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN).putLong(0, salt.length));
@@ -70,30 +66,5 @@ public final class ChainHash {
       first = (int) end;
     }
     return List.copyOf(chain);
-  }
-
-  /**
-   * The name.
-   *
-   * @return a copy, of 32 bytes
-   */
-  public byte[] bytes() {
-    return bytes.clone();
-  }
-
-  @Override
-  public boolean equals(Object other) {
-    return other instanceof ChainHash that && Arrays.equals(bytes, that.bytes);
-  }
-
-  @Override
-  public int hashCode() {
-    return Arrays.hashCode(bytes);
-  }
-
-  /** In hexadecimal. */
-  @Override
-  public String toString() {
-    return HexFormat.of().formatHex(bytes);
   }
 }

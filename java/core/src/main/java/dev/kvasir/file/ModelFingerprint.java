@@ -7,23 +7,18 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
-import java.util.Arrays;
-import java.util.HexFormat;
 import java.util.List;
 
 /**
  * What tells one model from another: 32 bytes made of its content. Sequences are restored only into caches whose model has
  * the fingerprint of the one that made them.
  */
-public final class ModelFingerprint {
+public final class ModelFingerprint extends Digest {
 
   private static final int CHUNK = 1 << 20;
 
-  private final byte[] bytes;
-
   private ModelFingerprint(byte[] bytes) {
-    this.bytes = bytes;
+    super(bytes);
   }
 
   /**
@@ -75,38 +70,5 @@ public final class ModelFingerprint {
     MessageDigest all = sha256();
     all.update("kvasir model bytes 1\n".getBytes(StandardCharsets.US_ASCII));
     return new ModelFingerprint(all.digest(identity));
-  }
-
-  /**
-   * The fingerprint.
-   *
-   * @return a copy, of 32 bytes
-   */
-  public byte[] bytes() {
-    return bytes.clone();
-  }
-
-  @Override
-  public boolean equals(Object other) {
-    return other instanceof ModelFingerprint that && Arrays.equals(bytes, that.bytes);
-  }
-
-  @Override
-  public int hashCode() {
-    return Arrays.hashCode(bytes);
-  }
-
-  /** In hexadecimal. */
-  @Override
-  public String toString() {
-    return HexFormat.of().formatHex(bytes);
-  }
-
-  static MessageDigest sha256() {
-    try {
-      return MessageDigest.getInstance("SHA-256");
-    } catch (NoSuchAlgorithmException e) {
-      throw new AssertionError("every Java platform has SHA-256", e);
-    }
   }
 }

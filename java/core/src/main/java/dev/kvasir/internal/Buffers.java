@@ -44,13 +44,13 @@ final class Buffers {
    * Whether the buffer is direct and its memory stays during a call. Throws IllegalStateException where it is gone, or
    * belongs to another thread.
    */
-  static boolean inPlace(FloatBuffer buffer) {
+  static boolean inPlace(Buffer buffer) {
     if (!buffer.isDirect()) {
       return false;
     }
     if (buffer.hasRemaining()) {
       try {
-        buffer.get(0);
+        touch(buffer);
       } catch (RuntimeException e) {
         throw gone(e);
       }
@@ -58,32 +58,14 @@ final class Buffers {
     return lasts(buffer);
   }
 
-  static boolean inPlace(ShortBuffer buffer) {
-    if (!buffer.isDirect()) {
-      return false;
+  private static void touch(Buffer buffer) {
+    if (buffer instanceof FloatBuffer floats) {
+      floats.get(0);
+    } else if (buffer instanceof ShortBuffer shorts) {
+      shorts.get(0);
+    } else {
+      ((ByteBuffer) buffer).get(0);
     }
-    if (buffer.hasRemaining()) {
-      try {
-        buffer.get(0);
-      } catch (RuntimeException e) {
-        throw gone(e);
-      }
-    }
-    return lasts(buffer);
-  }
-
-  static boolean inPlace(ByteBuffer buffer) {
-    if (!buffer.isDirect()) {
-      return false;
-    }
-    if (buffer.hasRemaining()) {
-      try {
-        buffer.get(0);
-      } catch (RuntimeException e) {
-        throw gone(e);
-      }
-    }
-    return lasts(buffer);
   }
 
   private static IllegalStateException gone(RuntimeException e) {
