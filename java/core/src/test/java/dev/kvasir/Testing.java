@@ -133,4 +133,15 @@ public final class Testing {
           String.valueOf(thrown.getMessage()).contains(part.toString()), () -> "no '" + part + "' in: " + thrown);
     }
   }
+
+  /** Length of the difference, relative. */
+  public static double difference(float[] expected, float[] found) {
+    double squares = 0;
+    double all = 0;
+    for (int i = 0; i < expected.length; i++) {
+      squares += Math.pow(expected[i] - found[i], 2);
+      all += Math.pow(expected[i], 2);
+    }
+    return Math.sqrt(squares / all);
+  }
 }

@@ -1,5 +1,6 @@
 package dev.kvasir.runner;
 
+import static dev.kvasir.Testing.difference;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -15,14 +16,8 @@ import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.internal.model.ModelOperations;
 import dev.kvasir.internal.model.NativeFloats;
 import dev.kvasir.internal.model.NativeWeights;
-import dev.kvasir.method.HalfPrecision;
-import dev.kvasir.method.MixKvq;
-import dev.kvasir.method.PatternKv;
-import dev.kvasir.method.PmKvq;
-import dev.kvasir.method.Uniform;
 import dev.kvasir.runner.file.WeightType;
 import dev.kvasir.runner.file.Weights;
-import dev.kvasir.runner.text.ChatTemplate;
 import dev.kvasir.tensor.TensorType;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
@@ -56,17 +51,6 @@ class CudaRunnerTest {
 
   private static int[] tokens(long seed, int count) {
     return new Random(seed).ints(count, 0, 256).toArray();
-  }
-
-  /** Length of the difference, relative. */
-  private static double difference(float[] expected, float[] found) {
-    double squares = 0;
-    double all = 0;
-    for (int i = 0; i < expected.length; i++) {
-      squares += Math.pow(expected[i] - found[i], 2);
-      all += Math.pow(expected[i], 2);
-    }
-    return Math.sqrt(squares / all);
   }
 
   private static float[] floats(double[] values) {
@@ -155,7 +139,7 @@ class CudaRunnerTest {
   @Test
   void logitsOfARealModelAreThoseOfTheCpu() throws Exception {
     assumeDevice();
-    Model model = realModel();
+    Model model = RealModelTest.model();
     compare(model, model.tokenizer().encode("The Eiffel Tower is located in the city of Paris, France. ".repeat(20)));
   }
 
@@ -172,26 +156,13 @@ class CudaRunnerTest {
     }
   }
 
-  private static Model realModel() throws Exception {
-    String file = System.getenv("KVASIR_TEST_MODEL");
-    assumeTrue(file != null && Files.exists(Path.of(file)), "KVASIR_TEST_MODEL names no file");
-    return Model.load(Path.of(file));
-  }
-
   @Test
   void everyMethodOfFourBitsAndMoreKnowsWhereTheTowerIs() throws Exception {
     assumeDevice();
-    Model model = realModel();
-    ChatTemplate template = model.chatTemplate();
-    int[] prompt =
-        template.encode(
-            List.of(new ChatTemplate.Message(ChatTemplate.Role.USER, "The Eiffel Tower is located in")), true);
-    List<KvMethod> methods =
-        List.of(
-            new HalfPrecision(), Uniform.bits(8), Uniform.bits(4), PatternKv.bits(8), PatternKv.bits(4), PmKvq.floor(4),
-            MixKvq.budget(4));
+    Model model = RealModelTest.model();
+    int[] prompt = RealModelTest.askForTheTower(model.chatTemplate());
     for (Precision precision : Precision.values()) {
-      for (KvMethod method : methods) {
+      for (KvMethod method : RealModelTest.FOUR_BITS_AND_MORE) {
         try (Engine engine = Engine.builder(model).backend("cuda").precision(precision).method(method).build();
             Session session = engine.newSession()) {
           session.append(prompt);
@@ -212,7 +183,7 @@ class CudaRunnerTest {
   @Test
   void sixtyFourSessionsOfARealModelGetWhatTheyGetAlone() throws Exception {
     assumeDevice();
-    Model model = realModel();
+    Model model = RealModelTest.model();
     together(model, model.tokenizer().encode("Once upon a time there was a king who had three daughters. ".repeat(12)));
   }
 

@@ -12,7 +12,6 @@ import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.runner.text.ChatTemplate;
-import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -23,7 +22,17 @@ import org.junit.jupiter.api.Test;
 /** TinyLlama-1.1B-Chat as a GGUF file, which KVASIR_TEST_MODEL names; skipped where it does not. */
 class RealModelTest {
 
-  private static Model model() throws IOException {
+  static final List<KvMethod> FOUR_BITS_AND_MORE =
+      List.of(
+          new HalfPrecision(), Uniform.bits(8), Uniform.bits(4), PatternKv.bits(8), PatternKv.bits(4), PmKvq.floor(4),
+          MixKvq.budget(4));
+
+  static int[] askForTheTower(ChatTemplate template) throws Exception {
+    return template.encode(
+        List.of(new ChatTemplate.Message(ChatTemplate.Role.USER, "The Eiffel Tower is located in")), true);
+  }
+
+  static Model model() throws Exception {
     String file = System.getenv("KVASIR_TEST_MODEL");
     assumeTrue(file != null && Files.exists(Path.of(file)), "KVASIR_TEST_MODEL names no file");
     return Model.load(Path.of(file));
@@ -42,14 +51,8 @@ class RealModelTest {
     Model model = model();
     ChatTemplate template = model.chatTemplate();
     assertEquals(ChatTemplate.Family.ZEPHYR, template.family());
-    int[] prompt =
-        template.encode(
-            List.of(new ChatTemplate.Message(ChatTemplate.Role.USER, "The Eiffel Tower is located in")), true);
-    List<KvMethod> methods =
-        List.of(
-            new HalfPrecision(), Uniform.bits(8), Uniform.bits(4), PatternKv.bits(8), PatternKv.bits(4), PmKvq.floor(4),
-            MixKvq.budget(4));
-    for (KvMethod method : methods) {
+    int[] prompt = askForTheTower(template);
+    for (KvMethod method : FOUR_BITS_AND_MORE) {
       try (Engine engine = Engine.builder(model).method(method).build();
           Session session = engine.newSession()) {
         session.append(prompt);

@@ -1,5 +1,6 @@
 package dev.kvasir.runner;
 
+import static dev.kvasir.Testing.difference;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -46,16 +47,5 @@ class ReferenceLogitsTest {
         assertTrue(difference < 1e-2 && stepwise < 1e-2);
       }
     }
-  }
-
-  /** Length of the difference, relative. */
-  private static double difference(float[] expected, float[] found) {
-    double squares = 0;
-    double all = 0;
-    for (int i = 0; i < expected.length; i++) {
-      squares += Math.pow(expected[i] - found[i], 2);
-      all += Math.pow(expected[i], 2);
-    }
-    return Math.sqrt(squares / all);
   }
 }

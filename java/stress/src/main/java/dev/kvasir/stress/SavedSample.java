@@ -6,6 +6,7 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.file.FileOptions;
 import dev.kvasir.file.KvBlock;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
@@ -96,27 +97,7 @@ final class SavedSample implements AutoCloseable {
   }
 
   static ReadableByteChannel channel(byte[] bytes) {
-    ByteBuffer source = ByteBuffer.wrap(bytes);
-    return new ReadableByteChannel() {
-      @Override
-      public int read(ByteBuffer target) {
-        int count = Math.min(source.remaining(), target.remaining());
-        if (count == 0 && target.hasRemaining()) {
-          return -1;
-        }
-        target.put(source.slice(source.position(), count));
-        source.position(source.position() + count);
-        return count;
-      }
-
-      @Override
-      public boolean isOpen() {
-        return true;
-      }
-
-      @Override
-      public void close() {}
-    };
+    return Channels.newChannel(new ByteArrayInputStream(bytes));
   }
 
   KvCache cache() {

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
+import static dev.kvasir.Testing.difference;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
@@ -115,16 +116,6 @@ class EvaluationTest {
         assertEquals(found.size(), compared);
       }
     }
-  }
-
-  private static double difference(float[] expected, float[] found) {
-    double squares = 0;
-    double all = 0;
-    for (int i = 0; i < expected.length; i++) {
-      squares += Math.pow(expected[i] - found[i], 2);
-      all += Math.pow(expected[i], 2);
-    }
-    return Math.sqrt(squares / all);
   }
 
   @Test
