@@ -23,6 +23,7 @@
 #include "kernels/cuda/spectral/rows.h"
 #include "kernels/cuda/spectral/seal.h"
 #include "launch_timing.h"
+#include "paged_attention.h"
 
 namespace {
 
@@ -137,21 +138,10 @@ class Batch {
     common.workspace = memory_.take<uint8_t>(plan_.workspace_bytes);
     common.vectors[0] = common.vectors[1] = sides_.halves;
     CUDA(clear_workspace(plan_, common.workspace, nullptr));
-    for (int set = 0; set < sets_; ++set) {
-      std::vector<DeviceSequence> sequences;
-      for (int s = 0; s < count; ++s) {
-        std::vector<uint64_t> table;
-        for (int p = 0; p < pages_; ++p) {
-          // Pages of a set follow each other, so that page p of sequence s is distinct page (set, s, p) % kDistinct.
-          table.push_back(reinterpret_cast<uint64_t>(data + set * set_bytes_ + (s * pages_ + p) * page_bytes));
-        }
-        DeviceSequence sequence = {};
-        sequence.pages = memory_.copy(table);
-        sequence.page_count = pages_;
-        sequences.push_back(sequence);
-      }
+    // Page p of sequence s of a set is distinct page (set, s, p) % kDistinct.
+    for (const DeviceSequence* sequences : bench::sequence_sets(memory_, data, page_bytes, sets_, count, pages_)) {
       requests_.push_back(common);
-      requests_.back().sequences = memory_.copy(sequences);
+      requests_.back().sequences = sequences;
     }
     CUDA(cudaDeviceSynchronize());
   }
@@ -170,22 +160,9 @@ class Batch {
                                    token % (kDistinct * kPageTokens)) *
                                       kDim;
     };
-    std::vector<double> weights;
-    for (int64_t t = 0; t < int64_t{pages_} * kPageTokens; ++t) {
-      double score = 0.0;
-      for (int c = 0; c < kDim; ++c) score += static_cast<double>(queries_[row + c]) * at(0, t)[c];
-      weights.push_back(score / std::sqrt(static_cast<double>(kDim)));
-    }
-    const double highest = *std::max_element(weights.begin(), weights.end());
-    double sum = 0.0, wrong = 0.0, power = 0.0;
-    for (double& weight : weights) sum += weight = std::exp(weight - highest);
-    for (int c = 0; c < kDim; ++c) {
-      double output = 0.0;
-      for (size_t t = 0; t < weights.size(); ++t) output += weights[t] / sum * at(1, static_cast<int64_t>(t))[c];
-      wrong += (outputs[row + c] - output) * (outputs[row + c] - output);
-      power += output * output;
-    }
-    return wrong / power;
+    return bench::output_error(
+        queries_.data() + row, outputs.data() + row, kDim, int64_t{pages_} * kPageTokens,
+        [&](int64_t token) { return at(0, token); }, [&](int64_t token) { return at(1, token); });
   }
 
  private:

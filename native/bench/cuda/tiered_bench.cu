@@ -24,6 +24,7 @@
 #include "kernels/cuda/tiered/rows.h"
 #include "kernels/cuda/tiered/seal.h"
 #include "launch_timing.h"
+#include "paged_attention.h"
 
 namespace {
 
@@ -101,20 +102,9 @@ class Batch {
     common.softmax_scale = 1.0f / std::sqrt(static_cast<float>(kDim));
     common.workspace = memory_.take<uint8_t>(plan_.workspace_bytes);
     CUDA(clear_workspace(plan_, common.workspace, nullptr));
-    for (int set = 0; set < sets_; ++set) {
-      std::vector<DeviceSequence> sequences;
-      for (int s = 0; s < count; ++s) {
-        std::vector<uint64_t> table;
-        for (int p = 0; p < pages_; ++p) {
-          table.push_back(reinterpret_cast<uint64_t>(data + set * set_bytes_ + (s * pages_ + p) * page_bytes));
-        }
-        DeviceSequence sequence = {};
-        sequence.pages = memory_.copy(table);
-        sequence.page_count = pages_;
-        sequences.push_back(sequence);
-      }
+    for (const DeviceSequence* sequences : bench::sequence_sets(memory_, data, page_bytes, sets_, count, pages_)) {
       requests_.push_back(common);
-      requests_.back().sequences = memory_.copy(sequences);
+      requests_.back().sequences = sequences;
     }
     CUDA(cudaDeviceSynchronize());
   }
@@ -128,27 +118,12 @@ class Batch {
     std::vector<float> outputs(queries_.size());
     CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
     const size_t row = static_cast<size_t>(options_.kv_heads * options_.group - 1) * kDim;
-    std::vector<double> weights;
-    for (int p = 0; p < pages_; ++p) {
-      const float* key = key_rows_[p % kDistinct].data();
-      for (int t = 0; t < kvasir::kPageTokens; ++t, key += kDim) {
-        double score = 0.0;
-        for (int c = 0; c < kDim; ++c) score += static_cast<double>(queries_[row + c]) * key[c];
-        weights.push_back(score / std::sqrt(static_cast<double>(kDim)));
-      }
-    }
-    const double highest = *std::max_element(weights.begin(), weights.end());
-    double sum = 0.0, wrong = 0.0, power = 0.0;
-    for (double& weight : weights) sum += weight = std::exp(weight - highest);
-    for (int c = 0; c < kDim; ++c) {
-      double output = 0.0;
-      for (size_t t = 0; t < weights.size(); ++t) {
-        output += weights[t] / sum * value_rows_[t / 128 % kDistinct][t % 128 * kDim + c];
-      }
-      wrong += (outputs[row + c] - output) * (outputs[row + c] - output);
-      power += output * output;
-    }
-    return wrong / power;
+    const auto at = [](const auto& rows, int64_t token) {
+      return rows[token / kvasir::kPageTokens % kDistinct].data() + token % kvasir::kPageTokens * kDim;
+    };
+    return bench::output_error(
+        queries_.data() + row, outputs.data() + row, kDim, int64_t{pages_} * kvasir::kPageTokens,
+        [&](int64_t token) { return at(key_rows_, token); }, [&](int64_t token) { return at(value_rows_, token); });
   }
 
  private:

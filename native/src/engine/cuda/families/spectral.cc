@@ -98,10 +98,7 @@ class SpectralFamily : public CanonicalFamily {
 std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {
   SpectralPlan plan;
   if (layer.plan().codecs[1] != layer.plan().codecs[0]) return nullptr;
-  if (plan_spectral(shape_of(layer, 1), &plan) != cudaSuccess) {
-    cudaGetLastError();  // nobody else's
-    return nullptr;
-  }
+  if (plan_spectral(shape_of(layer, 1), &plan) != cudaSuccess) return nullptr;
   return std::make_unique<SpectralFamily>(layer);
 }
 

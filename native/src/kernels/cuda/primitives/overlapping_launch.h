@@ -16,15 +16,18 @@ struct LaunchShape {
   bool overlaps;
 };
 
-// Allows the kernel so much shared memory, and says whether it can overlap: code for sm_90 and up can.
+// Allows the kernel so much shared memory, and says whether it can overlap: code for sm_90 and up can. An error is
+// returned, and is not the device's last one: it is nobody else's.
 template <class Params>
 cudaError_t prepare_kernel(Kernel<Params> kernel, int shared_bytes, bool* overlaps) {
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return error;
   *overlaps = attributes.ptxVersion >= 90;
-  return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              shared_bytes);
+  const cudaError_t refused = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (refused != cudaSuccess) cudaGetLastError();
+  return refused;
 }
 
 template <class Params>

@@ -15,7 +15,7 @@
 #include <cstddef>
 
 #include "codecs/spectral/format.h"
-#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/attend/split_heads.h"
 
 namespace kvasir::cuda {
 
@@ -28,33 +28,18 @@ struct SpectralShape {
   int64_t value_offset;         // of the values' part in a page
 };
 
-struct SpectralPlan {
+struct SpectralPlan : SplitHeadsPlan {
   SpectralShape shape;
-  int row_blocks;  // blocks of four query heads of a kv head
-  int blocks;      // that fill the device
-  int warps;       // of a block
-  int shared_bytes;
-  bool overlaps;           // with the end of the grid before it
-  size_t partials_offset;  // into the workspace, which begins with arrival counters
-  size_t workspace_bytes;
+  int warps;  // of a block
 };
 
-struct SpectralRequest {
-  const DeviceSequence* sequences;  // in device memory; pages are plain addresses of pages
-  int count;                        // at most shape.sequences
-  const void* queries;              // [count][kv_heads * group][head_dim], device memory
-  void* outputs;                    // the same; zeros for sequences without tokens
-  ElementType type;                 // of queries and outputs
-  float softmax_scale;
-  void* workspace;  // 256-byte aligned
-  RowEnds ends = {};
+struct SpectralRequest : SplitHeadsRequest {
   // By side, in float16: [kv_heads][head_dim][head_dim], one vector after the other; null: rows are as they are.
   const uint16_t* vectors[2] = {};
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
 cudaError_t plan_spectral(const SpectralShape& shape, SpectralPlan* plan);
-cudaError_t clear_workspace(const SpectralPlan& plan, void* workspace, cudaStream_t stream);
 cudaError_t launch_spectral(const SpectralPlan& plan, const SpectralRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

@@ -15,7 +15,7 @@
 
 #include <cstddef>
 
-#include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/attend/split_heads.h"
 #include "kernels/cuda/tiered/layout.h"
 
 namespace kvasir::cuda {
@@ -33,30 +33,14 @@ struct TieredShape {
   TieredFormat format() const { return {head_dim, value_bits, key_group, value_group, key_grid, value_grid}; }
 };
 
-struct TieredPlan {
+struct TieredPlan : SplitHeadsPlan {
   TieredShape shape;
-  int row_blocks;  // blocks of four query heads of a kv head
-  int blocks;      // that fill the device
-  int shared_bytes;
-  bool overlaps;           // with the end of the grid before it
-  size_t partials_offset;  // into the workspace, which begins with arrival counters
-  size_t workspace_bytes;
 };
 
-struct TieredRequest {
-  const DeviceSequence* sequences;  // in device memory; pages are plain addresses of pages
-  int count;                        // at most shape.sequences
-  const void* queries;              // [count][kv_heads * group][head_dim], device memory
-  void* outputs;                    // the same; zeros for sequences without tokens
-  ElementType type;                 // of queries and outputs
-  float softmax_scale;
-  void* workspace;  // 256-byte aligned
-  RowEnds ends = {};
-};
+using TieredRequest = SplitHeadsRequest;
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
 cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan);
-cudaError_t clear_workspace(const TieredPlan& plan, void* workspace, cudaStream_t stream);
 cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda
