@@ -1,0 +1,300 @@
+package dev.kvasir.prefix;
+
+import dev.kvasir.KvSequence;
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.prefix.policy.EvictionPolicy;
+import dev.kvasir.prefix.store.Holdings;
+import java.time.Duration;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.Objects;
+import java.util.function.LongSupplier;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * The first tier: sequences that are kept in the cache, each cut after a whole block, in a tree by the tokens of their
+ * blocks and whose they are. What is found is forked, so pages are shared by all. A block that several of them begin with
+ * counts once.
+ *
+ * <p>The tree compares tokens and hashes no names, so that a look at it costs less than a look anywhere else.
+ */
+final class LivePrefixes {
+
+  /** A block of a text: its tokens, of this array or of one of its own, and whose they are. */
+  private static final class Key {
+    final int[] tokens;
+    final int from;
+    final int to;
+    final @Nullable Tenant owner;
+    final int hash;
+
+    Key(int[] tokens, int from, int to, @Nullable Tenant owner) {
+      this.tokens = tokens;
+      this.from = from;
+      this.to = to;
+      this.owner = owner;
+      int code = owner == null ? 1 : owner.hashCode();
+      for (int i = from; i < to; i++) {
+        code = 31 * code + tokens[i];
+      }
+      this.hash = code;
+    }
+
+    Key copy() {
+      return new Key(Arrays.copyOfRange(tokens, from, to), 0, to - from, owner);
+    }
+
+    @Override
+    public boolean equals(Object other) {
+      return other instanceof Key that
+          && hash == that.hash
+          && Arrays.equals(tokens, from, to, that.tokens, that.from, that.to)
+          && Objects.equals(owner, that.owner);
+    }
+
+    @Override
+    public int hashCode() {
+      return hash;
+    }
+  }
+
+  private static final class Node {
+    final @Nullable Node parent;
+    final @Nullable Key key;
+    final int depth;
+    final long bytes;
+    final Map<Key, Node> children = new HashMap<>(2);
+    /** The sequence that ends here, and one that ends here or below. */
+    @Nullable Held held;
+
+    @Nullable Held any;
+
+    Node(@Nullable Node parent, @Nullable Key key, int depth, long bytes) {
+      this.parent = parent;
+      this.key = key;
+      this.depth = depth;
+      this.bytes = bytes;
+    }
+  }
+
+  /** A sequence that is kept. */
+  static final class Held {
+    private final KvSequence sequence;
+    private final Node end;
+    private final long since;
+    private final long bytes;
+    private int pins;
+
+    private Held(KvSequence sequence, Node end, long since, long bytes) {
+      this.sequence = sequence;
+      this.end = end;
+      this.since = since;
+      this.bytes = bytes;
+    }
+  }
+
+  /** What was found: a sequence of its own for who asked. */
+  record Found(KvSequence sequence, int blocks) {}
+
+  private final Blocks blocks;
+  private final long budget;
+  private final long lifetime;
+  private final boolean slides;
+  private final LongSupplier clock;
+  private final EvictionPolicy<Held> policy;
+  private final Node root = new Node(null, null, 0, 0);
+  private long bytes;
+  private long count;
+  private long evicted;
+  private double evictedNanos;
+
+  LivePrefixes(
+      Blocks blocks, long budget, EvictionPolicy.Factory policy, Duration timeToLive, LongSupplier clock) {
+    this.blocks = blocks;
+    this.budget = budget;
+    this.lifetime = timeToLive.toNanos();
+    this.slides = blocks.slides();
+    this.clock = clock;
+    this.policy = policy.create(budget);
+  }
+
+  /** A fork of what is known of a text, cut to this many blocks at most; null where nothing is. */
+  synchronized @Nullable Found find(PrefixRequest request, int most) {
+    for (Node node = deepest(request, most); node != root && node != null; node = node.parent) {
+      Held held = node.any;
+      if (held == null || isOver(held)) {
+        continue;
+      }
+      Found found = fork(held, node.depth);
+      if (found != null) {
+        policy.used(held);
+        return found;
+      }
+    }
+    return null;
+  }
+
+  /** How many blocks are known, without touching anything. */
+  synchronized int depth(PrefixRequest request, int most) {
+    Node node = deepest(request, most);
+    return node.any == null ? 0 : node.depth;
+  }
+
+  /** Keeps a sequence, of so many blocks exactly, which is this tier's from now on. */
+  synchronized void add(PrefixRequest request, KvSequence sequence, int length, long blockBytes) {
+    if (budget == 0 || length == 0) {
+      sequence.close();
+      return;
+    }
+    Node node = root;
+    for (int i = 0; i < length; i++) {
+      Key key = keyOf(request, i);
+      Node next = node.children.get(key);
+      if (next == null) {
+        next = new Node(node, key.copy(), i + 1, blockBytes);
+        node.children.put(next.key, next);
+        bytes += blockBytes;
+        count++;
+      }
+      node = next;
+    }
+    if (node.held != null) {
+      policy.used(node.held);
+      sequence.close();
+      return;
+    }
+    Held held = new Held(sequence, node, clock.getAsLong(), length * blockBytes);
+    node.held = held;
+    policy.added(held, held.bytes);
+    for (Node each = node; each != null; each = each.parent) {
+      each.any = held;
+    }
+    if (!slides) { // what is longer serves for what is shorter
+      for (Node each = node.parent; each != null; each = each.parent) {
+        if (each.held != null && each.held.pins == 0) {
+          drop(each.held);
+        }
+      }
+    }
+    makeRoom(budget);
+  }
+
+  /** Gives up what goes first until this many bytes fewer are held, or nothing is left to give up. */
+  synchronized void release(long fewer) {
+    makeRoom(Math.max(0, bytes - fewer));
+  }
+
+  /** Keeps what is known of a text; null where nothing is. */
+  synchronized @Nullable Held pin(PrefixRequest request, int most) {
+    Held held = deepest(request, most).any;
+    if (held != null && held.pins++ == 0) {
+      policy.removed(held);
+    }
+    return held;
+  }
+
+  synchronized void unpin(@Nullable Held held) {
+    if (held != null && --held.pins == 0 && held.end.held == held) {
+      policy.added(held, held.bytes);
+      makeRoom(budget);
+    }
+  }
+
+  synchronized Holdings holdings() {
+    long age = evicted == 0 ? 0 : (long) (evictedNanos / evicted);
+    return new Holdings(count, bytes, evicted, Duration.ofNanos(age));
+  }
+
+  synchronized void close() {
+    closeBelow(root);
+    root.children.clear();
+    root.any = null;
+    bytes = 0;
+    count = 0;
+  }
+
+  private static void closeBelow(Node node) {
+    if (node.held != null) {
+      node.held.sequence.close();
+    }
+    node.children.values().forEach(LivePrefixes::closeBelow);
+  }
+
+  private Node deepest(PrefixRequest request, int most) {
+    Node node = root;
+    while (node.depth < most) {
+      Node next = node.children.get(keyOf(request, node.depth));
+      if (next == null) {
+        break;
+      }
+      node = next;
+    }
+    return node;
+  }
+
+  private Key keyOf(PrefixRequest request, int block) {
+    int end = blocks.end(block);
+    return new Key(request.tokens(), blocks.begin(block), end, request.ownerOf(end));
+  }
+
+  private @Nullable Found fork(Held held, int length) {
+    KvSequence fork;
+    try {
+      fork = held.sequence.fork();
+    } catch (BudgetExceededException e) {
+      return null;
+    }
+    try {
+      if (held.end.depth > length) {
+        fork.truncate(blocks.tokens(length));
+      }
+      return new Found(fork, length);
+    } catch (IllegalArgumentException e) { // a sliding layer has left behind what the shorter one would see
+      fork.close();
+      return null;
+    }
+  }
+
+  private boolean isOver(Held held) {
+    if (lifetime > 0 && held.pins == 0 && clock.getAsLong() - held.since > lifetime) {
+      giveUp(held);
+      return true;
+    }
+    return false;
+  }
+
+  private void makeRoom(long most) {
+    while (bytes > most) {
+      Held victim = policy.evict();
+      if (victim == null) {
+        return;
+      }
+      giveUp(victim);
+    }
+  }
+
+  private void giveUp(Held held) {
+    evicted++;
+    evictedNanos += clock.getAsLong() - held.since;
+    drop(held);
+  }
+
+  private void drop(Held held) {
+    policy.removed(held);
+    held.sequence.close();
+    held.end.held = null;
+    for (Node node = held.end; node != null; ) {
+      Node parent = node.parent;
+      if (parent != null && node.held == null && node.children.isEmpty()) {
+        parent.children.remove(node.key);
+        bytes -= node.bytes;
+        count--;
+      }
+      if (node.any == held) {
+        node.any = node.held != null ? node.held : node.children.values().stream().findAny().map(each -> each.any).orElse(null);
+      }
+      node = parent;
+    }
+  }
+}

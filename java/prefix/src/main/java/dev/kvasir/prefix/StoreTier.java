@@ -1,0 +1,85 @@
+package dev.kvasir.prefix;
+
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.KvBlock;
+import dev.kvasir.prefix.store.BlockStore;
+import java.time.Duration;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.function.LongSupplier;
+import java.util.function.Supplier;
+
+/**
+ * A store as a tier: whatever it does, its calls end in time and with an answer. A failure, an answer that comes too late
+ * and a pause after several of those all mean that nothing is there.
+ */
+final class StoreTier {
+
+  final Tier tier;
+  final TierCounters counters = new TierCounters();
+  private final BlockStore store;
+  private final Breaker breaker;
+
+  StoreTier(Tier tier, BlockStore store, LongSupplier clock) {
+    this.tier = tier;
+    this.store = store;
+    this.breaker = new Breaker(clock);
+  }
+
+  CompletableFuture<Integer> containsLongest(List<ChainHash> names, Duration deadline) {
+    return guarded(deadline, 0, () -> store.containsLongest(names, deadline));
+  }
+
+  CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, BlockStore.Arrival arrival) {
+    return guarded(deadline, 0, () -> store.getMany(names, deadline, arrival));
+  }
+
+  CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
+    long bytes = blocks.stream().mapToLong(block -> block.bytes().remaining()).sum();
+    return guarded(deadline, 0, () -> store.putMany(blocks, deadline))
+        .thenApply(
+            count -> {
+              counters.bytesWritten.add(blocks.isEmpty() ? 0 : bytes * count / blocks.size());
+              return count;
+            });
+  }
+
+  /** A block is not what it should be. */
+  void reject(ChainHash name, Duration deadline) {
+    counters.rejected.increment();
+    guarded(deadline, null, () -> store.delete(List.of(name), deadline));
+  }
+
+  TierStats stats() {
+    return counters.stats(store.holdings());
+  }
+
+  void close() {
+    store.close();
+  }
+
+  private <T> CompletableFuture<T> guarded(Duration deadline, T nothing, Supplier<CompletableFuture<T>> call) {
+    if (!breaker.allows()) {
+      counters.skipped.increment();
+      return CompletableFuture.completedFuture(nothing);
+    }
+    CompletableFuture<T> answer;
+    try {
+      // A copy, so that a store's own future is not completed by us.
+      answer = call.get().thenApply(value -> value).orTimeout(Math.max(1, deadline.toMillis()), TimeUnit.MILLISECONDS);
+    } catch (RuntimeException e) {
+      answer = CompletableFuture.failedFuture(e);
+    }
+    return answer.handle(
+        (value, failure) -> {
+          if (failure == null) {
+            breaker.succeeded();
+            return value;
+          }
+          breaker.failed();
+          counters.failures.increment();
+          return nothing;
+        });
+  }
+}

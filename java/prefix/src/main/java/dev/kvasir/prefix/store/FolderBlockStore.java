@@ -1,0 +1,286 @@
+package dev.kvasir.prefix.store;
+
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.KvBlock;
+import dev.kvasir.prefix.policy.EvictionPolicy;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.StandardOpenOption;
+import java.nio.file.attribute.BasicFileAttributes;
+import java.nio.file.attribute.FileTime;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutorService;
+import java.util.regex.Pattern;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Blocks in files, one each, named by their names. A file is whole or not there, whenever a process or a machine dies: it
+ * is written under another name, in a folder that belongs to this store while it lives, and then renamed. What dead
+ * processes left is cleaned up by the next store that is opened.
+ *
+ * <p>Several processes may share a folder. Each gives up files by the books that it keeps: what was there when it opened,
+ * and what it has put and found since.
+ */
+public final class FolderBlockStore implements BlockStore {
+
+  private static final Pattern BLOCK = Pattern.compile("[0-9a-f]{64}");
+
+  /** Size, and when it came: by the clock of the wall, since it outlives processes. */
+  private record Entry(long bytes, long since) {}
+
+  private final Path folder;
+  private final long budget;
+  private final OwnFolder own;
+  private final ExecutorService executor;
+  private final EvictionPolicy<ChainHash> policy;
+  private final Map<ChainHash, Entry> entries = new HashMap<>();
+  private final Ages ages = new Ages();
+  private long held;
+
+  /**
+   * Opens a folder, which is made if it does not exist.
+   *
+   * @param folder whose files are this store's
+   * @param budget the most bytes of blocks in it
+   * @param policy what goes first
+   * @throws IOException if the folder cannot be made or read
+   * @throws IllegalArgumentException if the budget is negative
+   */
+  public FolderBlockStore(Path folder, long budget, EvictionPolicy.Factory policy) throws IOException {
+    if (budget < 0) {
+      throw new IllegalArgumentException("a budget of " + budget + " bytes");
+    }
+    this.folder = folder;
+    this.budget = budget;
+    this.policy = policy.create(budget);
+    Files.createDirectories(folder);
+    this.own = OwnFolder.create(folder);
+    this.executor = StoreThreads.create("kvasir-folder", 2);
+    takeStock();
+  }
+
+  @Override
+  public CompletableFuture<Integer> containsLongest(List<ChainHash> names, Duration deadline) {
+    return work(
+        () -> {
+          int count = 0;
+          while (count < names.size() && isThere(names.get(count))) {
+            count++;
+          }
+          return count;
+        });
+  }
+
+  @Override
+  public CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, Arrival arrival) {
+    long end = System.nanoTime() + deadline.toNanos();
+    return work(
+        () -> {
+          int count = 0;
+          while (count < names.size() && System.nanoTime() - end < 0) {
+            ByteBuffer bytes = read(names.get(count));
+            if (bytes == null) {
+              break;
+            }
+            count++;
+            if (!arrival.block(count - 1, bytes)) {
+              break;
+            }
+          }
+          for (int i = count - 1; i >= 0; i--) {
+            touch(names.get(i));
+          }
+          return count;
+        });
+  }
+
+  @Override
+  public CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
+    return work(
+        () -> {
+          int count = 0;
+          for (int i = blocks.size() - 1; i >= 0; i--) { // the last one is the first to go
+            KvBlock block = blocks.get(i);
+            if (!isThere(block.hash()) && block.bytes().remaining() <= budget) {
+              write(block);
+            }
+          }
+          for (KvBlock block : blocks) {
+            count += isThere(block.hash()) ? 1 : 0;
+          }
+          return count;
+        });
+  }
+
+  @Override
+  public CompletableFuture<Void> delete(List<ChainHash> names, Duration deadline) {
+    return work(
+        () -> {
+          for (ChainHash name : names) {
+            forget(name, false);
+            Files.deleteIfExists(fileOf(name));
+          }
+          return null;
+        });
+  }
+
+  @Override
+  public synchronized Holdings holdings() {
+    return ages.holdings(entries.size(), held);
+  }
+
+  /** Lets what is under way finish, and gives the folder free. */
+  @Override
+  public void close() {
+    StoreThreads.end(executor);
+    own.close();
+  }
+
+  private void takeStock() throws IOException {
+    record Found(ChainHash name, long bytes, FileTime time) {}
+    List<Found> all = new ArrayList<>();
+    try (DirectoryStream<Path> folders = Files.newDirectoryStream(folder, "[0-9a-f][0-9a-f]")) {
+      for (Path each : folders) {
+        try (DirectoryStream<Path> files = Files.newDirectoryStream(each)) {
+          for (Path file : files) {
+            String name = file.getFileName().toString();
+            if (BLOCK.matcher(name).matches()) {
+              BasicFileAttributes is = Files.readAttributes(file, BasicFileAttributes.class);
+              all.add(new Found(ChainHash.of(HexFormat.of().parseHex(name)), is.size(), is.lastModifiedTime()));
+            }
+          }
+        } catch (NoSuchFileException e) {
+          continue; // another process has given it up meanwhile
+        }
+      }
+    }
+    all.sort(Comparator.comparing(Found::time));
+    synchronized (this) {
+      all.forEach(found -> note(found.name, found.bytes, found.time.toMillis()));
+    }
+    makeRoom();
+  }
+
+  private Path fileOf(ChainHash name) {
+    String text = name.toString();
+    return folder.resolve(text.substring(0, 2)).resolve(text);
+  }
+
+  private boolean isThere(ChainHash name) {
+    return Files.exists(fileOf(name));
+  }
+
+  private @Nullable ByteBuffer read(ChainHash name) throws IOException {
+    try (FileChannel channel = FileChannel.open(fileOf(name), StandardOpenOption.READ)) {
+      ByteBuffer bytes = ByteBuffer.allocateDirect(Math.toIntExact(channel.size()));
+      while (bytes.hasRemaining() && channel.read(bytes) >= 0) {}
+      return bytes.flip();
+    } catch (NoSuchFileException e) {
+      forget(name, false);
+      return null;
+    }
+  }
+
+  private void write(KvBlock block) throws IOException {
+    Path file = fileOf(block.hash());
+    Path part = own.newFile();
+    try {
+      try (FileChannel channel =
+          FileChannel.open(part, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW)) {
+        ByteBuffer bytes = block.bytes().duplicate();
+        while (bytes.hasRemaining()) {
+          channel.write(bytes);
+        }
+      }
+      Files.createDirectories(file.getParent());
+      Files.move(part, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+    } finally {
+      Files.deleteIfExists(part);
+    }
+    synchronized (this) {
+      note(block.hash(), block.bytes().remaining(), System.currentTimeMillis());
+    }
+    makeRoom();
+  }
+
+  /** Counts as used, in the books and for those that will open the folder later. */
+  private void touch(ChainHash name) {
+    Path file = fileOf(name);
+    try {
+      long size = Files.size(file);
+      Files.setLastModifiedTime(file, FileTime.fromMillis(System.currentTimeMillis()));
+      synchronized (this) {
+        if (entries.containsKey(name)) {
+          policy.used(name);
+        } else {
+          note(name, size, System.currentTimeMillis());
+        }
+      }
+    } catch (IOException e) {
+      forget(name, false); // it went meanwhile
+    }
+  }
+
+  private void makeRoom() throws IOException {
+    while (true) {
+      ChainHash victim;
+      synchronized (this) {
+        victim = held > budget ? policy.evict() : null;
+      }
+      if (victim == null) {
+        return;
+      }
+      forget(victim, true);
+      Files.deleteIfExists(fileOf(victim));
+    }
+  }
+
+  private void note(ChainHash name, long bytes, long since) {
+    Entry before = entries.put(name, new Entry(bytes, since));
+    held += bytes - (before == null ? 0 : before.bytes);
+    policy.added(name, bytes);
+  }
+
+  private synchronized void forget(ChainHash name, boolean evicted) {
+    Entry entry = entries.remove(name);
+    policy.removed(name);
+    if (entry != null) {
+      held -= entry.bytes;
+      if (evicted) {
+        ages.evicted(Duration.ofMillis(System.currentTimeMillis() - entry.since).toNanos());
+      }
+    }
+  }
+
+  private <T> CompletableFuture<T> work(Callable<T> task) {
+    return CompletableFuture.supplyAsync(
+        () -> {
+          try {
+            return task.call();
+          } catch (IOException e) {
+            throw new UncheckedIOException(e);
+          } catch (RuntimeException e) {
+            throw e;
+          } catch (Exception e) {
+            throw new CompletionException(e);
+          }
+        },
+        executor);
+  }
+}

@@ -1,0 +1,165 @@
+package dev.kvasir.prefix.store;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.ChildJvm;
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.KvBlock;
+import dev.kvasir.prefix.policy.Eviction;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.IntStream;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+class StoreTest {
+
+  private static final Duration SOON = Duration.ofSeconds(10);
+
+  @TempDir Path folder;
+
+  private static List<KvBlock> blocks(int seed, int count, int size) {
+    List<KvBlock> blocks = new ArrayList<>();
+    int[] tokens = IntStream.range(0, count).map(i -> seed).toArray();
+    for (ChainHash name : ChainHash.chain(new byte[32], new byte[0], 0, 1, tokens)) {
+      ByteBuffer bytes = ByteBuffer.allocate(size);
+      bytes.putInt(0, name.hashCode());
+      blocks.add(new KvBlock(name, bytes));
+    }
+    return blocks;
+  }
+
+  private static List<ChainHash> names(List<KvBlock> blocks) {
+    return blocks.stream().map(KvBlock::hash).toList();
+  }
+
+  private static int get(BlockStore store, List<KvBlock> wanted) {
+    return store
+        .getMany(
+            names(wanted),
+            SOON,
+            (index, bytes) -> {
+              assertEquals(wanted.get(index).bytes(), bytes);
+              return true;
+            })
+        .join();
+  }
+
+  private List<BlockStore> stores(long budget) throws IOException {
+    return List.of(
+        new MemoryBlockStore(budget, Eviction.LRU),
+        new FolderBlockStore(folder.resolve("blocks" + budget), budget, Eviction.LRU));
+  }
+
+  @Test
+  void keepsWhatItIsGiven() throws IOException {
+    for (BlockStore store : stores(1 << 20)) {
+      try (store) {
+        List<KvBlock> all = blocks(1, 6, 100);
+        assertEquals(0, store.containsLongest(names(all), SOON).join());
+        assertEquals(4, store.putMany(all.subList(0, 4), SOON).join());
+        assertEquals(4, store.putMany(all.subList(0, 4), SOON).join());
+        assertEquals(4, store.containsLongest(names(all), SOON).join());
+        assertEquals(4, get(store, all));
+        store.delete(names(all.subList(2, 3)), SOON).join();
+        assertEquals(2, get(store, all));
+        assertEquals(3, store.holdings().blocks());
+        assertEquals(300, store.holdings().bytes());
+        assertEquals(0, get(store, blocks(2, 3, 100)));
+      }
+    }
+  }
+
+  @Test
+  void budgetsHoldAndTheLastBlocksGoFirst() throws IOException {
+    for (BlockStore store : stores(1000)) {
+      try (store) {
+        List<KvBlock> first = blocks(1, 8, 100);
+        List<KvBlock> second = blocks(2, 5, 100);
+        store.putMany(first, SOON).join();
+        assertEquals(5, store.putMany(second, SOON).join());
+        assertEquals(1000, store.holdings().bytes());
+        assertEquals(5, get(store, second));
+        assertEquals(5, get(store, first));
+        assertEquals(3, store.holdings().evicted());
+        store.putMany(blocks(3, 1, 2000), SOON).join();
+        assertEquals(5, get(store, first), "what never fits pushes nothing out");
+      }
+    }
+  }
+
+  @Test
+  void aFolderIsFoundAgain() throws IOException {
+    List<KvBlock> all = blocks(1, 6, 100);
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      store.putMany(all, SOON).join();
+    }
+    try (FolderBlockStore store = new FolderBlockStore(folder, 450, Eviction.LRU);
+        FolderBlockStore other = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      assertEquals(4, store.holdings().blocks());
+      assertEquals(400, store.holdings().bytes());
+      List<KvBlock> more = blocks(2, 2, 100);
+      other.putMany(more, SOON).join();
+      assertEquals(2, get(store, more), "what another process put is there");
+    }
+    try (var left = Files.list(folder)) {
+      assertFalse(left.anyMatch(path -> path.getFileName().toString().startsWith("unfinished")));
+    }
+  }
+
+  /** Puts blocks until it is killed. */
+  public static void main(String[] arguments) throws IOException {
+    FolderBlockStore store = new FolderBlockStore(Path.of(arguments[0]), 1L << 40, Eviction.LRU);
+    for (int i = 0; ; i++) {
+      if (i == 20) {
+        new Thread(() -> Runtime.getRuntime().halt(137)).start();
+      }
+      store.putMany(blocks(i, 4, 3_000_000), SOON).join();
+    }
+  }
+
+  @Test
+  void aDeadProcessLeavesNothingHalf() throws Exception {
+    for (int round = 0; round < 2; round++) {
+      Path path = folder.resolve("killed");
+      assertEquals(137, new ChildJvm().run(StoreTest.class, path.toString()).status());
+      try (FolderBlockStore store = new FolderBlockStore(path, 1L << 40, Eviction.LRU)) {
+        assertTrue(store.holdings().blocks() >= 40, store.holdings().toString());
+        assertEquals(3_000_000 * store.holdings().blocks(), store.holdings().bytes());
+        for (int i = 0; i < 10; i++) {
+          assertEquals(4, get(store, blocks(i, 4, 3_000_000)));
+        }
+      }
+      try (var files = Files.walk(path)) {
+        List<String> strange =
+            files.map(each -> each.getFileName().toString()).filter(name -> name.length() != 64 && name.length() != 2).toList();
+        assertEquals(List.of("killed"), strange);
+      }
+    }
+  }
+
+  @Test
+  void pinsStay() {
+    MemoryBlockStore store = new MemoryBlockStore(500, Eviction.S3_FIFO);
+    List<KvBlock> pinned = blocks(1, 3, 100);
+    store.pin(names(pinned));
+    store.put(pinned);
+    for (int i = 2; i < 10; i++) {
+      store.put(blocks(i, 5, 100));
+    }
+    assertEquals(3, store.longest(names(pinned)).size());
+    store.unpin(names(pinned));
+    for (int i = 2; i < 10; i++) {
+      store.put(blocks(i, 5, 100));
+    }
+    assertEquals(0, store.longest(names(pinned)).size());
+    assertEquals(500, store.holdings().bytes());
+  }
+}

@@ -1,0 +1,222 @@
+package dev.kvasir.redis;
+
+import dev.kvasir.file.ChainHash;
+import dev.kvasir.file.KvBlock;
+import dev.kvasir.prefix.store.BlockStore;
+import dev.kvasir.prefix.store.StoreThreads;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Objects;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutorService;
+import org.jspecify.annotations.Nullable;
+import redis.clients.jedis.AbstractPipeline;
+import redis.clients.jedis.Response;
+import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.params.SetParams;
+
+/**
+ * Blocks in Redis or Valkey, for machines to share: values are blocks, keys are a prefix and their names. The client is the
+ * caller's: a {@code JedisPooled}, a {@code JedisCluster} or another {@link UnifiedJedis}, with its credentials, TLS and
+ * timeouts; it needs connections for as many threads as this store has. How long blocks stay and which go first where memory
+ * is full are the server's affair ({@code maxmemory-policy allkeys-lru}, say), beside the time to live that is set here.
+ *
+ * <p>Commands are pipelined, some at a time: a cluster's to all of its nodes at once. While some are fetched, others are on
+ * their way to who asked.
+ */
+public final class RedisBlockStore implements BlockStore {
+
+  private static final int THREADS = 4;
+  private static final int NAMES_AT_ONCE = 512;
+
+  private final UnifiedJedis client;
+  private final byte[] prefix;
+  private final SetParams whenNew;
+  private final int atOnce;
+  private final ExecutorService threads = StoreThreads.create("kvasir-redis", THREADS);
+  private final ExecutorService fetchers = StoreThreads.create("kvasir-redis-fetch", THREADS);
+
+  /**
+   * A store whose keys begin with {@code kvasir:} and which keeps blocks for a day.
+   *
+   * @param client stays the caller's
+   */
+  public RedisBlockStore(UnifiedJedis client) {
+    this(client, "kvasir:", Duration.ofDays(1), 8);
+  }
+
+  /**
+   * A store.
+   *
+   * @param client stays the caller's
+   * @param prefix what keys begin with
+   * @param timeToLive how long the server keeps a block
+   * @param blocksAtOnce how many blocks are asked for in one pipeline: fewer are attached sooner, more take fewer round
+   *     trips
+   * @throws IllegalArgumentException if the time is less than a millisecond, or the number less than 1
+   */
+  public RedisBlockStore(UnifiedJedis client, String prefix, Duration timeToLive, int blocksAtOnce) {
+    if (timeToLive.toMillis() < 1) {
+      throw new IllegalArgumentException("a time to live of " + timeToLive);
+    }
+    if (blocksAtOnce < 1) {
+      throw new IllegalArgumentException(blocksAtOnce + " blocks at once");
+    }
+    this.client = Objects.requireNonNull(client, "client");
+    this.prefix = prefix.getBytes(StandardCharsets.UTF_8);
+    this.whenNew = SetParams.setParams().nx().px(timeToLive.toMillis());
+    this.atOnce = blocksAtOnce;
+  }
+
+  @Override
+  public CompletableFuture<Integer> containsLongest(List<ChainHash> names, Duration deadline) {
+    return work(
+        () -> {
+          int count = 0;
+          for (int i = 0; i < names.size() && count == i; i += NAMES_AT_ONCE) {
+            for (Boolean there : pipeline(part(names, i, NAMES_AT_ONCE), AbstractPipeline::exists)) {
+              if (!Boolean.TRUE.equals(there)) {
+                return count;
+              }
+              count++;
+            }
+          }
+          return count;
+        });
+  }
+
+  @Override
+  public CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, Arrival arrival) {
+    long end = System.nanoTime() + deadline.toNanos();
+    return work(
+        () -> {
+          int count = 0;
+          // One pipeline is on its way while the blocks of the one before it are handed over.
+          CompletableFuture<List<byte[]>> next = fetch(names, 0);
+          while (count < names.size()) {
+            List<byte[]> values = next.join();
+            if (count + atOnce < names.size() && !values.contains(null) && System.nanoTime() - end < 0) {
+              next = fetch(names, count + atOnce);
+            } else {
+              next = CompletableFuture.completedFuture(List.of());
+            }
+            for (byte[] value : values) {
+              if (value == null || !arrival.block(count, ByteBuffer.wrap(value))) {
+                return value == null ? count : count + 1;
+              }
+              count++;
+            }
+            if (values.isEmpty()) {
+              break;
+            }
+          }
+          return count;
+        });
+  }
+
+  private CompletableFuture<List<byte[]>> fetch(List<ChainHash> names, int first) {
+    return CompletableFuture.supplyAsync(
+        () -> pipeline(part(names, first, atOnce), AbstractPipeline::get), fetchers);
+  }
+
+  @Override
+  public CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
+    long end = System.nanoTime() + deadline.toNanos();
+    return work(
+        () -> {
+          int count = 0;
+          for (int i = 0; i < blocks.size() && System.nanoTime() - end < 0; i += atOnce) {
+            count += put(blocks.subList(i, Math.min(blocks.size(), i + atOnce)));
+          }
+          return count;
+        });
+  }
+
+  private int put(List<KvBlock> blocks) {
+    List<Response<String>> answers = new ArrayList<>();
+    try (AbstractPipeline pipeline = client.pipelined()) {
+      for (KvBlock block : blocks) {
+        byte[] value = new byte[block.bytes().remaining()];
+        block.bytes().get(block.bytes().position(), value);
+        answers.add(pipeline.set(keyOf(block.hash()), value, whenNew));
+      }
+      pipeline.sync();
+    }
+    int count = 0;
+    JedisDataException refusal = null;
+    for (Response<String> answer : answers) {
+      try {
+        answer.get(); // null: it was there
+        count++;
+      } catch (JedisDataException e) {
+        refusal = e; // no memory, say
+      }
+    }
+    if (refusal != null && count == 0) {
+      throw refusal;
+    }
+    return count;
+  }
+
+  @Override
+  public CompletableFuture<Void> delete(List<ChainHash> names, Duration deadline) {
+    return work(
+        () -> {
+          pipeline(names, AbstractPipeline::del);
+          return null;
+        });
+  }
+
+  /** Ends the store's threads. The client stays open. */
+  @Override
+  public void close() {
+    StoreThreads.end(threads);
+    StoreThreads.end(fetchers);
+  }
+
+  private interface Command<T> {
+    Response<T> of(AbstractPipeline pipeline, byte[] key);
+  }
+
+  /** What a server answered to each. */
+  private <T> List<@Nullable T> pipeline(List<ChainHash> names, Command<T> command) {
+    List<Response<T>> answers = new ArrayList<>();
+    try (AbstractPipeline pipeline = client.pipelined()) {
+      names.forEach(name -> answers.add(command.of(pipeline, keyOf(name))));
+      pipeline.sync();
+    }
+    List<@Nullable T> values = new ArrayList<>();
+    for (Response<T> answer : answers) {
+      values.add(answer.get());
+    }
+    return values;
+  }
+
+  private byte[] keyOf(ChainHash name) {
+    return ByteBuffer.allocate(prefix.length + ChainHash.BYTES).put(prefix).put(name.bytes()).array();
+  }
+
+  private static List<ChainHash> part(List<ChainHash> names, int first, int count) {
+    return names.subList(first, Math.min(names.size(), first + count));
+  }
+
+  private <T> CompletableFuture<T> work(Callable<T> task) {
+    return CompletableFuture.supplyAsync(
+        () -> {
+          try {
+            return task.call();
+          } catch (RuntimeException e) {
+            throw e;
+          } catch (Exception e) {
+            throw new CompletionException(e);
+          }
+        },
+        threads);
+  }
+}
