@@ -11,8 +11,18 @@ namespace {
 
 constexpr int kLeastWarps = 4;  // which finish what all blocks have left
 
-int warp_bytes(const SpectralShape& shape) {
-  return warp_room(shape.head_dim) + static_cast<int>(shape.layouts[0].bytes + shape.layouts[1].bytes);
+int columns_of(const SpectralShape& shape) {
+  int most = 0;
+  for (const spectral::Layout& layout : shape.layouts) {
+    const auto tile_bits = static_cast<int>((layout.bytes - layout.codes) / kPageTokens);
+    most = std::max(most, most_columns(shape.head_dim, tile_bits));
+  }
+  return most;
+}
+
+int bytes_of_warp(const SpectralShape& shape) {
+  const auto slots = static_cast<int>(shape.layouts[0].bytes + shape.layouts[1].bytes);
+  return warp_bytes(shape.head_dim, columns_of(shape), slots);
 }
 
 }  // namespace
@@ -26,9 +36,9 @@ cudaError_t plan_spectral(const SpectralShape& shape, SpectralPlan* plan) {
   cudaError_t error = plan_blocks(shape.group, &made);
   if (error == cudaSuccess) error = most_shared_memory(&most);
   if (error != cudaSuccess) return error;
-  made.warps = std::min(kMaxSpectralWarps, (most - block_room(shape.head_dim)) / warp_bytes(shape));
+  made.warps = std::min(kMaxSpectralWarps, (most - block_room(shape.head_dim)) / bytes_of_warp(shape));
   if (made.warps < kLeastWarps) return cudaErrorInvalidValue;
-  made.shared_bytes = block_room(shape.head_dim) + made.warps * warp_bytes(shape);
+  made.shared_bytes = block_room(shape.head_dim) + made.warps * bytes_of_warp(shape);
   error = prepare_kernel(spectral_kernel(shape.head_dim), most, &made.overlaps);
   if (error != cudaSuccess) return error;
   plan_workspace(shape.kv_heads, shape.sequences, kMaxSpectralSplits, 2 * shape.head_dim + 2, &made);
@@ -46,6 +56,8 @@ cudaError_t launch_spectral(const SpectralPlan& plan, const SpectralRequest& req
     params.layouts[side] = plan.shape.layouts[side];
     params.slot_bytes[side] = static_cast<int>(plan.shape.layouts[side].bytes);
   }
+  params.columns = columns_of(plan.shape);
+  params.warp_bytes = bytes_of_warp(plan.shape);
   params.value_offset = plan.shape.value_offset;
   const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
   return launch_kernel(spectral_kernel(plan.shape.head_dim), {grid, 32 * plan.warps, plan.shared_bytes, plan.overlaps},

@@ -80,17 +80,60 @@ __device__ __forceinline__ void take_rows(const SpectralParams& params, const De
   }
 }
 
-// What all blocks of the heads have left becomes outputs. shared: 4 * (D + kSlices * D + 2) floats.
+// States of four heads, [4][2 D + 2] each, `stride` floats apart: what each counts for beside the others. A warp for
+// each head; at most 64 states. Found once for all channels, in shared memory.
+struct MergedHeads {
+  float gains[kMaxSpectralSplits][4];
+  float reference[4], sum[4];
+};
+template <int D>
+__device__ __forceinline__ void weigh(const float* states, int64_t stride, int count, MergedHeads& merged) {
+  const int head = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (head >= 4) return;
+  const float* const ends = states + head * (2 * D + 2) + 2 * D;
+  const float first = lane < count ? ends[lane * stride] : kHidden;
+  const float second = lane + 32 < count ? ends[(lane + 32) * stride] : kHidden;
+  const float highest = max_over_warp(fmaxf(first, second));
+  const float gains[2] = {weight_of(first, highest), weight_of(second, highest)};
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int state = lane + 32 * i;
+    if (state >= count) continue;
+    merged.gains[state][head] = gains[i];
+    sum = fmaf(ends[state * stride + 1], gains[i], sum);
+  }
+  sum = sum_over_warp(sum);
+  if (lane != 0) return;
+  merged.reference[head] = highest;
+  merged.sum[head] = sum;
+}
+
+// Element i of head h of all states together.
+template <int D>
+__device__ __forceinline__ float merge(const float* states, int64_t stride, int count, const MergedHeads& merged, int h,
+                                       int i) {
+  float total = 0.0f;
+#pragma unroll 16
+  for (int state = 0; state < count; ++state) {
+    total = fmaf(states[state * stride + h * (2 * D + 2) + i], merged.gains[state][h], total);
+  }
+  return total;
+}
+
+// What all blocks of the heads have left becomes outputs. shared: 4 * (D + kSlices * D) floats.
 constexpr int kSlices = 4;  // of coefficients, which as many groups of threads multiply with vectors
 template <int D>
 __device__ __forceinline__ void finish(const SpectralParams& params, const float* partials, int kv_head,
-                                       int64_t first_row, int heads, float* shared) {
+                                       int64_t first_row, int heads, MergedHeads& merged, float* shared) {
   constexpr int kState = 4 * (2 * D + 2);
   float* const sums = shared;            // [D][4]: of coefficients
   float* const slices = shared + 4 * D;  // [kSlices][D][4]: what a slice of them makes of channels
   const uint16_t* const vectors = params.vectors[1];
+  weigh<D>(partials, kState, params.splits, merged);
+  __syncthreads();
   for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) {
-    sums[i] = merged_element(partials, kState, params.splits, 2 * D, i % 4 * (2 * D + 2) + i / 4);
+    sums[4 * (i % D) + i / D] = merge<D>(partials, kState, params.splits, merged, i / D, i % D);
   }
   __syncthreads();
   if (vectors != nullptr) {
@@ -98,7 +141,7 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
     for (int i = threadIdx.x; i < kSlices * D / 2; i += blockDim.x) {
       const int slice = i / (D / 2), channel = 2 * (i % (D / 2));
       float2 out[4] = {};
-#pragma unroll 8
+#pragma unroll 16
       for (int c = slice * (D / kSlices); c < (slice + 1) * (D / kSlices); ++c) {
         const float2 pair = halves_to_floats(__ldg(reinterpret_cast<const uint32_t*>(own + c * D + channel)));
         const float4 four = *reinterpret_cast<const float4*>(sums + 4 * c);
@@ -117,13 +160,13 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
   }
   for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
     const int h = i / D, c = i % D;
-    float output = merged_element(partials, kState, params.splits, 2 * D, h * (2 * D + 2) + D + c);
+    float output = merge<D>(partials, kState, params.splits, merged, h, D + c);
     for (int slice = 0; vectors != nullptr && slice < kSlices; ++slice) output += slices[4 * (slice * D + c) + h];
     if (vectors == nullptr) output += sums[4 * c + h];
-    RowEnd end = {1.0f, merged_element(partials, kState, params.splits, 2 * D, h * (2 * D + 2) + 2 * D + 1)};
+    RowEnd end = {1.0f, merged.sum[h]};
     if (params.ends.any()) {
-      const float reference = merged_element(partials, kState, params.splits, 2 * D, h * (2 * D + 2) + 2 * D);
-      end = end_row(params.ends, params.kv_heads * params.group, first_row + h, reference, end.sum, c == 0);
+      const int query_heads = params.kv_heads * params.group;
+      end = end_row(params.ends, query_heads, first_row + h, merged.reference[h], end.sum, c == 0);
     }
     const float weighted = output * end.gain;
     store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
@@ -141,8 +184,7 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   float* const terms = rows + 4 * D;
   float* const scales = terms + 4 * D;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int warp_bytes = warp_room(D) + params.slot_bytes[0] + params.slot_bytes[1];
-  uint8_t* const room = shared + 32 * D + 16 + warp * warp_bytes;
+  uint8_t* const room = shared + 32 * D + 16 + warp * params.warp_bytes;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
   const int heads = min(4, params.group - first_head);
@@ -152,7 +194,8 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
-  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane, room + warp_room(D));
+  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane,
+                          room + warp_room(D, params.columns));
   if (warp < 4) load_queries<D>(params, first_row, heads, warp, lane, rows, scales);
   __syncthreads();
   const uint16_t* const vectors = params.vectors[0];
@@ -166,14 +209,23 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
 
   wait_all_copies();
   __syncwarp();
-  static_assert(4 * kState <= warp_room(D) - 16 * D, "states stand behind sums");
   state.write(reinterpret_cast<float*>(room + 16 * D));
   __syncthreads();
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
   const auto* const states = reinterpret_cast<const float*>(shared + 32 * D + 16 + 16 * D);
-  for (int i = threadIdx.x; i < kState; i += blockDim.x) {
-    partials[split * kState + i] = merged_element(states, warp_bytes / 4, warps, 2 * D, i);
+  auto& merged = *reinterpret_cast<MergedHeads*>(shared);  // queries were read
+  static_assert(sizeof(MergedHeads) <= 32 * D, "in their place");
+  weigh<D>(states, params.warp_bytes / 4, warps, merged);
+  __syncthreads();
+  for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
+    const int h = i / (2 * D), c = i % (2 * D);
+    partials[split * kState + h * (2 * D + 2) + c] = merge<D>(states, params.warp_bytes / 4, warps, merged, h, c);
+  }
+  if (threadIdx.x < 4) {
+    float* const ends = partials + split * kState + threadIdx.x * (2 * D + 2) + 2 * D;
+    ends[0] = merged.reference[threadIdx.x];
+    ends[1] = merged.sum[threadIdx.x];
   }
   __syncthreads();
   auto* const last = reinterpret_cast<int*>(scales);
@@ -183,7 +235,7 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   }
   __syncthreads();
   if (*last != 0)
-    finish<D>(params, partials, kv_head, first_row, heads, reinterpret_cast<float*>(shared + 32 * D + 16));
+    finish<D>(params, partials, kv_head, first_row, heads, merged, reinterpret_cast<float*>(shared + 32 * D + 16));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ namespace kvasir::cuda {
 // Planes of columns as attention numbers them: each begins at a multiple of 32, a step of mma.m16n8k32.
 struct ColumnPlanes {
   int count[spectral::kPlanes];  // columns
+  int wide;                      // high digits, the first columns of all
 
   __device__ __forceinline__ int first(int plane) const {
     const int wide = (count[0] + 31) / 32 * 32;
@@ -26,8 +27,9 @@ struct ColumnPlanes {
 // A channel of a head: column -1 where it has none; of 8 bits `low_digit` is its second column, of the others -1.
 struct ChannelView {
   int column, low_digit;
-  float step;  // of a code of the first column
-  float low;   // what code 0 stands for
+  float step;      // of a code of the first column
+  float low;       // what code 0 stands for
+  uint8_t stored;  // its step
 };
 
 __device__ __forceinline__ float eighths(int code, int bias) {
@@ -53,7 +55,7 @@ __device__ __forceinline__ ColumnPlanes for_each_channel(const uint8_t* head, co
     twos += __popc(bits[1][j] & ~bits[0][j]);
     ones += __popc(bits[0][j] & ~bits[1][j]);
   }
-  const ColumnPlanes planes = {{2 * eights + fours, twos, ones}};
+  const ColumnPlanes planes = {{2 * eights + fours, twos, ones}, eights};
   const uint32_t before = (1u << lane) - 1;
   // The next column of each class: 8 bits, 4, 2, 1.
   int next8 = 0, next4 = eights, next2 = planes.first(1), next1 = planes.first(2);
@@ -69,7 +71,8 @@ __device__ __forceinline__ ColumnPlanes for_each_channel(const uint8_t* head, co
     const int rank = base + __popc(own & before);
     view.column = is8 || is4 || is2 || is1 ? rank : -1;
     view.low_digit = is8 ? eights + fours + rank : -1;
-    const float step = eighths(head[layout.steps + c], spectral::kStepBias);
+    view.stored = head[layout.steps + c];
+    const float step = eighths(view.stored, spectral::kStepBias);
     const float unit = is4 ? 0.25f : is2 || is1 ? 0.125f : 1.0f;
     view.low = static_cast<float>(static_cast<int8_t>(head[layout.lows + c])) * (unit * step);
     view.step = is8 ? 16.0f * step : step;

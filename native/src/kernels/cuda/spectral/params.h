@@ -25,24 +25,30 @@ struct SpectralParams {
   int row_blocks;
   int splits;  // parts of a sequence
   int slot_bytes[2];
+  int columns;     // most_columns
+  int warp_bytes;  // of shared memory
   ElementType type;
   float scale;  // of scores, times log2(e)
   RowEnds ends;
 };
 
-// Bytes of a factor's columns: all that a head can have, each plane padded to a step of 32, and 16 so that the eight
-// rows of a fragment lie in different banks.
-KVASIR_HOST_DEVICE constexpr int factor_stride(int d) { return 2 * d + 96 + 16; }
 constexpr int kWeightStride = 196;  // bytes of weights of 128 tokens
 
 KVASIR_HOST_DEVICE constexpr int greater(int a, int b) { return a > b ? a : b; }
-// Most columns of a head, planes padded.
-KVASIR_HOST_DEVICE constexpr int most_columns(int d) { return 2 * d + 96; }
+// Most columns of a head whose tiles have so many bits, each plane padded to a step of 32: 8 bits of a tile are two.
+KVASIR_HOST_DEVICE constexpr int most_columns(int d, int tile_bits) {
+  return ((tile_bits < d ? d + tile_bits : 2 * d) + 3 * 24 + 31) / 32 * 32;
+}
+// Bytes of a factor for all columns: the eight rows of a fragment lie in different banks.
+KVASIR_HOST_DEVICE constexpr int factor_stride(int columns) { return columns + 16; }
 // What a warp has beside its slots: sums [d][4], bases [d], and factors of keys. In the place of these come, for
-// values, weights, steps and channels of columns; in that of bases and all behind them, in the end, the state of four
-// heads.
-KVASIR_HOST_DEVICE constexpr int warp_room(int d) {
-  return 20 * d + greater(greater(8 * factor_stride(d), 8 * kWeightStride + 5 * most_columns(d)), 28 * d + 32);
+// values, weights, steps and channels of columns.
+KVASIR_HOST_DEVICE constexpr int warp_room(int d, int columns) {
+  return 20 * d + greater(8 * factor_stride(columns), 8 * kWeightStride + 2 * columns);
+}
+// With slots. In the end, the state of four heads stands behind the sums.
+KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int slots) {
+  return greater(warp_room(d, columns) + slots, 16 * d + 16 * (2 * d + 2));
 }
 // Of a block, beside its warps: queries [d][4], coefficients of queries [d][4], scales [4]; and what fragments of the
 // last columns read beyond the last slot.

@@ -31,6 +31,7 @@ class SpectralWarp {
         sums_(reinterpret_cast<float*>(room)),
         bases_(sums_ + 4 * D),
         factors_(reinterpret_cast<uint8_t*>(bases_ + D)),
+        stride_(factor_stride(params.columns)),
         lane_(lane),
         g_(lane / 4),
         h_(lane % 4) {
@@ -96,16 +97,13 @@ class SpectralWarp {
   }
 
  private:
-  static constexpr int kStride = factor_stride(D);
-
   __device__ __forceinline__ void key_scores(const uint8_t* head, float (&scores)[16]) {
     float factor[D / 32][4], peak[4] = {}, zero[4] = {};
     int column[D / 32], low_digit[D / 32];
     __syncwarp();  // the room was read
-#pragma unroll
-    for (int i = 0; i < (8 * kStride + 511) / 512; ++i) {
-      const int at = 512 * i + 16 * lane_;
-      if (at < 8 * kStride) *reinterpret_cast<uint4*>(factors_ + at) = make_uint4(0, 0, 0, 0);
+#pragma unroll 4
+    for (int at = 16 * lane_; at < 8 * stride_; at += 512) {
+      *reinterpret_cast<uint4*>(factors_ + at) = make_uint4(0, 0, 0, 0);
     }
     const ColumnPlanes planes =
         for_each_channel<D>(head, params_.layouts[0], lane_, [&](int j, int c, const ChannelView& view) {
@@ -159,8 +157,8 @@ class SpectralWarp {
   // A product of at most kQuantum<true>, as two bytes.
   __device__ __forceinline__ void put_signed(int h, int column, float product) {
     const int value = __float2int_rn(product), high = (value + 128) >> 8;
-    factors_[2 * h * kStride + column] = static_cast<uint8_t>(high);
-    factors_[(2 * h + 1) * kStride + column] = static_cast<uint8_t>(value);
+    factors_[2 * h * stride_ + column] = static_cast<uint8_t>(high);
+    factors_[(2 * h + 1) * stride_ + column] = static_cast<uint8_t>(value);
   }
 
   // Columns of one width, 32 at a time, times all tokens.
@@ -171,7 +169,7 @@ class SpectralWarp {
     constexpr int kBlocks = 8 / kParts;  // of tokens
     constexpr uint32_t kMask = 0x01010101u * ((1u << kBits) - 1);
     const int count = planes.count[plane], first = planes.offset(plane) / 64 + h_;
-    const uint8_t* factors = factors_ + g_ * kStride + planes.first(plane) + 4 * h_;
+    const uint8_t* factors = factors_ + g_ * stride_ + planes.first(plane) + 4 * h_;
 #pragma unroll 1
     for (int chunk = 0; 32 * chunk < count; ++chunk) {
       const uint32_t b0 = *reinterpret_cast<const uint32_t*>(factors + 32 * chunk);
@@ -198,8 +196,8 @@ class SpectralWarp {
   }
 
   // In place of the factors: bytes of weights, steps and channels of columns.
-  __device__ __forceinline__ float* steps() const { return reinterpret_cast<float*>(factors_ + 8 * kWeightStride); }
-  __device__ __forceinline__ uint8_t* channels() const { return factors_ + 8 * kWeightStride + 4 * most_columns(D); }
+  __device__ __forceinline__ uint8_t* steps() const { return factors_ + 8 * kWeightStride; }
+  __device__ __forceinline__ uint8_t* channels() const { return steps() + params_.columns; }
 
   __device__ __forceinline__ void value_sums(const uint8_t* head, const float (&weights)[16], const Joining& joining) {
     const uint8_t* const norms = head + params_.layouts[1].norms;
@@ -223,8 +221,8 @@ class SpectralWarp {
     const ColumnPlanes planes =
         for_each_channel<D>(head, params_.layouts[1], lane_, [&](int, int c, const ChannelView& view) {
           bases_[c] = view.low;
-          if (view.column >= 0) put_column(view.column, c, view.step);
-          if (view.low_digit >= 0) put_column(view.low_digit, c, 0.0625f * view.step);
+          if (view.column >= 0) put_column(view.column, c, view.stored);
+          if (view.low_digit >= 0) put_column(view.low_digit, c, view.stored);
         });
     __syncwarp();
     const float lows = zero * joining.gain;
@@ -240,7 +238,7 @@ class SpectralWarp {
     add_values<1>(codes, planes, 2, scale);
   }
 
-  __device__ __forceinline__ void put_column(int column, int channel, float step) const {
+  __device__ __forceinline__ void put_column(int column, int channel, uint8_t step) const {
     steps()[column] = step;
     channels()[column] = static_cast<uint8_t>(channel);
   }
@@ -283,7 +281,9 @@ class SpectralWarp {
         const int at = column + 8 * i + g_;
         if (at < count) {
           float& sum = sums_[4 * channels()[first + at] + h_];
-          sum = fmaf(joined(sums[2 * i], sums[2 * i + 1]), scale * steps()[first + at], sum);
+          const float step = eighths(steps()[first + at], spectral::kStepBias);
+          const float digit = kBits == 4 && at < planes.wide ? 16.0f * scale : scale;
+          sum = fmaf(joined(sums[2 * i], sums[2 * i + 1]), digit * step, sum);
         }
       }
     }
@@ -303,7 +303,8 @@ class SpectralWarp {
   const float scale_;
   float* const sums_;       // [D][4]
   float* const bases_;      // [D]
-  uint8_t* const factors_;  // [8][kStride]
+  uint8_t* const factors_;  // [8][stride]
+  const int stride_;        // of factors
   const int lane_, g_, h_;
   float highest_ = kHidden;
   float sum_ = 0.0f;          // this lane's share
