@@ -107,7 +107,9 @@ class Cache {
 
   // Attend ---------------------------------------------------------------------------------------------------
   // All that attention can do: attend.h. Throws kInvalidArgument for what is wrong in the batch, such as more query
-  // tokens than a layer holds, before anything is read or written.
+  // tokens than a layer holds, before anything is read or written. For codecs that go by queries ("tiered") a
+  // sequence's first attend takes memory for their sums, 12 bytes a channel of keys; no budget stops it, as in
+  // truncate.
   void attend(const AttendBatch& batch);
   // The same number of query tokens for each sequence; queries, outputs: [count][tokens][query_heads][head_dim], or
   // row_dim and value_dim.
@@ -183,7 +185,7 @@ class CacheStats {
   static void destroy(CacheStats* stats);
 
   int64_t sequences() const;
-  int64_t budget() const;      // 0: no limit; see truncate for what may pass it
+  int64_t budget() const;      // 0: no limit; see truncate and attend for what may pass it
   int64_t bytes() const;       // held now, windows and what is reserved included
   int64_t peak_bytes() const;  // most that was ever held
   // layer: a layer or kAllLayers.

@@ -200,13 +200,24 @@ void Cache::Impl::observe_attended(const LayerPlan& plan, const std::vector<std:
                                    bool on_device, const QueryBatch& queries) {
   std::vector<std::unique_lock<std::mutex>> observing;
   for (Sequence* sequence : distinct(sequences)) observing.emplace_back(sequence->queries);
+  const LayerPlan& rows = plans_[plan.source];
+  std::map<Sequence*, QueryMeans> fresh;  // of sequences that saw none so far
   std::vector<uint8_t*> sums;
-  for (const auto& sequence : sequences) sums.push_back(sequence->layers[plan.source].queries().sums());
+  for (const auto& sequence : sequences) {
+    QueryMeans& known = sequence->layers[rows.index].queries();
+    QueryMeans& means = known ? known : fresh[sequence.get()];
+    if (!means) {
+      const int64_t bytes = QuerySums::bytes(rows.attention);
+      means.begin(rows, engine(), memory_.pool().overdraw(rows.index, bytes).take(BlockKind::kRows, bytes));
+    }
+    sums.push_back(means.sums());
+  }
   if (on_device) {
     engine().add_queries(plan, sums.data(), queries.runs(), queries.device());
   } else {
     engine().add_queries(plan, sums.data(), queries.runs(), queries.queries());
   }
+  for (auto& [sequence, begun] : fresh) sequence->layers[rows.index].queries() = std::move(begun);
   for (size_t i = 0; i < sequences.size(); ++i) {
     sequences[i]->layers[plan.source].queries().count(plan, queries.runs()[i].tokens);
   }

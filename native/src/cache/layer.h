@@ -51,11 +51,9 @@ class SequenceLayer {
     bool other_blocks = false;          // whether the changes need any
     bool takes = false;                 // whether it needs memory at all
     PartHeads heads;
-    int64_t query_bytes = 0;
     int64_t promised = 0;  // what was left of a promise before
     // What it has taken:
     RowBlocks sinks, window;
-    Block query_block;
     std::unique_ptr<LayerState> state;
     std::vector<std::shared_ptr<Page>> pages;
     SideTable tables[2];
@@ -124,7 +122,7 @@ class SequenceLayer {
   SequenceLayer() = default;
   void enlist(Memory& memory);
 
-  // For layers whose codec goes by queries; without memory before the first of them, and the first token.
+  // For layers whose codec goes by queries; without memory before the first of them.
   QueryMeans& queries() { return queries_; }
 
   SequenceView view(const LayerPlan& plan) const;

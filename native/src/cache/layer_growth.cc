@@ -119,7 +119,6 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
       sinks_.missing(sinks_change(plan, new_length)) +
       window_.missing_in_steps(rows, window.rows + needs.pages * kPageTokens, plan.most_window_rows(), window.dropped);
   needs.bytes = blocks * plan.row_block_bytes() + needs.pages * plan.most_varying_bytes();
-  if (plan.wants_queries && !queries_) needs.bytes += QuerySums::bytes(plan.attention);
   for (int side = 0; side < 2; ++side) {
     if (!plan.codecs[side]->most_growth) continue;
     needs.bytes += static_cast<int64_t>(sizeof(uint16_t)) *
@@ -155,8 +154,7 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   if (!growth.takes) return growth;
   growth.heads = lay_out_parts(plan, engine, append, needs.pages);
   const int64_t blocks = sinks_.missing(growth.changes[0]) + window_.missing(growth.changes[1]);
-  growth.query_bytes = !plan.wants_queries || queries_ ? 0 : QuerySums::bytes(plan.attention);
-  needs.bytes = blocks * plan.row_block_bytes() + growth.query_bytes +
+  needs.bytes = blocks * plan.row_block_bytes() +
                 std::accumulate(growth.heads.varying.begin(), growth.heads.varying.end(), int64_t{0});
   needs.promised = promised_.get();
   // What was promised keeps its blocks for rows to come.
@@ -172,7 +170,6 @@ void SequenceLayer::take(const LayerPlan& plan, Memory& memory, Engine& engine, 
     growth.window = changed(plan, engine, bytes, window_, growth.changes[1]);
   }
   if (!begun_) growth.state = engine.make_state(plan);
-  if (growth.query_bytes > 0) growth.query_block = bytes.take(BlockKind::kRows, growth.query_bytes);
   const int parts = plan.shapes[0].parts();
   for (size_t page = 0; page < static_cast<size_t>(growth.needs.pages); ++page) {
     const PageShape* shape = shapes[page];
@@ -224,7 +221,6 @@ void SequenceLayer::abandon(const Growth& growth) {
 void SequenceLayer::commit(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth) {
   if (growth.state) state_ = std::move(growth.state);
   begun_ = true;
-  if (growth.query_block) queries_.begin(plan, engine, std::move(growth.query_block));
   if (queries_ && !growth.pages.empty()) queries_.settle(plan, engine);
   if (growth.other_blocks) {
     sinks_ = std::move(growth.sinks);

@@ -13,6 +13,7 @@
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/errors.h"
 #include "support/model_walk.h"
 #include "support/tolerance.h"
 
@@ -226,6 +227,29 @@ TEST_CASE("tiered: layers that do not go by queries keep no count of them") {
     cache->release(id);
     CHECK(support::stats_of(*cache)->bytes() == 0);
   }
+}
+
+TEST_CASE("tiered: sums of queries are taken with the first of them, whatever the budget") {
+  support::CacheChoice choice = tiered_cache({});
+  const int64_t block = kvasir::kRowBlockTokens * 2 * kHeads * kDim * 2, counted = kHeads * kDim * 12;
+  choice.budget = 2 * block;
+  const support::CachePointer cache = support::make_cache(choice);
+  const int64_t ids[] = {cache->new_sequence(), cache->new_sequence()};
+  const auto rows = support::float_rows(3, 1, kHeads * kDim);
+  for (const int64_t id : ids) cache->append(id, 0, rows.data(), rows.data(), 1);
+  CHECK(support::stats_of(*cache)->bytes() == 2 * block);
+  const auto queries = make_queries(5, 2);
+  std::vector<float> outputs(queries.size());
+  cache->attend(0, ids, 2, 1, queries.data(), outputs.data());
+  CHECK(support::stats_of(*cache)->bytes() == 2 * block + 2 * counted);
+  cache->attend(0, ids, 2, 1, queries.data(), outputs.data());
+  CHECK(support::stats_of(*cache)->bytes() == 2 * block + 2 * counted);
+  support::error_of(kvasir::ErrorCode::kBudgetExceeded, [&] {
+    cache->observe(0, ids, 1, 1, queries.data());
+    cache->fork(ids[0]);
+  });
+  cache->release(ids[0]);
+  cache->append(ids[1], 0, rows.data(), rows.data(), 1);
 }
 
 TEST_CASE("tiered: sizes and stats agree with a recount") {

@@ -36,8 +36,15 @@ int64_t table_bytes(const LayerPlan& plan, const SideTable& table) {
   return bytes;
 }
 
-bool has_queries(const LayerPlan& plan, const LayerImage& image) {
-  return plan.wants_queries && (image.length > 0 || !image.queries.empty());
+// What is saved of queries where a sequence has tokens and saw none; it has no memory for them then, and none again.
+std::vector<uint8_t> no_queries(const LayerPlan& plan) {
+  std::vector<uint8_t> bytes(static_cast<size_t>(QuerySums::bytes(plan.attention)));
+  std::fill_n(QuerySums::at(plan.attention, bytes.data()).known, QuerySums::channels(plan.attention), 1.0f);
+  return bytes;
+}
+
+bool saw_queries(const LayerPlan& plan, const LayerImage& image) {
+  return !image.queries.empty() && (image.query_count > 0 || image.queries != no_queries(plan));
 }
 
 }  // namespace
@@ -71,6 +78,8 @@ LayerImage SequenceLayer::image(const LayerPlan& plan, Engine& engine) const {
   if (queries_) {
     image.queries = queries_.read(engine);
     image.query_count = queries_.count();
+  } else if (plan.wants_queries && length_ > 0) {
+    image.queries = no_queries(plan);
   }
   return image;
 }
@@ -79,7 +88,7 @@ int64_t SequenceLayer::bytes_to_restore(const LayerPlan& plan, const LayerImage&
   const int64_t blocks =
       RowBlocks::blocks_of(rows_of(plan, image.sinks)) + RowBlocks::blocks_of(rows_of(plan, image.window));
   return blocks * plan.row_block_bytes() + table_bytes(plan, image.tables[0]) + table_bytes(plan, image.tables[1]) +
-         (has_queries(plan, image) ? QuerySums::bytes(plan.attention) : 0);
+         (saw_queries(plan, image) ? QuerySums::bytes(plan.attention) : 0);
 }
 
 RowBlocks SequenceLayer::restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes,
@@ -98,13 +107,9 @@ RowBlocks SequenceLayer::restored(const LayerPlan& plan, Engine& engine, Pool::R
 
 SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage image)
     : length_(image.length), dropped_pages_(image.dropped_pages), guesses_from_(image.guesses_from) {
-  if (has_queries(plan, image)) {
+  if (saw_queries(plan, image)) {
     Block block = bytes.take(BlockKind::kRows, QuerySums::bytes(plan.attention));
-    if (image.queries.empty()) {
-      queries_.begin(plan, engine, std::move(block));
-    } else {
-      queries_.restore(engine, std::move(block), image.queries, image.query_count);
-    }
+    queries_.restore(engine, std::move(block), image.queries, image.query_count);
   }
   if (length_ == 0) return;
   begun_ = true;

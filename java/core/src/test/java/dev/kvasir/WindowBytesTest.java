@@ -81,6 +81,12 @@ class WindowBytesTest {
     try (KvCache cache = Testing.cache(geometry).method(MixKvq.budget(2.7)).build();
         KvSequence sequence = cache.newSequence()) {
       append(sequence, rows, 1);
+      assertEquals(LAYERS * block, cache.stats().bytes()); // nothing was seen yet
+      float[] query = new float[geometry.querySize(0)];
+      for (int layer = 0; layer < LAYERS; layer++) {
+        sequence.attend(layer, query, new float[query.length]);
+        sequence.attend(layer, query, new float[query.length]);
+      }
       assertEquals(LAYERS * (block + 12L * ROW), cache.stats().bytes());
       try (KvSequence fork = sequence.fork()) {
         assertEquals(LAYERS * (block + 2 * 12L * ROW), cache.stats().bytes());
