@@ -132,9 +132,9 @@ class Cache {
   // next call of the cache that appends or attends throws kNotFinite, once.
   //
   // Attention with one token a sequence, on dense rows of one type, can be captured in a CUDA graph: up to 64
-  // sequences, codecs f16, uniform, progressive and pattern as they are by default. The graph follows sequences that
-  // grow, as long as none of them is truncated or gives up precision; with patterns by 32K tokens (outputs are NaN
-  // afterwards).
+  // sequences, codecs f16, uniform, progressive, pattern, tiered and commvq as they are by default. The graph follows
+  // sequences that grow, as long as none of them is truncated, shifted or gives up precision; with patterns and commvq
+  // by 32K tokens (outputs are NaN afterwards). For codecs that go by queries it counts those of each run.
   void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                      int64_t tokens, void* stream);
   // append_rows, on the device; strides are multiples of 16 bytes, too.

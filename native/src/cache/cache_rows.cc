@@ -163,23 +163,21 @@ void Cache::Impl::observe(int layer, const int64_t* ids, int count, int tokens, 
   std::vector<std::unique_lock<FairSharedMutex>> locks;
   for (Sequence* sequence : distinct(sequences)) locks.emplace_back(sequence->mutex);
   std::map<Sequence*, QueryMeans> fresh;  // of sequences that saw none so far: theirs when nothing can fail any more
-  std::vector<QueryMeans*> means;
   std::vector<uint8_t*> sums;
   std::vector<QueryRun> runs;
   for (int i = 0; i < count; ++i) {
     Sequence* const sequence = sequences[i].get();
-    QueryMeans& own_means = sequence->layers[plan.source].queries();
-    means.push_back(own_means ? &own_means : &fresh[sequence]);
-    if (!*means.back()) {
+    QueryMeans& known = sequence->layers[plan.source].queries();
+    QueryMeans& means = known ? known : fresh[sequence];
+    if (!means) {
       const LayerPlan& rows = plans_[plan.source];
       Block block = memory_.take(rows.index, BlockKind::kRows, QuerySums::bytes(rows.attention));
-      means.back()->begin(rows, engine(), std::move(block));
+      means.begin(rows, engine(), std::move(block));
     }
-    sums.push_back(means.back()->sums());
+    sums.push_back(means.sums());
     runs.push_back({int64_t{i} * tokens, tokens});
   }
   engine().add_queries(plan, sums.data(), runs, own.get());
-  for (QueryMeans* each : means) each->count(plan, tokens);
   for (auto& [sequence, begun] : fresh) sequence->layers[plan.source].queries() = std::move(begun);
 }
 
@@ -218,9 +216,6 @@ void Cache::Impl::observe_attended(const LayerPlan& plan, const std::vector<std:
     engine().add_queries(plan, sums.data(), queries.runs(), queries.queries());
   }
   for (auto& [sequence, begun] : fresh) sequence->layers[rows.index].queries() = std::move(begun);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    sequences[i]->layers[plan.source].queries().count(plan, queries.runs()[i].tokens);
-  }
 }
 
 }  // namespace kvasir

@@ -25,7 +25,7 @@ struct LayerImage {
   std::vector<std::shared_ptr<Page>> pages;
   SideTable tables[2];
   std::vector<uint16_t> sinks, window;  // float16: [side][kv_heads][rows][head_dim]
-  std::vector<uint8_t> queries;         // as query_sums.h has them; empty where there are none
+  std::vector<uint8_t> queries;         // as query_sums.h has them, but for the count; empty where there are none
   int64_t query_count = 0;
 
   int64_t sealed_pages() const { return dropped_pages + static_cast<int64_t>(pages.size()); }

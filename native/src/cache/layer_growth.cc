@@ -49,10 +49,10 @@ PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Ap
   heads.sizes.resize(static_cast<size_t>(pages) * shape.parts());
   heads.varying.resize(static_cast<size_t>(pages));
   if (pages == 0 || !shape.varies()) return heads;
-  const SeenQueries queries = plan.wants_queries ? queries_.seen() : SeenQueries{};
-  if (append.lay_out(queries, heads)) return heads;
+  const uint8_t* sums = plan.wants_queries && queries_ ? queries_.sums() : nullptr;
+  if (append.lay_out(sums, heads)) return heads;
   std::vector<float> importance(kv_heads * d, 1.0f);
-  if (queries.sums) engine.read_query_means(plan, queries, importance.data());
+  if (sums) engine.read_query_means(plan, sums, importance.data());
   // Keys are stored divided by the scaling, and meet queries multiplied by it.
   for (size_t i = 0; i < plan.key_scaling.size(); ++i) {
     importance[i] = std::min(importance[i] * plan.key_scaling[i], FLT_MAX);

@@ -9,16 +9,11 @@ void QueryMeans::begin(const LayerPlan& plan, Engine& engine, Block block) {
   engine.clear_queries(plan, block_.data());
 }
 
-void QueryMeans::settle(const LayerPlan& plan, Engine& engine) {
-  if (count_ == 0) return;
-  engine.settle_queries(plan, seen());
-  count_ = 0;
-}
+void QueryMeans::settle(const LayerPlan& plan, Engine& engine) { engine.settle_queries(plan, block_.data()); }
 
 QueryMeans QueryMeans::copy(Engine& engine, Block block) const {
   QueryMeans other;
   other.block_ = std::move(block);
-  other.count_ = count_;
   engine.copy(block_.data(), other.block_.data(), static_cast<size_t>(block_.bytes()));
   return other;
 }
@@ -29,10 +24,9 @@ std::vector<uint8_t> QueryMeans::read(Engine& engine) const {
   return bytes;
 }
 
-void QueryMeans::restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes, int64_t count) {
+void QueryMeans::restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes) {
   engine.upload(bytes.data(), block.data(), bytes.size());
   block_ = std::move(block);
-  count_ = count;
 }
 
 }  // namespace kvasir

@@ -1,5 +1,4 @@
-// The queries that a layer of a sequence saw (engine/query_sums.h), as the cache keeps them: memory of the engine's,
-// and how many queries stand in it.
+// The queries that a layer of a sequence saw (engine/query_sums.h), as the cache keeps them: memory of the engine's.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +18,17 @@ class QueryMeans {
   int64_t bytes() const { return block_.bytes(); }
 
   uint8_t* sums() const { return block_.data(); }
-  // Queries of so many tokens were added to the sums.
-  void count(const LayerPlan& plan, int64_t tokens) { count_ += tokens * plan.attention.group(); }
-
-  SeenQueries seen() const { return {block_.data(), count_}; }
   // Pages were sealed: counting begins anew.
   void settle(const LayerPlan& plan, Engine& engine);
 
   QueryMeans copy(Engine& engine, Block block) const;
 
-  // As it is saved: the memory, and how many queries stand in it.
+  // As it is saved (QuerySums): all of the memory, and the same again.
   std::vector<uint8_t> read(Engine& engine) const;
-  int64_t count() const { return count_; }
-  // The same again. `bytes` has as many as the block.
-  void restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes, int64_t count);
+  void restore(Engine& engine, Block block, const std::vector<uint8_t>& bytes);
 
  private:
   Block block_;
-  int64_t count_ = 0;  // queries of a kv head in the sums
 };
 
 }  // namespace kvasir

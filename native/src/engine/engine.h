@@ -37,12 +37,6 @@ struct DeviceQueries {
   void* stream;
 };
 
-// Queries that a layer of a sequence saw: sums in memory of the engine (query_sums.h), and how many they count.
-struct SeenQueries {
-  uint8_t* sums = nullptr;  // null where there never were any
-  int64_t count = 0;        // of a kv head, since pages were last sealed
-};
-
 // A page about to be sealed.
 struct NewPage {
   const PageView* view;
@@ -78,9 +72,10 @@ class Append {
   virtual void open(const SequenceView& before, int64_t pages) = 0;
   // Body tokens first .. first + count - 1 of one kv head, as float16 values: out[count][stride]. From many threads.
   virtual void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const = 0;
-  // What CodecKernels::lay_out does for all pages, where the engine has a way of its own to do it; false where it has
-  // not. `heads` has room for the sizes of parts, and for `varying`.
-  virtual bool lay_out(const SeenQueries&, PartHeads&) { return false; }
+  // What CodecKernels::lay_out does for all pages, by the queries that `sums` counts (null: none ever), where the
+  // engine has a way of its own to do it; false where it has not. `heads` has room for the sizes of parts, and for
+  // `varying`.
+  virtual bool lay_out(const uint8_t* /*sums*/, PartHeads&) { return false; }
   // What Codec::grow does, where the engine has a way of its own to do it; false where it has not.
   virtual bool grow(Side, SealInput&, SideTable&, LayerState*) { return false; }
   // Writes the pages. `state` is the layer's, also where this is its first append.
@@ -185,9 +180,9 @@ class Engine {
   virtual void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
                            const DeviceQueries& device);
   // Mean magnitudes as a page sealed now is to see them: [kv_heads][head_dim]. Waits.
-  virtual void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) = 0;
+  virtual void read_query_means(const LayerPlan& plan, const uint8_t* sums, float* out) = 0;
   // Pages were sealed: their means stand until there are new ones, and counting begins anew.
-  virtual void settle_queries(const LayerPlan& plan, const SeenQueries& seen) = 0;
+  virtual void settle_queries(const LayerPlan& plan, uint8_t* sums) = 0;
 
   // Appending ---------------------------------------------------------------------------------------------------
   // Takes the rows: checked, and scaled where the layer scales its keys. The first counts[0] tokens are those of the

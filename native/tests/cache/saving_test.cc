@@ -125,6 +125,24 @@ TEST_CASE("what is saved on one backend is restored on another") {
   }
 }
 
+TEST_CASE("what a sequence saw of queries is restored, and takes no memory where there were none") {
+  for (const bool sees : {false, true}) {
+    CAPTURE(sees);
+    const auto cache = cache_on("tiered", "auto"), other = cache_on("tiered", "auto");
+    const int64_t id = cache->new_sequence();
+    append(*cache, id, 0, 10);
+    if (sees) attend(*cache, id, 3);
+    const support::Saved saved = support::save(*cache, id);
+    const int64_t again = support::restore(*other, saved);
+    CHECK(support::stats_of(*other)->bytes() == support::stats_of(*cache)->bytes());
+    CHECK(support::save(*other, again).state == saved.state);
+    if (sees) continue;
+    // The state has them nonetheless: sums of 0 and means of 1.
+    attend(*cache, id, 3);
+    CHECK(support::save(*cache, id).state.size() == saved.state.size());
+  }
+}
+
 TEST_CASE("forks, cuts, layers of different lengths, guesses") {
   for (const std::string& codec : EveryCodec::names()) {
     CAPTURE(codec);

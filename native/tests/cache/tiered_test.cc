@@ -213,7 +213,7 @@ TEST_CASE("tiered: layers that do not go by queries keep no count of them") {
     const auto queries = make_queries(5, 1);
     cache->observe(0, &id, 1, 1, queries.data());
     cache->observe(1, &id, 1, 1, queries.data());
-    const int64_t counted = options.empty() ? kHeads * kDim * 12 : 0;
+    const int64_t counted = options.empty() ? kHeads * kDim * 12 + 8 : 0;
     CHECK(support::stats_of(*cache)->window_bytes(0) == counted);
     CHECK(support::stats_of(*cache)->window_bytes(1) == 0);
     const auto rows = support::float_rows(3, 1, kHeads * kDim);
@@ -231,7 +231,7 @@ TEST_CASE("tiered: layers that do not go by queries keep no count of them") {
 
 TEST_CASE("tiered: sums of queries are taken with the first of them, whatever the budget") {
   support::CacheChoice choice = tiered_cache({});
-  const int64_t block = kvasir::kRowBlockTokens * 2 * kHeads * kDim * 2, counted = kHeads * kDim * 12;
+  const int64_t block = kvasir::kRowBlockTokens * 2 * kHeads * kDim * 2, counted = kHeads * kDim * 12 + 8;
   choice.budget = 2 * block;
   const support::CachePointer cache = support::make_cache(choice);
   const int64_t ids[] = {cache->new_sequence(), cache->new_sequence()};

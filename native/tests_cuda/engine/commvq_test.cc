@@ -106,6 +106,29 @@ class Pair : public twin_caches::Twins {
     CHECK(error <= 1e-5, setting_.describe() << " " << tokens << " tokens of " << ids.size() << ": " << error);
   }
 
+  void outgrow(int64_t id, int tokens) {
+    const size_t count = kGroup * static_cast<size_t>(setting_.books.width());
+    Graph graph(*this, {id}, count);
+    const auto queries = random_numbers(random_, count);
+    std::vector<float> here;
+    CHECK(std::isfinite(graph.run(queries, here)[0]), "there is room");
+    for (int done = 0; done < tokens; done += 1024) append(id, 1024, false);
+    for (const float x : graph.run(queries, here)) CHECK(std::isnan(x), "there is no room");
+  }
+
+  void follow(const std::vector<int64_t>& ids) {
+    const size_t count = ids.size() * kGroup * static_cast<size_t>(setting_.books.width());
+    Graph graph(*this, ids, count);
+    for (const int tokens : {0, 1, 140, 260}) {
+      if (tokens > 0) append(ids[0], tokens);
+      const auto queries = random_numbers(random_, count);
+      std::vector<float> expected;
+      const auto outputs = graph.run(queries, expected);
+      const double error = reference::nmse(outputs.data(), std::vector<double>(expected.begin(), expected.end()));
+      CHECK(error <= 1e-5, setting_.describe() << " in a graph, " << tokens << " more: " << error);
+    }
+  }
+
   // CommVQ's parts are those of all kv heads together; of other codecs the first one's are compared.
   void compare(int64_t id, int64_t least) const { compare_pages(id, least, 1, setting_.describe()); }
 
@@ -144,6 +167,25 @@ DEVICE_CASE("commvq caches: pages of the device are those of this machine") {
     pair.compare(id, 4);
     pair.compare(fork, 2);
   }
+}
+
+DEVICE_CASE("commvq caches: a graph follows sequences that grow") {
+  for (int i = 0; i < 2; ++i) {
+    const commvq_seal::Scene scene(kSettings[i].books);
+    Pair pair(kSettings[i], scene);
+    const int64_t id = pair.new_sequence(), other = pair.new_sequence();
+    pair.append(id, 200);
+    pair.append(other, 3);
+    pair.follow({id, other});
+  }
+}
+
+DEVICE_CASE("commvq caches: a graph that has no room for so many pages says so by NaN") {
+  const commvq_seal::Scene scene(kSettings[0].books);
+  Pair pair(kSettings[0], scene);
+  const int64_t id = pair.new_sequence();
+  pair.append(id, 10);
+  pair.outgrow(id, 260 * 128);
 }
 
 DEVICE_CASE("commvq caches: rows that are refused leave finite pages, and are reported by the next call") {

@@ -110,6 +110,22 @@ class Pair : public twin_caches::Twins {
                                                 << ", allowed " << allowed);
   }
 
+  // A graph of one attention, run before and after sequences grow; queries that it saw count for later pages.
+  void follow(const std::vector<int64_t>& ids) {
+    const size_t count = ids.size() * kQueryHeads * static_cast<size_t>(setting_.head_dim);
+    Graph graph(*this, ids, count);
+    for (const int tokens : {0, 1, 140, 260}) {
+      if (tokens > 0) append(ids[0], tokens);
+      for (int run = 0; run < 3; ++run) {
+        const auto queries = random_numbers(random_, count, setting_.head_dim);
+        std::vector<float> expected;
+        const auto outputs = graph.run(queries, expected);
+        const double error = reference::nmse(outputs.data(), std::vector<double>(expected.begin(), expected.end()));
+        CHECK(error <= allowance(queries), setting_.describe() << " in a graph, " << tokens << " more: " << error);
+      }
+    }
+  }
+
   void compare(int64_t id, int64_t least) const { compare_pages(id, least, kKvHeads, setting_.describe()); }
 
  private:
@@ -155,6 +171,18 @@ DEVICE_CASE("tiered caches: pages of the device are those of this machine") {
     pair.append(id, 270);  // no queries since the last page
     pair.compare(id, 4);
     pair.compare(fork, 2);
+  }
+}
+
+DEVICE_CASE("tiered caches: a graph follows sequences that grow, and what it sees decides about later pages") {
+  for (const Setting& s : {Setting{64, 2.7, 32, "uniform", 2, false}, Setting{128, 4.0, 128, "uniform", 4, true}}) {
+    Pair pair(s);
+    const int64_t id = pair.new_sequence(), other = pair.new_sequence();
+    pair.append(id, 200);
+    pair.append(other, 30);
+    pair.follow({id, other});
+    pair.append(id, 200);
+    pair.compare(id, 5);
   }
 }
 

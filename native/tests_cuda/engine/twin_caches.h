@@ -52,6 +52,42 @@ class Twins {
     there_->truncate(id, length);
   }
 
+  // One attention of both in a graph of the device's, which is then run `runs` times, on memory that was filled before.
+  class Graph {
+   public:
+    Graph(Twins& twins, std::vector<int64_t> ids, size_t elements)
+        : twins_(twins), ids_(std::move(ids)), queries_(4 * elements), outputs_(4 * elements) {
+      cudaGraph_t graph;
+      CUDA(cudaStreamBeginCapture(twins.stream_, cudaStreamCaptureModeThreadLocal));
+      twins.there_->attend_device(0, ids_.data(), static_cast<int>(ids_.size()), 1, queries_.data(), outputs_.data(),
+                                  kvasir::ElementType::kFloat32, twins.stream_);
+      CUDA(cudaStreamEndCapture(twins.stream_, &graph));
+      CUDA(cudaGraphInstantiate(&runnable_, graph, 0));
+      CUDA(cudaGraphDestroy(graph));
+    }
+    ~Graph() { cudaGraphExecDestroy(runnable_); }
+    Graph(const Graph&) = delete;
+
+    // What the graph gives, and in `here` what this machine's cache gives.
+    std::vector<float> run(const std::vector<float>& queries, std::vector<float>& here) {
+      here.resize(queries.size());
+      twins_.here_->attend(0, ids_.data(), static_cast<int>(ids_.size()), 1, queries.data(), here.data());
+      const size_t bytes = queries.size() * sizeof(float);
+      CUDA(cudaMemcpyAsync(queries_.data(), queries.data(), bytes, cudaMemcpyHostToDevice, twins_.stream_));
+      CUDA(cudaGraphLaunch(runnable_, twins_.stream_));
+      std::vector<float> outputs(queries.size());
+      CUDA(cudaMemcpyAsync(outputs.data(), outputs_.data(), bytes, cudaMemcpyDeviceToHost, twins_.stream_));
+      CUDA(cudaStreamSynchronize(twins_.stream_));
+      return outputs;
+    }
+
+   private:
+    Twins& twins_;
+    const std::vector<int64_t> ids_;
+    const page_case::Buffer queries_, outputs_;
+    cudaGraphExec_t runnable_ = nullptr;
+  };
+
  protected:
   // The rows are in the device's memory where its cache is told of them.
   void append_there(int64_t id, const std::vector<float>& keys, const std::vector<float>& values, int tokens) {

@@ -38,7 +38,7 @@ int64_t table_bytes(const LayerPlan& plan, const SideTable& table) {
 
 // What is saved of queries where a sequence has tokens and saw none; it has no memory for them then, and none again.
 std::vector<uint8_t> no_queries(const LayerPlan& plan) {
-  std::vector<uint8_t> bytes(static_cast<size_t>(QuerySums::bytes(plan.attention)));
+  std::vector<uint8_t> bytes(static_cast<size_t>(QuerySums::bytes_before_count(plan.attention)));
   std::fill_n(QuerySums::at(plan.attention, bytes.data()).known, QuerySums::channels(plan.attention), 1.0f);
   return bytes;
 }
@@ -77,7 +77,8 @@ LayerImage SequenceLayer::image(const LayerPlan& plan, Engine& engine) const {
   image.window = halves(plan, engine, window_, now.window);
   if (queries_) {
     image.queries = queries_.read(engine);
-    image.query_count = queries_.count();
+    image.query_count = *QuerySums::at(plan.attention, image.queries.data()).count;
+    image.queries.resize(static_cast<size_t>(QuerySums::bytes_before_count(plan.attention)));
   } else if (plan.wants_queries && length_ > 0) {
     image.queries = no_queries(plan);
   }
@@ -109,7 +110,9 @@ SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reserv
     : length_(image.length), dropped_pages_(image.dropped_pages), guesses_from_(image.guesses_from) {
   if (saw_queries(plan, image)) {
     Block block = bytes.take(BlockKind::kRows, QuerySums::bytes(plan.attention));
-    queries_.restore(engine, std::move(block), image.queries, image.query_count);
+    image.queries.resize(static_cast<size_t>(block.bytes()));
+    *QuerySums::at(plan.attention, image.queries.data()).count = image.query_count;
+    queries_.restore(engine, std::move(block), image.queries);
   }
   if (length_ == 0) return;
   begun_ = true;

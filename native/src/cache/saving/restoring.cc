@@ -342,7 +342,7 @@ void Restoring::Impl::take_layer_state(const ImageReader& image, const ImagePart
     const int64_t body = std::max<int64_t>(0, layer.length - plan.sinks);
     layer.window = take_rows(image, part, body - layer.sealed_pages() * kPageTokens);
   } else {
-    if (!plan.wants_queries || part.bytes != QuerySums::bytes(plan.attention) || part.level != 0) {
+    if (!plan.wants_queries || part.bytes != QuerySums::bytes_before_count(plan.attention) || part.level != 0) {
       invalid(part.layer, "has statistics of queries that its codecs do not know");
     }
     layer.queries = image.take(part);

@@ -53,7 +53,7 @@ int64_t most_state_bytes(const std::vector<LayerPlan>& plans) {
   int64_t bytes = kImageHeadBytes + with_entries(kMostShifts * static_cast<int64_t>(sizeof(PositionShift)));
   for (const LayerPlan& plan : plans) {
     const int64_t row = plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
-    bytes += with_entries((plan.sinks + plan.most_window_rows()) * row + QuerySums::bytes(plan.attention) +
+    bytes += with_entries((plan.sinks + plan.most_window_rows()) * row + QuerySums::bytes_before_count(plan.attention) +
                           static_cast<int64_t>(sizeof(LayerNumbers)));
   }
   return bytes;

@@ -45,8 +45,8 @@ void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, floa
   }
 }
 
-bool CudaAppend::lay_out(const SeenQueries& queries, PartHeads& heads) {
-  return layer_.family().lay_out(staged_, queries, heads);
+bool CudaAppend::lay_out(const uint8_t* sums, PartHeads& heads) {
+  return layer_.family().lay_out(staged_, sums, heads);
 }
 
 bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState* state) {

@@ -21,7 +21,7 @@ class CudaAppend : public Append {
 
   void open(const SequenceView& before, int64_t pages) override;
   void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override;
-  bool lay_out(const SeenQueries& queries, PartHeads& heads) override;
+  bool lay_out(const uint8_t* sums, PartHeads& heads) override;
   bool grow(Side side, SealInput& input, SideTable& table, LayerState* state) override;
   void seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
             LayerState* state) override;

@@ -140,8 +140,8 @@ class CudaEngine : public Engine {
 
   void clear_queries(const LayerPlan& plan, uint8_t* sums) override {
     const CurrentDevice current(kDevice);
-    const QuerySums at = QuerySums::at(plan.attention, sums);
-    check(launch_clear_queries(layer_of(plan).query_shape(), at.sums, at.known, stream_), "clearing query sums");
+    check(launch_clear_queries(layer_of(plan).query_shape(), reinterpret_cast<double*>(sums), stream_),
+          "clearing query sums");
   }
 
   void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
@@ -149,35 +149,40 @@ class CudaEngine : public Engine {
     const CurrentDevice current(kDevice);
     const DeviceScratch there =
         queue_.uploaded(queries, query_elements(plan, rows_of(runs)) * sizeof(float), "uploading queries");
-    observe(plan, sums, runs, there.as<void>(), ElementType::kFloat32);
+    observe(plan, sums, runs, there.as<void>(), ElementType::kFloat32, stream_);
   }
 
   // attend has seen to it that the engine's stream comes after the queries; the caller may write to them after this.
   void add_queries(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs,
                    const DeviceQueries& device) override {
     const CurrentDevice current(kDevice);
+    const auto stream = static_cast<cudaStream_t>(device.stream);
     DenseQueries dense(queue_, plan.attention, rows_of(runs), device);
+    if (capturing(stream)) {
+      // Into the graph that attention went to, which took dense queries alone. The sums may be new.
+      const RelaxedCapture relaxed;
+      check(cudaStreamSynchronize(stream_), "making ready for a graph");
+      return observe(plan, sums, runs, dense.queries(), dense.type(), stream);
+    }
     dense.gather();
-    observe(plan, sums, runs, dense.queries(), dense.type());
+    observe(plan, sums, runs, dense.queries(), dense.type(), stream_);
     std::lock_guard<std::mutex> lock(mutex_);
-    after_.order(stream_, static_cast<cudaStream_t>(device.stream));
+    after_.order(stream_, stream);
   }
 
-  void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) override {
+  void read_query_means(const LayerPlan& plan, const uint8_t* sums, float* out) override {
     const CurrentDevice current(kDevice);
-    const QuerySums at = QuerySums::at(plan.attention, seen.sums);
     const size_t bytes = static_cast<size_t>(QuerySums::channels(plan.attention)) * sizeof(float);
     const DeviceScratch means = queue_.take(bytes);
-    check(launch_read_query_means(layer_of(plan).query_shape(), at.sums, at.known, seen.count, nullptr,
+    check(launch_read_query_means(layer_of(plan).query_shape(), reinterpret_cast<const double*>(sums), nullptr,
                                   means.as<float>(), stream_),
           "reading query sums");
     queue_.download(out, means.as<void>(), bytes, "reading query sums");
   }
 
-  void settle_queries(const LayerPlan& plan, const SeenQueries& seen) override {
+  void settle_queries(const LayerPlan& plan, uint8_t* sums) override {
     const CurrentDevice current(kDevice);
-    const QuerySums at = QuerySums::at(plan.attention, seen.sums);
-    check(launch_settle_queries(layer_of(plan).query_shape(), at.sums, at.known, seen.count, stream_),
+    check(launch_settle_queries(layer_of(plan).query_shape(), reinterpret_cast<double*>(sums), stream_),
           "settling queries");
   }
 
@@ -414,7 +419,7 @@ class CudaEngine : public Engine {
 
   // queries: [rows][query_heads][head_dim].
   void observe(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs, const void* queries,
-               ElementType type) {
+               ElementType type, cudaStream_t stream) {
     std::vector<double*> list;
     for (size_t i = 0; i < runs.size(); ++i) list.push_back(QuerySums::at(plan.attention, sums[i]).sums);
     // A launch takes a sequence once, and of each as many tokens; else they take turns.
@@ -424,7 +429,7 @@ class CudaEngine : public Engine {
     for (size_t i = 0; i < runs.size(); i += step) {
       const size_t offset = query_elements(plan, runs[i].first) * element_bytes(type);
       check(launch_add_queries(layer_of(plan).query_shape(), static_cast<const uint8_t*>(queries) + offset, type,
-                               runs[i].tokens, static_cast<int>(step), list.data() + i, stream_),
+                               runs[i].tokens, static_cast<int>(step), list.data() + i, stream),
             "adding queries");
     }
   }

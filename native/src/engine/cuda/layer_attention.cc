@@ -70,8 +70,9 @@ Engine::Tiles LayerAttention::tiles_of(const AttentionRequest& request, int i) c
 Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const QueryMemory& given, uint64_t epoch,
                                       cudaStream_t stream) {
   if (way_of(request, 0) != Way::kFused || !layer_.family().captures(request)) {
-    throw Error(ErrorCode::kInvalidArgument, "only one query token of up to " + std::to_string(kInlineSequences) +
-                                                 " sequences, in a layer of head blocks, can be captured in a graph");
+    throw Error(ErrorCode::kInvalidArgument,
+                "only one query token of up to " + std::to_string(kInlineSequences) +
+                    " sequences, that a fused kernel takes and no shift moves, can be captured");
   }
   const RelaxedCapture relaxed;
   const int64_t tiles = bring_up_to_date(request, epoch);

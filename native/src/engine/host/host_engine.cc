@@ -205,11 +205,11 @@ class HostEngine : public Engine {
                           QuerySums::at(plan.attention, sums[i]));
     }
   }
-  void read_query_means(const LayerPlan& plan, const SeenQueries& seen, float* out) override {
-    kvasir::read_query_means(plan.attention, QuerySums::at(plan.attention, seen.sums), seen.count, out);
+  void read_query_means(const LayerPlan& plan, const uint8_t* sums, float* out) override {
+    kvasir::read_query_means(plan.attention, QuerySums::at(plan.attention, const_cast<uint8_t*>(sums)), out);
   }
-  void settle_queries(const LayerPlan& plan, const SeenQueries& seen) override {
-    kvasir::settle_queries(plan.attention, QuerySums::at(plan.attention, seen.sums), seen.count);
+  void settle_queries(const LayerPlan& plan, uint8_t* sums) override {
+    kvasir::settle_queries(plan.attention, QuerySums::at(plan.attention, sums));
   }
 
   std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,

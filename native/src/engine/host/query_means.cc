@@ -19,6 +19,7 @@ float finite_magnitude(float x) {
 void clear_queries(const AttentionLayer& layer, const QuerySums& sums) {
   std::fill_n(sums.sums, QuerySums::channels(layer), 0.0);
   std::fill_n(sums.known, QuerySums::channels(layer), 1.0f);
+  *sums.count = 0;
 }
 
 void add_queries(const AttentionLayer& layer, const float* queries, int64_t tokens, const QuerySums& sums) {
@@ -34,19 +35,22 @@ void add_queries(const AttentionLayer& layer, const float* queries, int64_t toke
       for (int c = 0; c < d; ++c) to[c] += static_cast<double>(of_group[c]);
     }
   }
+  *sums.count += tokens * layer.group();
 }
 
-void read_query_means(const AttentionLayer& layer, const QuerySums& sums, int64_t count, float* out) {
+void read_query_means(const AttentionLayer& layer, const QuerySums& sums, float* out) {
+  const int64_t count = *sums.count;
   for (int64_t i = 0; i < QuerySums::channels(layer); ++i) {
     out[i] = count == 0 ? sums.known[i]
                         : static_cast<float>(std::min(sums.sums[i] / static_cast<double>(count), double{FLT_MAX}));
   }
 }
 
-void settle_queries(const AttentionLayer& layer, const QuerySums& sums, int64_t count) {
-  if (count == 0) return;
-  read_query_means(layer, sums, count, sums.known);
+void settle_queries(const AttentionLayer& layer, const QuerySums& sums) {
+  if (*sums.count == 0) return;
+  read_query_means(layer, sums, sums.known);
   std::fill_n(sums.sums, QuerySums::channels(layer), 0.0);
+  *sums.count = 0;
 }
 
 }  // namespace kvasir

@@ -8,8 +8,8 @@ namespace kvasir {
 void clear_queries(const AttentionLayer& layer, const QuerySums& sums);
 // queries: [tokens][query_heads][head_dim]. Elements that are not finite do not count.
 void add_queries(const AttentionLayer& layer, const float* queries, int64_t tokens, const QuerySums& sums);
-// `count`: queries of a kv head in the sums. out: [kv_heads][head_dim].
-void read_query_means(const AttentionLayer& layer, const QuerySums& sums, int64_t count, float* out);
-void settle_queries(const AttentionLayer& layer, const QuerySums& sums, int64_t count);
+// out: [kv_heads][head_dim].
+void read_query_means(const AttentionLayer& layer, const QuerySums& sums, float* out);
+void settle_queries(const AttentionLayer& layer, const QuerySums& sums);
 
 }  // namespace kvasir

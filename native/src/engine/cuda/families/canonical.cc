@@ -15,8 +15,8 @@ CanonicalFamily::CanonicalFamily(const DeviceLayer& layer) : layer_(layer) {
   }
 }
 
-bool CanonicalFamily::lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const {
-  return sides_[0]->lay_out(staged, queries, heads) || sides_[1]->lay_out(staged, queries, heads);
+bool CanonicalFamily::lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const {
+  return sides_[0]->lay_out(staged, sums, heads) || sides_[1]->lay_out(staged, sums, heads);
 }
 
 void CanonicalFamily::seal(const StagedPages& staged, const NewPages& pages) const {

@@ -11,7 +11,7 @@ class CanonicalFamily : public PageFamily {
  public:
   explicit CanonicalFamily(const DeviceLayer& layer);
 
-  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const override;
+  bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const override;
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   const uint8_t* part(const PageView& page, Side side, int kv_head) const override;
   void read_page(const PageView& page, uint8_t* out) const override;

@@ -4,6 +4,7 @@
 #include "engine/cuda/families/canonical.h"
 #include "engine/cuda/families/fused.h"
 #include "kernels/cuda/commvq/attend.h"
+#include "kernels/cuda/commvq/gather.h"
 #include "kernels/cuda/commvq/rows.h"
 #include "kernels/cuda/commvq/seal.h"
 #include "kernels/cuda/commvq/tables.h"
@@ -176,22 +177,64 @@ class CommVqFamily : public CanonicalFamily {
     const std::vector<DeviceSequence> seen = steps_of(request);
     for (const DeviceSequence& sequence : seen) pages += sequence.page_count;
     const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
-    const CommVqValues& values = static_cast<const CommVqValues&>(at(Side::kValues));
-    const auto& planned = launches_.at(queue, capacity, [&](CommVqPlan* plan) {
-      const AttentionLayer& attention = layer_.plan().attention;
-      return plan_commvq(
-          {key_layout_, attention.pairs, attention.group(), values.model().page.codes, capacity.first, capacity.second},
-          plan);
-    });
+    const auto& planned =
+        launches_.at(queue, capacity, [&](CommVqPlan* made) { return plan(capacity.first, capacity.second, made); });
     const DeviceScratch described = describe(request, seen);
-    auto launch = launch_of<CommVqRequest>(request, memory, planned.workspace);
-    launch.sequences = described.as<CommVqSequence>();
-    launch.key_tables = key_tables_.as<uint8_t>();
-    launch.value_tables = values.tables();
-    check(launch_commvq(planned.plan, launch, queue.stream), "CommVQ's attention");
+    launch(planned, request, memory, described.as<CommVqSequence>(), queue.stream);
+  }
+
+  // Positions are those of tokens: neither shifts nor pages that a sliding window drops can be followed.
+  bool captures(const AttentionRequest& request) const override {
+    bool placed = request.layer->sliding_window == 0;
+    for (int i = 0; i < request.count; ++i) placed &= request.sequences[i].shift_count == 0;
+    return placed && follows_descriptions(layer_, request) && request.count <= kInlineSequences;
+  }
+  void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
+    const DeviceQueue& queue = layer_.queue();
+    CommVqGather gather = {};
+    gather.count = request.count;
+    gather.sinks = layer_.plan().sinks;
+    const std::vector<const DeviceSequence*> sequences = descriptions(request);
+    std::copy(sequences.begin(), sequences.end(), gather.sequences);
+    for (int i = 0; i < request.count; ++i) gather.pages += request.sequences[i].page_count + kMorePages;
+    Captured made;
+    made.launch =
+        make_launch<CommVqPlan>(queue, [&](CommVqPlan* planned) { return plan(request.count, gather.pages, planned); });
+    made.sequences = queue.take(sizeof(CommVqSequence) * kInlineSequences + sizeof(uint32_t));
+    gather.out = made.sequences.as<CommVqSequence>();
+    gather.out_of_room = reinterpret_cast<uint32_t*>(gather.out + kInlineSequences);
+    check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
+    check(launch_commvq_gather(gather, stream), "gathering sequences");
+    launch(made.launch, request, memory, gather.out, stream);
+    const int64_t elements =
+        int64_t{request.count} * request.layer->query_heads * static_cast<int64_t>(request.layer->head_dim);
+    check(launch_commvq_spoil(gather.out_of_room, memory.outputs, memory.type, elements, stream), "CommVQ's attention");
+    captured_.push_back(std::move(made));
   }
 
  private:
+  // Pages of each sequence that a graph has room for beyond those of today.
+  static constexpr int64_t kMorePages = 256;
+  // What a graph keeps.
+  struct Captured {
+    PlannedLaunch<CommVqPlan> launch;
+    DeviceScratch sequences;
+  };
+
+  cudaError_t plan(int sequences, int64_t pages, CommVqPlan* made) const {
+    const AttentionLayer& attention = layer_.plan().attention;
+    const int codes = static_cast<const CommVqValues&>(at(Side::kValues)).model().page.codes;
+    return plan_commvq({key_layout_, attention.pairs, attention.group(), codes, sequences, pages}, made);
+  }
+  void launch(const PlannedLaunch<CommVqPlan>& planned, const AttentionRequest& request, const QueryMemory& memory,
+              const CommVqSequence* sequences, cudaStream_t stream) const {
+    auto launch = launch_of<CommVqRequest>(request, memory, planned.workspace);
+    launch.sequences = sequences;
+    launch.key_tables = key_tables_.as<uint8_t>();
+    launch.value_tables = static_cast<const CommVqValues&>(at(Side::kValues)).tables();
+    check(launch_commvq(planned.plan, launch, stream), "CommVQ's attention");
+  }
+
   // All sequences, then the shifts of all of them.
   DeviceScratch describe(const AttentionRequest& request, const std::vector<DeviceSequence>& seen) const {
     size_t shift_count = 0;
@@ -226,6 +269,7 @@ class CommVqFamily : public CanonicalFamily {
   KeyTableLayout key_layout_ = {};
   DeviceScratch key_tables_;
   PlannedLaunches<CommVqPlan, std::pair<int, int>> launches_;  // by the most sequences and the most pages
+  std::vector<Captured> captured_;
 };
 
 std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {

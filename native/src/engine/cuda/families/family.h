@@ -73,7 +73,7 @@ class PageFamily {
   virtual ~PageFamily() = default;
 
   // Sealing: see the verbs of Append ------------------------------------------------------------------------------
-  virtual bool lay_out(StagedPages&, const SeenQueries&, PartHeads&) const { return false; }
+  virtual bool lay_out(StagedPages&, const uint8_t*, PartHeads&) const { return false; }
   virtual bool grow(const StagedPages&, Side, SealInput&, SideTable&, CudaLayerState&) const { return false; }
   virtual void seal(const StagedPages& staged, const NewPages& pages) const = 0;
 
@@ -117,7 +117,7 @@ class PageFamily {
 class CanonicalSide {
  public:
   virtual ~CanonicalSide() = default;
-  virtual bool lay_out(StagedPages&, const SeenQueries&, PartHeads&) const { return false; }
+  virtual bool lay_out(StagedPages&, const uint8_t*, PartHeads&) const { return false; }
   // Whether this machine seals: pages of both sides then go up first, as encode_here made them.
   virtual bool sealed_here() const { return false; }
   virtual void seal(const StagedPages&, const NewPages&) const {}

@@ -24,12 +24,6 @@ int most_vectors(const AttentionRequest& request) {
   return most;
 }
 
-std::vector<const DeviceSequence*> descriptions(const AttentionRequest& request) {
-  std::vector<const DeviceSequence*> sequences;
-  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
-  return sequences;
-}
-
 }  // namespace
 
 std::vector<HeadLayout> fragment_layouts(const LayerPlan& plan) {

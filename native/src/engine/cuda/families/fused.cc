@@ -26,6 +26,12 @@ bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& requ
   return request.rows() == request.count && request.layer->sliding_window == layer.plan().attention.sliding_window;
 }
 
+std::vector<const DeviceSequence*> descriptions(const AttentionRequest& request) {
+  std::vector<const DeviceSequence*> sequences;
+  for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
+  return sequences;
+}
+
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request) {
   std::vector<DeviceSequence> steps;
   for (int i = 0; i < request.count; ++i) {

@@ -65,6 +65,8 @@ int power_of_two(int64_t count);
 bool takes_steps(const SequenceView& view, const QueryRun& run);
 // Whether each sequence has one, and sees what its description says.
 bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request);
+// Where the device has what it knows of each sequence, for requests that follow it.
+std::vector<const DeviceSequence*> descriptions(const AttentionRequest& request);
 // What each query token sees, sequence by sequence; of those with masks, what came before all of them.
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request);
 

@@ -7,7 +7,7 @@
 #include "base/thread_pool.h"
 #include "codecs/tiered/format.h"
 #include "engine/cuda/families/fused.h"
-#include "engine/query_sums.h"
+#include "kernels/cuda/attend/gather_sequences.h"
 #include "kernels/cuda/tiered/attend.h"
 #include "kernels/cuda/tiered/rows.h"
 #include "kernels/cuda/tiered/seal.h"
@@ -22,16 +22,14 @@ class TieredSealer {
 
   // Waits for the tiers of pages, 4 bytes a kv head, because memory for pages is taken by this machine: once for each
   // append that seals any. [page][kv_head]
-  std::vector<TierCounts> choose(StagedPages& staged, const SeenQueries& queries) const {
+  std::vector<TierCounts> choose(StagedPages& staged, const uint8_t* sums) const {
     const RowShape shape = layer_.row_shape();
     const DeviceQueue& queue = layer_.queue();
     staged.laid_out = queue.take(tier_choice_bytes(shape, staged.count));
     const DeviceScratch importance = queue.take(static_cast<size_t>(shape.kv_heads) * shape.head_dim * sizeof(float));
     TieredSealRequest request = this->request(staged);
     request.importance = importance.as<float>();
-    const QuerySums seen =
-        queries.sums ? QuerySums::at(layer_.plan().attention, queries.sums) : QuerySums{nullptr, nullptr};
-    check(launch_read_query_means(layer_.query_shape(), seen.sums, seen.known, queries.count, layer_.key_scaling(),
+    check(launch_read_query_means(layer_.query_shape(), reinterpret_cast<const double*>(sums), layer_.key_scaling(),
                                   importance.as<float>(), queue.stream),
           "reading query sums");
     check(choose_tiers(request, choices(staged), queue.stream), "choosing tiers");
@@ -42,8 +40,8 @@ class TieredSealer {
 
   // Sizes of the keys' parts, and what page_bytes(page, counts of its heads) gives beyond the page's shape.
   template <class Varying>
-  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads, const Varying& varying) const {
-    const std::vector<TierCounts> counts = choose(staged, queries);
+  bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads, const Varying& varying) const {
+    const std::vector<TierCounts> counts = choose(staged, sums);
     const int kv_heads = layer_.row_shape().kv_heads, parts = layer_.plan().shapes[0].parts();
     for (int64_t page = 0; page < staged.count; ++page) {
       const TierCounts* tiers = counts.data() + page * kv_heads;
@@ -80,7 +78,7 @@ class TieredFamily : public PageFamily {
   explicit TieredFamily(const DeviceLayer& layer)
       : layer_(layer), sealer_(layer), format_(tiered_format(layer.format(Side::kKeys), layer.format(Side::kValues))) {}
 
-  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const override {
+  bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const override {
     const int kv_heads = layer_.row_shape().kv_heads;
     const auto beyond_shape = [&](const TierCounts* tiers) {
       int64_t bytes = tiered_table_bytes(kv_heads) - static_cast<int64_t>(layer_.plan().shapes[0].bytes());
@@ -89,7 +87,7 @@ class TieredFamily : public PageFamily {
       }
       return bytes;
     };
-    return sealer_.lay_out(staged, queries, heads, beyond_shape);
+    return sealer_.lay_out(staged, sums, heads, beyond_shape);
   }
 
   void seal(const StagedPages& staged, const NewPages& pages) const override {
@@ -183,17 +181,30 @@ class TieredFamily : public PageFamily {
   bool attends(const SequenceView& view, const QueryRun& run) const override { return takes_steps(view, run); }
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
-    const AttentionLayer& attention = layer_.plan().attention;
     const int capacity = power_of_two(request.rows());
-    const auto& planned = launches_.at(queue, capacity, [&](TieredPlan* plan) {
-      return plan_tiered({attention.head_dim, attention.kv_heads, attention.group(), format_.value_bits, capacity,
-                          format_.key_group, format_.value_group, format_.key_grid, format_.value_grid},
-                         plan);
-    });
+    const auto& planned = launches_.at(queue, capacity, [&](TieredPlan* made) { return plan(capacity, made); });
     const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");
     auto launch = launch_of<TieredRequest>(request, memory, planned.workspace);
     launch.sequences = described.as<DeviceSequence>();
     check(launch_tiered(planned.plan, launch, queue.stream), "attention over tiers");
+  }
+
+  bool captures(const AttentionRequest& request) const override {
+    return follows_descriptions(layer_, request) && request.count <= kInlineSequences;
+  }
+  void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
+    const DeviceQueue& queue = layer_.queue();
+    Captured made;
+    made.launch = make_launch<TieredPlan>(queue, [&](TieredPlan* planned) { return plan(request.count, planned); });
+    made.sequences = queue.take(sizeof(DeviceSequence) * static_cast<size_t>(request.count));
+    check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
+    check(launch_gather_sequences(descriptions(request).data(), request.count, made.sequences.as<DeviceSequence>(),
+                                  stream),
+          "gathering sequences");
+    auto launch = launch_of<TieredRequest>(request, memory, made.launch.workspace);
+    launch.sequences = made.sequences.as<DeviceSequence>();
+    check(launch_tiered(made.launch.plan, launch, stream), "attention over tiers");
+    captured_.push_back(std::move(made));
   }
 
  private:
@@ -201,6 +212,19 @@ class TieredFamily : public PageFamily {
   TieredBlock block_of(const PageView& page, const uint8_t* from, int kv_head) const {
     return tiered_block(page.format(Side::kKeys), page.format(Side::kValues),
                         from + page.part_offset(Side::kKeys, kv_head));
+  }
+
+  // What a graph keeps.
+  struct Captured {
+    PlannedLaunch<TieredPlan> launch;
+    DeviceScratch sequences;
+  };
+
+  cudaError_t plan(int sequences, TieredPlan* made) const {
+    const AttentionLayer& attention = layer_.plan().attention;
+    return plan_tiered({attention.head_dim, attention.kv_heads, attention.group(), format_.value_bits, sequences,
+                        format_.key_group, format_.value_group, format_.key_grid, format_.value_grid},
+                       made);
   }
 
   TieredPlace place_of(const PageView& page, int kv_head) const {
@@ -214,13 +238,14 @@ class TieredFamily : public PageFamily {
   const TieredSealer sealer_;
   const TieredFormat format_;
   PlannedLaunches<TieredPlan, int> launches_;
+  std::vector<Captured> captured_;
 };
 
 class TieredSide : public CanonicalSide {
  public:
   explicit TieredSide(const DeviceLayer& layer) : layer_(layer), sealer_(layer) {}
 
-  bool lay_out(StagedPages& staged, const SeenQueries& queries, PartHeads& heads) const override {
+  bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const override {
     const auto key_bytes = [&](const TierCounts* tiers) {
       int64_t bytes = 0;
       for (int head = 0; head < layer_.row_shape().kv_heads; ++head) {
@@ -228,7 +253,7 @@ class TieredSide : public CanonicalSide {
       }
       return bytes;
     };
-    return sealer_.lay_out(staged, queries, heads, key_bytes);
+    return sealer_.lay_out(staged, sums, heads, key_bytes);
   }
 
   void seal(const StagedPages& staged, const NewPages& pages) const override {

@@ -15,11 +15,19 @@ __device__ __forceinline__ float finite_magnitude(const void* queries, ElementTy
   return __uint_as_float(bits < 0x7f800000u ? bits : 0);
 }
 
-__global__ void __launch_bounds__(kThreads) clear_queries(int channels, double* sums, float* known) {
+__host__ __device__ __forceinline__ float* known_of(double* sums, int channels) {
+  return reinterpret_cast<float*>(sums + channels);
+}
+__host__ __device__ __forceinline__ int64_t* count_of(double* sums, int channels) {
+  return reinterpret_cast<int64_t*>(known_of(sums, channels) + channels);
+}
+
+__global__ void __launch_bounds__(kThreads) clear_queries(int channels, double* sums) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= channels) return;
   sums[i] = 0.0;
-  known[i] = 1.0f;
+  known_of(sums, channels)[i] = 1.0f;
+  if (i == 0) *count_of(sums, channels) = 0;
 }
 
 // A thread takes one channel of a kv head, and all tokens in order.
@@ -47,24 +55,29 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < kTokensAtOnce; ++i) sum += static_cast<double>(of_group[i]);
   }
   *to = sum;
+  if (channel == 0) *count_of(sums.pages[blockIdx.y], shape.kv_heads * d) += tokens * shape.group;
 }
 
 __device__ __forceinline__ float mean_of(double sum, int64_t queries) {
   return static_cast<float>(fmin(sum / static_cast<double>(queries), static_cast<double>(FLT_MAX)));
 }
 
-__global__ void __launch_bounds__(kThreads) read_means(int channels, const double* sums, const float* known,
-                                                       int64_t queries, const float* scaling, float* means) {
+__global__ void __launch_bounds__(kThreads) read_means(int channels, double* sums, const float* scaling, float* means) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= channels) return;
-  const float mean = queries > 0 ? mean_of(sums[i], queries) : known == nullptr ? 1.0f : known[i];
+  float mean = 1.0f;
+  if (sums != nullptr) {
+    const int64_t count = *count_of(sums, channels);
+    mean = count > 0 ? mean_of(sums[i], count) : known_of(sums, channels)[i];
+  }
   means[i] = scaling == nullptr ? mean : fminf(mean * scaling[i], FLT_MAX);
 }
 
-__global__ void __launch_bounds__(kThreads) end_window(int channels, double* sums, float* known, int64_t queries) {
+__global__ void __launch_bounds__(kThreads) end_window(int channels, double* sums) {
   const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= channels) return;
-  known[i] = mean_of(sums[i], queries);
+  const int64_t count = *count_of(sums, channels);
+  if (i >= channels || count == 0) return;
+  known_of(sums, channels)[i] = mean_of(sums[i], count);
   sums[i] = 0.0;
 }
 
@@ -72,8 +85,8 @@ int blocks_for(const QueryShape& shape) { return (shape.kv_heads * shape.head_di
 
 }  // namespace
 
-cudaError_t launch_clear_queries(const QueryShape& shape, double* sums, float* known, cudaStream_t stream) {
-  clear_queries<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, sums, known);
+cudaError_t launch_clear_queries(const QueryShape& shape, double* sums, cudaStream_t stream) {
+  clear_queries<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, sums);
   return cudaGetLastError();
 }
 
@@ -86,18 +99,20 @@ cudaError_t launch_add_queries(const QueryShape& shape, const void* queries, Ele
   });
 }
 
-cudaError_t launch_read_query_means(const QueryShape& shape, const double* sums, const float* known, int64_t queries,
-                                    const float* scaling, float* means, cudaStream_t stream) {
-  read_means<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, sums, known, queries, scaling,
-                                                         means);
+cudaError_t launch_read_query_means(const QueryShape& shape, const double* sums, const float* scaling, float* means,
+                                    cudaStream_t stream) {
+  read_means<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, const_cast<double*>(sums),
+                                                         scaling, means);
   return cudaGetLastError();
 }
 
-cudaError_t launch_settle_queries(const QueryShape& shape, double* sums, float* known, int64_t queries,
-                                  cudaStream_t stream) {
-  if (queries == 0) return cudaSuccess;
-  end_window<<<blocks_for(shape), kThreads, 0, stream>>>(shape.kv_heads * shape.head_dim, sums, known, queries);
-  return cudaGetLastError();
+cudaError_t launch_settle_queries(const QueryShape& shape, double* sums, cudaStream_t stream) {
+  const int channels = shape.kv_heads * shape.head_dim;
+  end_window<<<blocks_for(shape), kThreads, 0, stream>>>(channels, sums);
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  // Not by the kernel: blocks of it still read the count while others have ended.
+  return cudaMemsetAsync(count_of(sums, channels), 0, sizeof(int64_t), stream);
 }
 
 }  // namespace kvasir::cuda

@@ -87,9 +87,9 @@ class WindowBytesTest {
         sequence.attend(layer, query, new float[query.length]);
         sequence.attend(layer, query, new float[query.length]);
       }
-      assertEquals(LAYERS * (block + 12L * ROW), cache.stats().bytes());
+      assertEquals(LAYERS * (block + 12L * ROW + 8), cache.stats().bytes());
       try (KvSequence fork = sequence.fork()) {
-        assertEquals(LAYERS * (block + 2 * 12L * ROW), cache.stats().bytes());
+        assertEquals(LAYERS * (block + 2 * (12L * ROW + 8)), cache.stats().bytes());
       }
     }
   }

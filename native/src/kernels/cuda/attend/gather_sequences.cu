@@ -1,0 +1,29 @@
+#include "kernels/cuda/attend/gather_sequences.h"
+
+namespace kvasir::cuda {
+namespace {
+
+constexpr int kVectors = sizeof(DeviceSequence) / sizeof(uint4);
+
+struct Addresses {
+  const DeviceSequence* at[kInlineSequences];
+};
+
+// A thread copies 16 bytes.
+__global__ void gather_sequences(const __grid_constant__ Addresses addresses, DeviceSequence* out) {
+  const auto* from = reinterpret_cast<const uint4*>(addresses.at[blockIdx.x]);
+  reinterpret_cast<uint4*>(out + blockIdx.x)[threadIdx.x] = from[threadIdx.x];
+}
+
+}  // namespace
+
+cudaError_t launch_gather_sequences(const DeviceSequence* const* sequences, int count, DeviceSequence* out,
+                                    cudaStream_t stream) {
+  if (count < 1 || count > kInlineSequences) return cudaErrorInvalidValue;
+  Addresses addresses = {};
+  for (int i = 0; i < count; ++i) addresses.at[i] = sequences[i];
+  gather_sequences<<<count, kVectors, 0, stream>>>(addresses, out);
+  return cudaGetLastError();
+}
+
+}  // namespace kvasir::cuda
