@@ -131,10 +131,25 @@ class Cache {
   // The device checks what is appended when it gets there. Elements that append would refuse are stored as 0, and the
   // next call of the cache that appends or attends throws kNotFinite, once.
   //
-  // Attention with one token a sequence, on dense rows of one type, can be captured in a CUDA graph: up to 64
-  // sequences, codecs f16, uniform, progressive, pattern, tiered and commvq as they are by default. The graph follows
-  // sequences that grow, as long as none of them is truncated, shifted or gives up precision; with patterns and commvq
-  // by 32K tokens (outputs are NaN afterwards). For codecs that go by queries it counts those of each run.
+  // A step of decoding can be captured in a CUDA graph, on the stream that it is captured on:
+  //
+  //   extend(sequences, count, stream);                                 // each is a token longer, in all layers
+  //   capture: for each layer append_rows_device, one token of each sequence, and attend with it
+  //   run the graph; from then on: extend, new inputs, run the graph; extend, ...
+  //
+  // A captured append writes the rows of the newest token that a sequence has when the graph runs; extend makes it.
+  // Attention with one token a sequence, on dense rows of one type, is captured for all codecs as they are by default,
+  // for up to 4096 sequences, commvq 64, and follows sequences that grow, by extend or by plain appends; with patterns
+  // and commvq by 32K tokens (outputs are NaN afterwards). For codecs that go by queries it counts those of each run.
+  // A graph does not follow shifts, and sees pages that gave up precision from the next extend on. The caller waits for
+  // it before other calls read what it writes, and does not run it once one of its sequences is released.
+  //
+  // extend: one more token for each sequence in all layers, before a graph writes its rows; all sequences, or nothing,
+  // but what was reserved for them is given back then. Layers must be of one length, without guesses. Pages are sealed
+  // as append does it, by the tokens that are there: where no window is kept, one step later. After what is on the
+  // stream now, and before what comes next; waits for nothing but what sealing must know. Throws kBudgetExceeded. A
+  // step that is not to be is taken back by truncate.
+  void extend(const int64_t* sequences, int count, void* stream);
   void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                      int64_t tokens, void* stream);
   // append_rows, on the device; strides are multiples of 16 bytes, too.

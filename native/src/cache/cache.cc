@@ -125,6 +125,7 @@ int64_t Cache::new_sequence() { return impl_->new_sequence(); }
 int64_t Cache::fork(int64_t sequence) { return impl_->fork(sequence); }
 void Cache::truncate(int64_t sequence, int64_t length) { impl_->truncate(sequence, length); }
 void Cache::reserve(int64_t sequence, int64_t tokens) { impl_->reserve(sequence, tokens); }
+void Cache::extend(const int64_t* sequences, int count, void* stream) { impl_->extend(sequences, count, stream); }
 void Cache::guess(int64_t sequence) { impl_->guess(sequence); }
 void Cache::keep(int64_t sequence, const int* kept, int count) { impl_->keep(sequence, kept, count); }
 int64_t Cache::rollback(int64_t sequence) { return impl_->rollback(sequence); }

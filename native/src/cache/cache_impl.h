@@ -47,6 +47,7 @@ class Cache::Impl {
   void truncate(int64_t id, int64_t length);
   int64_t rollback(int64_t id);
   void reserve(int64_t id, int64_t tokens);
+  void extend(const int64_t* ids, int count, void* stream);
   void guess(int64_t id);
   void keep(int64_t id, const int* kept, int count);
 
@@ -102,6 +103,9 @@ class Cache::Impl {
   /// As an append does it; where there is no memory for it, the next one will.
   void seal_what_is_due(const LayerPlan& plan, SequenceLayer& layer);
 
+  /// Into a graph: rows of the newest token of each sequence.
+  void capture_append(const LayerPlan& plan, const std::vector<std::shared_ptr<Sequence>>& sequences,
+                      const std::vector<int64_t>& counts, const TokenRows& rows);
   void check_visible(const LayerPlan& plan, const SequenceLayer& layer, int64_t id, int tokens) const;
   /// Queries that were attended with go to the sums of what they looked at.
   void observe_attended(const LayerPlan& plan, const std::vector<std::shared_ptr<Sequence>>& sequences, bool on_device,

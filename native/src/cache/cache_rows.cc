@@ -97,6 +97,7 @@ void Cache::Impl::append(int layer, const int64_t* ids, const int64_t* counts, i
   const int64_t elements = checked_multiply(rows.tokens, plan.elements_per_token(), "tokens times row size");
   checked_multiply(elements, static_cast<int64_t>(sizeof(float)), "bytes of rows");
   check_token_rows(plan, rows);
+  if (rows.on_device && engine().capturing(rows.stream)) return capture_append(plan, sequences, tokens, rows);
   const std::unique_ptr<Appends> appends = engine().begin_appends(plan, rows, tokens);
   std::vector<std::unique_lock<FairSharedMutex>> locks;
   for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);
@@ -110,6 +111,19 @@ void Cache::Impl::append(int layer, const int64_t* ids, const int64_t* counts, i
     checked_add(layers.back()->length(), tokens[i], "length plus tokens");
   }
   append_batch(plan, memory_, engine(), layers, *appends);
+}
+
+void Cache::Impl::capture_append(const LayerPlan& plan, const std::vector<std::shared_ptr<Sequence>>& sequences,
+                                 const std::vector<int64_t>& counts, const TokenRows& rows) {
+  std::vector<std::shared_lock<FairSharedMutex>> locks;
+  for (Sequence* sequence : distinct(sequences)) locks.emplace_back(sequence->mutex);
+  std::vector<SequenceView> views;
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (counts[i] != 1) refuse("one token of a sequence can be captured in a graph, not " + std::to_string(counts[i]));
+    views.push_back(sequences[i]->layers[plan.index].view(plan));
+    if (!views.back().state) refuse("a sequence without tokens cannot be captured in a graph");
+  }
+  engine().capture_append(plan, rows, views);
 }
 
 void Cache::Impl::attend(const AttendBatch& batch) {

@@ -77,6 +77,38 @@ void Cache::Impl::reserve(int64_t id, int64_t tokens) {
   }
 }
 
+void Cache::Impl::extend(const int64_t* ids, int count, void* stream) {
+  const ThreadPool::Use threads = use_threads();
+  if (count < 1) refuse("the number of sequences must be positive, it is " + std::to_string(count));
+  require_pointer("sequences", ids);
+  std::vector<std::shared_ptr<Sequence>> sequences;
+  for (int i = 0; i < count; ++i) sequences.push_back(find(ids[i]));
+  const std::vector<Sequence*> order = distinct(sequences);
+  if (order.size() != sequences.size()) refuse("a sequence is listed twice in one step");
+  const std::unique_ptr<Extension> extension = engine().extend(count, stream);
+  std::vector<std::unique_lock<FairSharedMutex>> locks;
+  for (Sequence* sequence : order) locks.emplace_back(sequence->mutex);
+  std::vector<int64_t> lengths;
+  for (int i = 0; i < count; ++i) {
+    const SequenceLayer& any = sequences[i]->layers[even_length(ids[i], *sequences[i])];
+    if (any.guessing()) refuse("sequence " + std::to_string(ids[i]) + " has guesses");
+    lengths.push_back(any.length());
+  }
+  try {
+    for (const LayerPlan& plan : plans_) {
+      if (!plan.owns_rows()) continue;
+      std::vector<SequenceLayer*> layers;
+      for (const auto& sequence : sequences) layers.push_back(&sequence->layers[plan.index]);
+      append_batch(plan, memory_, engine(), layers, *extension->appends(plan));
+    }
+  } catch (...) {
+    extension->finish();  // of the layers that are longer, so that a cut begins with what the device knows
+    for (int i = 0; i < count; ++i) cut(*sequences[i], lengths[i]);
+    throw;
+  }
+  extension->finish();
+}
+
 void Cache::Impl::guess(int64_t id) {
   const auto sequence = find(id);
   std::unique_lock<FairSharedMutex> lock(sequence->mutex);

@@ -145,7 +145,8 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   growth.length = length_ + append.tokens();
   growth.promised = promised_ ? promised_->left() : 0;
   Memory::Needs& needs = growth.needs;
-  needs.pages = pages_to_seal(plan, growth.length);
+  const int64_t whole = body_at(plan, length_ + append.present()) / kPageTokens - sealed_pages();
+  needs.pages = std::min(pages_to_seal(plan, growth.length), whole);
   growth.changes[0] = sinks_change(plan, growth.length);
   growth.changes[1] = window_change(plan, growth.length, needs.pages);
   growth.other_blocks = sinks_.changes(growth.changes[0]) || window_.changes(growth.changes[1]);
@@ -197,7 +198,8 @@ void SequenceLayer::seal(const LayerPlan& plan, Memory& memory, Engine& engine, 
   for (Side side : {Side::kKeys, Side::kValues}) {
     const int index = static_cast<int>(side);
     if (!plan.codecs[index]->grow) continue;
-    Seal seal(*this, plan, *growth.append, side, count, body_at(plan, growth.length), memory, promised_.get());
+    const int64_t present = body_at(plan, length_ + growth.append->present());
+    Seal seal(*this, plan, *growth.append, side, count, present, memory, promised_.get());
     if (growth.append->grow(side, seal, growth.tables[index], state)) continue;
     plan.codecs[index]->grow(plan.attention.formats[index], seal, growth.tables[index]);
   }

@@ -15,6 +15,14 @@ void Engine::add_queries(const LayerPlan&, uint8_t* const*, const std::vector<Qu
   throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device memory to read");
 }
 
+std::unique_ptr<Extension> Engine::extend(int, void*) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device, whose graphs write rows");
+}
+
+void Engine::capture_append(const LayerPlan&, const TokenRows&, const std::vector<SequenceView>&) {
+  throw Error(ErrorCode::kUnavailable, std::string("backend ") + name() + " has no device, whose graphs write rows");
+}
+
 void Engine::read_page(const LayerPlan& plan, const PageView& page, uint8_t* out) {
   const PageShape& shape = *page.shape;
   if (shape.varies()) {

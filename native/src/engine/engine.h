@@ -66,6 +66,8 @@ class Append {
   explicit Append(const LayerPlan& plan, int64_t tokens) : plan_(plan), tokens_(tokens) {}
   virtual ~Append() = default;
   int64_t tokens() const { return tokens_; }
+  // Of them, those whose rows are there when pages are sealed: all, or in an Extension none.
+  virtual int64_t present() const { return tokens_; }
 
   // The rows go behind what `before` holds, and its oldest `pages` pages of body tokens (those after the sinks) that
   // are in no page yet are to be sealed. `before` must stay as it is until fill.
@@ -112,6 +114,17 @@ class Appends {
   virtual void fill(const Target* targets) = 0;
   // The layers of the sequences are now as `views` says. Takes no memory.
   virtual void finish(const SequenceView* views) = 0;
+};
+
+// One more token in all layers of some sequences, without its rows: a captured append writes them when its graph runs.
+class Extension {
+ public:
+  virtual ~Extension() = default;
+  // One token for each sequence, in one layer.
+  virtual std::unique_ptr<Appends> appends(const LayerPlan& plan) = 0;
+  // The device learns of all appends that were finished, before what comes next on the caller's stream. Takes no
+  // memory.
+  virtual void finish() = 0;
 };
 
 // What an engine knows of one layer of one sequence.
@@ -189,6 +202,12 @@ class Engine {
   // first append, and so on. Throws kNotFinite; for rows on a device, those that it found since it was last asked.
   virtual std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
                                                  const std::vector<int64_t>& counts) = 0;
+  // For engines with a device; kUnavailable for the others. `count` sequences, after what is on the stream now.
+  virtual std::unique_ptr<Extension> extend(int count, void* stream);
+  // Whether what a caller does on the stream now goes into a graph.
+  virtual bool capturing(void* /*stream*/) const { return false; }
+  // Into that graph: rows of one token of each sequence, the newest that it has when the graph runs.
+  virtual void capture_append(const LayerPlan& plan, const TokenRows& rows, const std::vector<SequenceView>& views);
   // Null where the engine keeps nothing of its own.
   virtual std::unique_ptr<LayerState> make_state(const LayerPlan& plan) = 0;
   // Makes ready for `pages` pages and for these side tables, so that update needs no memory. The layer may stay as it

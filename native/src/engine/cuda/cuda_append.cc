@@ -14,10 +14,10 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
   before_ = before;
   staged_.count = pages;
   if (pages == 0) return;
-  const int64_t sinks = new_sinks();
+  const int64_t sinks = new_sinks(), rows = present() > 0 ? tokens_ - sinks : 0;
   const cudaStream_t stream = layer_.queue().stream;
   Staging& staging = staged_.staging;
-  staging.rows = before.window + tokens_ - sinks;
+  staging.rows = before.window + rows;
   staging_memory_ = layer_.queue().take(2 * side_halves() * sizeof(uint16_t));
   staging.sides[0] = staging_memory_.as<uint16_t>();
   staging.sides[1] = staging.sides[0] + side_halves();
@@ -25,8 +25,8 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
     check(gather_rows(layer_.row_shape(), row_list(before.window_blocks), 0, before.window, staging, 0, stream),
           "gathering the window");
   }
-  check(stage_rows(layer_.row_shape(), input_, begin_ + sinks, tokens_ - sinks, staging, before.window, stream),
-        "staging rows");
+  if (rows == 0) return;
+  check(stage_rows(layer_.row_shape(), input_, begin_ + sinks, rows, staging, before.window, stream), "staging rows");
 }
 
 void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const {

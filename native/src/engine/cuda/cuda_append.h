@@ -15,10 +15,12 @@ namespace kvasir::cuda {
 
 class CudaAppend : public Append {
  public:
-  // Its tokens are those of `input` from `begin` on, in device memory until the append ends.
+  // Its tokens are those of `input` from `begin` on, in device memory until the append ends. Where that has none, rows
+  // come later.
   CudaAppend(const DeviceLayer& layer, const InputRows& input, int64_t begin, int64_t tokens)
       : Append(layer.plan(), tokens), layer_(layer), input_(input), begin_(begin) {}
 
+  int64_t present() const override { return input_.tokens > 0 ? tokens_ : 0; }
   void open(const SequenceView& before, int64_t pages) override;
   void rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const override;
   bool lay_out(const uint8_t* sums, PartHeads& heads) override;

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "base/checks.h"
+#include "engine/cuda/caller_memory.h"
 #include "engine/cuda/cuda_append.h"
 #include "engine/cuda/dense_queries.h"
+#include "engine/cuda/extension.h"
 #include "engine/cuda/families/family.h"
 #include "engine/cuda/layer_attention.h"
 #include "engine/cuda/layer_state.h"
@@ -23,36 +25,7 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kDevice = 0;
 constexpr int kLeastCapability = 80;
-
-// An address that the device cannot reach would end all work on it.
-void check_reachable(const char* what, const void* address) {
-  cudaPointerAttributes memory;
-  check(cudaPointerGetAttributes(&memory, address), "asking for an address");
-  if (memory.type == cudaMemoryTypeUnregistered || (memory.type == cudaMemoryTypeDevice && memory.device != kDevice)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(what) + " are not in memory that device " + std::to_string(kDevice) + " can reach");
-  }
-}
-
-// Kernels load 16 bytes at a time.
-void check_address(const char* what, const void* address) {
-  if (reinterpret_cast<uintptr_t>(address) % 16 != 0) {
-    throw Error(ErrorCode::kInvalidArgument, std::string(what) + " on the device must begin at a multiple of 16 bytes");
-  }
-  check_reachable(what, address);
-}
-
-// Kernels load vectors of 16 bytes from every row, too.
-void check_rows(const char* what, const RowsView& rows) {
-  check_address(what, rows.data);
-  const auto bytes = static_cast<int64_t>(element_bytes(rows.type));
-  if (rows.token_stride * bytes % 16 != 0 || rows.head_stride * bytes % 16 != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(what) + " on the device must have strides of multiples of 16 bytes");
-  }
-}
 
 class CudaEngine : public Engine {
  public:
@@ -158,7 +131,7 @@ class CudaEngine : public Engine {
     const CurrentDevice current(kDevice);
     const auto stream = static_cast<cudaStream_t>(device.stream);
     DenseQueries dense(queue_, plan.attention, rows_of(runs), device);
-    if (capturing(stream)) {
+    if (cuda::capturing(stream)) {
       // Into the graph that attention went to, which took dense queries alone. The sums may be new.
       const RelaxedCapture relaxed;
       check(cudaStreamSynchronize(stream_), "making ready for a graph");
@@ -194,21 +167,13 @@ class CudaEngine : public Engine {
     if (rows.tokens > INT32_MAX) refuse(std::to_string(rows.tokens) + " tokens in one append to a device");
     const CurrentDevice current(kDevice);
     const Layer& layer = *layers_[plan.index];
+    if (rows.on_device) {
+      return std::make_unique<DeviceAppends>(*this, layer, input_of(layer.device, rows, refused_.there()), counts,
+                                             static_cast<cudaStream_t>(rows.stream));
+    }
     InputRows input = {};
     input.tokens = rows.tokens;
     input.refused = refused_.there();
-    if (rows.on_device) {
-      for (int side = 0; side < 2; ++side) {
-        const RowsView& given = rows.sides[side];
-        check_rows(side == 0 ? "keys" : "values", given);
-        input.sides[side] = given.data;
-        input.types[side] = given.type;
-        input.token_strides[side] = given.token_stride;
-        input.head_strides[side] = given.head_stride;
-      }
-      input.key_scaling = layer.device.key_scaling();
-      return std::make_unique<DeviceAppends>(*this, layer, input, counts, static_cast<cudaStream_t>(rows.stream));
-    }
     const TakenRows taken(plan, rows);
     const size_t bytes = taken.elements() * sizeof(uint16_t);
     // Both sides: the values follow the keys.
@@ -218,6 +183,33 @@ class CudaEngine : public Engine {
       input.types[side] = ElementType::kFloat16;
     }
     return std::make_unique<CudaAppends>(layer.device, layer.epoch, input, std::move(memory), counts);
+  }
+
+  std::unique_ptr<Extension> extend(int count, void* stream) override {
+    report_refused();
+    if (capturing(stream)) refuse("sequences are extended before a graph runs, not in one");
+    const CurrentDevice current(kDevice);
+    return std::make_unique<DeviceExtension>(*this, count, static_cast<cudaStream_t>(stream));
+  }
+
+  bool capturing(void* stream) const override { return cuda::capturing(static_cast<cudaStream_t>(stream)); }
+
+  void capture_append(const LayerPlan& plan, const TokenRows& rows, const std::vector<SequenceView>& views) override {
+    const CurrentDevice current(kDevice);
+    const RelaxedCapture relaxed;
+    const Layer& layer = *layers_[plan.index];
+    const InputRows input = input_of(layer.device, rows, refused_.there());
+    std::vector<const DeviceSequence*> sequences;
+    for (const SequenceView& view : views) {
+      sequences.push_back(static_cast<const CudaLayerState&>(*view.state).description());
+    }
+    DeviceScratch list = queue_.uploaded(sequences, "uploading a list of sequences");
+    check(cudaStreamSynchronize(stream_), "making ready for a graph");
+    check(append_newest_rows(layer.device.row_shape(), input, list.as<const DeviceSequence*>(), rows.tokens,
+                             static_cast<cudaStream_t>(rows.stream)),
+          "appending rows");
+    std::lock_guard<std::mutex> lock(mutex_);
+    captured_.push_back(std::move(list));
   }
 
   std::unique_ptr<LayerState> make_state(const LayerPlan& plan) override {
@@ -321,7 +313,7 @@ class CudaEngine : public Engine {
       return QueryMemory{dense.queries(), dense.outputs(), dense.type(), ends_of(plan, request, device.log_sums)};
     };
     std::lock_guard<std::mutex> lock(mutex_);
-    if (capturing(stream)) {
+    if (cuda::capturing(stream)) {
       if (!dense.in_place()) refuse("only dense queries and outputs of one type can be captured in a graph");
       return layer.attention.capture(request, memory(), layer.epoch, stream);
     }
@@ -350,8 +342,8 @@ class CudaEngine : public Engine {
       std::lock_guard<std::mutex> lock(engine.mutex_);
       engine.before_.order(stream, engine.stream_);
     }
-    void fill(const Target* targets) override {
-      CudaAppends::fill(targets);
+    void finish(const SequenceView* views) override {
+      CudaAppends::finish(views);
       std::lock_guard<std::mutex> lock(engine_.mutex_);
       engine_.after_.order(engine_.stream_, stream_);
     }
@@ -360,6 +352,32 @@ class CudaEngine : public Engine {
     CudaEngine& engine_;
     const cudaStream_t stream_;
   };
+
+  // After all that a caller's stream does now, and before what it does next.
+  class DeviceExtension : public CudaExtension {
+   public:
+    DeviceExtension(CudaEngine& engine, int count, cudaStream_t stream)
+        : CudaExtension(engine.queue_, engine.extended_layers(), count), engine_(engine), stream_(stream) {
+      std::lock_guard<std::mutex> lock(engine.mutex_);
+      engine.before_.order(stream, engine.stream_);
+    }
+    void finish() override {
+      const CurrentDevice current(kDevice);
+      CudaExtension::finish();
+      std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.after_.order(engine_.stream_, stream_);
+    }
+
+   private:
+    CudaEngine& engine_;
+    const cudaStream_t stream_;
+  };
+
+  std::vector<CudaExtension::Layer> extended_layers() const {
+    std::vector<CudaExtension::Layer> layers;
+    for (const auto& layer : layers_) layers.push_back({&layer->device, &layer->epoch});
+    return layers;
+  }
 
   DeviceLayer& layer_of(const LayerPlan& plan) const { return layers_[plan.index]->device; }
 
@@ -406,17 +424,6 @@ class CudaEngine : public Engine {
     return {request.sink_logits ? layer_of(plan).sink_logits() : nullptr, log_sums};
   }
 
-  // Kernels read queries while others of the same launch write outputs.
-  static void require_apart(const DeviceQueries& device, size_t query_bytes, size_t output_bytes) {
-    const auto queries = reinterpret_cast<uintptr_t>(device.queries.data);
-    const auto outputs = reinterpret_cast<uintptr_t>(device.outputs.data);
-    const size_t apart = queries < outputs ? outputs - queries : queries - outputs;
-    const size_t bytes = queries < outputs ? query_bytes : output_bytes;
-    if (apart >= bytes) return;
-    refuse("queries and outputs in device memory overlap: they begin " + std::to_string(apart) +
-           " bytes apart, and the first of them have " + std::to_string(bytes));
-  }
-
   // queries: [rows][query_heads][head_dim].
   void observe(const LayerPlan& plan, uint8_t* const* sums, const std::vector<QueryRun>& runs, const void* queries,
                ElementType type, cudaStream_t stream) {
@@ -451,6 +458,7 @@ class CudaEngine : public Engine {
   Event before_, after_;  // with the mutex held
   Flags refused_;
   std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<DeviceScratch> captured_;  // what graphs read, with the mutex held
   std::mutex mutex_;
 };
 

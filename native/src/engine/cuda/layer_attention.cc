@@ -71,8 +71,9 @@ Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const Que
                                       cudaStream_t stream) {
   if (way_of(request, 0) != Way::kFused || !layer_.family().captures(request)) {
     throw Error(ErrorCode::kInvalidArgument,
-                "only one query token of up to " + std::to_string(kInlineSequences) +
-                    " sequences, that a fused kernel takes and no shift moves, can be captured");
+                "only one query token of each sequence, that a fused kernel takes and no shift moves, can be captured, "
+                "of up to " +
+                    std::to_string(kMostFusedRows) + " sequences (commvq " + std::to_string(kInlineSequences) + ")");
   }
   const RelaxedCapture relaxed;
   const int64_t tiles = bring_up_to_date(request, epoch);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstring>
-#include <vector>
+#include <memory>
 
 #include "engine/cuda/device_queue.h"
 #include "kernels/cuda/rows/scatter.h"
@@ -13,12 +13,15 @@ class Pieces {
  public:
   // At most `count` pieces of `bytes` bytes in all, multiples of 8 each. Takes all memory that it will need.
   Pieces(const DeviceQueue& queue, size_t count, size_t bytes)
-      : queue_(queue), data_(count * sizeof(Piece)), staging_(data_ + bytes), memory_(queue.take(staging_.size())) {}
+      : queue_(queue),
+        data_(count * sizeof(Piece)),
+        staging_(new uint8_t[data_ + bytes]),
+        memory_(queue.take(data_ + bytes)) {}
 
   void add(void* to, const void* from, size_t bytes) {
     const Piece piece = {static_cast<uint8_t*>(to), static_cast<uint32_t>(used_), static_cast<uint32_t>(bytes)};
-    std::memcpy(staging_.data() + count_ * sizeof(Piece), &piece, sizeof piece);
-    std::memcpy(staging_.data() + data_ + used_, from, bytes);
+    std::memcpy(staging_.get() + count_ * sizeof(Piece), &piece, sizeof piece);
+    std::memcpy(staging_.get() + data_ + used_, from, bytes);
     count_ += 1;
     used_ += bytes;
   }
@@ -26,14 +29,14 @@ class Pieces {
   // `what` was being written.
   void write(const char* what) {
     if (count_ == 0) return;
-    queue_.upload(memory_.as<void>(), staging_.data(), data_ + used_, what);
+    queue_.upload(memory_.as<void>(), staging_.get(), data_ + used_, what);
     check(scatter(memory_.as<uint8_t>() + data_, memory_.as<Piece>(), static_cast<int>(count_), queue_.stream), what);
   }
 
  private:
   const DeviceQueue& queue_;
-  const size_t data_;  // where bytes begin, behind the list
-  std::vector<uint8_t> staging_;
+  const size_t data_;                         // where bytes begin, behind the list
+  const std::unique_ptr<uint8_t[]> staging_;  // not cleared: most of it is never used
   const DeviceScratch memory_;
   size_t count_ = 0, used_ = 0;
 };

@@ -131,34 +131,37 @@ void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory&
     described = queue.uploaded(steps_of(request), "describing sequences");
     for (int i = 0; i < count; ++i) sequences.push_back(described.as<DeviceSequence>() + i);
   }
-  launch(planned, make_room(planned.plan, most_vectors(request)), request, sequences, memory, queue.stream);
+  launch(planned, make_room(planned.plan, most_vectors(request)), request, sequences, listed(sequences), memory,
+         queue.stream);
 }
 
-bool FragmentsFamily::captures(const AttentionRequest& request) const {
-  return follows_descriptions(layer_, request) && request.count <= kInlineSequences;
-}
+bool FragmentsFamily::captures(const AttentionRequest& request) const { return follows_descriptions(layer_, request); }
 
 void FragmentsFamily::capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) {
   Captured made;
   made.launch =
       make_launch<AttendPlan>(layer_.queue(), [&](AttendPlan* plan) { return this->plan(request.count, plan); });
   if (layouts_[0].labels) made.room = make_room(made.launch.plan, most_vectors(request) + kMoreVectors);
+  made.list = listed(descriptions(request));
   check(cudaStreamSynchronize(layer_.queue().stream), "making ready for a graph");
-  launch(made.launch, made.room, request, descriptions(request), memory, stream);
+  launch(made.launch, made.room, request, descriptions(request), made.list, memory, stream);
   captured_.push_back(std::move(made));
+}
+
+DeviceScratch FragmentsFamily::listed(const std::vector<const DeviceSequence*>& sequences) const {
+  if (sequences.size() <= kInlineSequences) return {};
+  return layer_.queue().uploaded(sequences, "uploading a list of sequences");
 }
 
 void FragmentsFamily::launch(const PlannedLaunch<AttendPlan>& planned, const Room& room,
                              const AttentionRequest& request, const std::vector<const DeviceSequence*>& sequences,
-                             const QueryMemory& memory, cudaStream_t stream) const {
+                             const DeviceScratch& list, const QueryMemory& memory, cudaStream_t stream) const {
   auto launch = launch_of<AttendRequest>(request, memory, planned.workspace);
   launch.soft_cap = request.layer->soft_cap;
   launch.vector_room = room.memory.as<void>();
   launch.room_vectors = room.vectors;
-  DeviceScratch list;
   launch.sequences = sequences.data();
-  if (sequences.size() > kInlineSequences) {
-    list = layer_.queue().uploaded(sequences, "uploading a list of sequences");
+  if (list) {
     launch.sequences = list.as<const DeviceSequence*>();
     launch.listed_on_device = true;
   }

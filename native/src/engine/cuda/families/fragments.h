@@ -58,14 +58,17 @@ class FragmentsFamily : public PageFamily {
   struct Captured {
     PlannedLaunch<AttendPlan> launch;
     Room room;
+    DeviceScratch list;
   };
 
   // A page, and a place for it in the layout of docs/format.md.
   RepackRequest repack(const PageView& page, uint8_t* canonical) const;
   cudaError_t plan(int sequences, AttendPlan* plan) const;
   Room make_room(const AttendPlan& plan, int vectors) const;
+  // Addresses of sequences on the device, where kernel parameters have no room for them.
+  DeviceScratch listed(const std::vector<const DeviceSequence*>& sequences) const;
   void launch(const PlannedLaunch<AttendPlan>& planned, const Room& room, const AttentionRequest& request,
-              const std::vector<const DeviceSequence*>& sequences, const QueryMemory& memory,
+              const std::vector<const DeviceSequence*>& sequences, const DeviceScratch& list, const QueryMemory& memory,
               cudaStream_t stream) const;
 
   const std::vector<HeadLayout> layouts_;  // by level

@@ -1,5 +1,7 @@
 #include "engine/cuda/families/fused.h"
 
+#include "kernels/cuda/attend/gather_sequences.h"
+
 namespace kvasir::cuda {
 namespace {
 
@@ -23,13 +25,24 @@ bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& requ
   for (int i = 0; i < request.count; ++i) {
     if (request.runs[i].masks) return false;
   }
-  return request.rows() == request.count && request.layer->sliding_window == layer.plan().attention.sliding_window;
+  return request.rows() == request.count && request.count <= kMostFusedRows &&
+         request.layer->sliding_window == layer.plan().attention.sliding_window;
 }
 
 std::vector<const DeviceSequence*> descriptions(const AttentionRequest& request) {
   std::vector<const DeviceSequence*> sequences;
   for (int i = 0; i < request.count; ++i) sequences.push_back(state_of(request.sequences[i]).description());
   return sequences;
+}
+
+GatheredSequences::GatheredSequences(const DeviceQueue& queue, const AttentionRequest& request)
+    : count_(request.count),
+      list_(queue.uploaded(descriptions(request), "uploading a list of sequences")),
+      gathered_(queue.take(sizeof(DeviceSequence) * static_cast<size_t>(request.count))) {}
+
+void GatheredSequences::gather(cudaStream_t stream) const {
+  check(launch_gather_sequences(list_.as<const DeviceSequence*>(), count_, gathered_.as<DeviceSequence>(), stream),
+        "gathering sequences");
 }
 
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request) {

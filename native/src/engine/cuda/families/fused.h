@@ -67,6 +67,18 @@ bool takes_steps(const SequenceView& view, const QueryRun& run);
 bool follows_descriptions(const DeviceLayer& layer, const AttentionRequest& request);
 // Where the device has what it knows of each sequence, for requests that follow it.
 std::vector<const DeviceSequence*> descriptions(const AttentionRequest& request);
+// The same side by side, as they are when a graph runs that keeps this: for kernels that take an array of them.
+class GatheredSequences {
+ public:
+  GatheredSequences(const DeviceQueue& queue, const AttentionRequest& request);
+  // Launches on the stream that is captured, once the queue's has come to its end.
+  void gather(cudaStream_t stream) const;
+  const DeviceSequence* get() const { return gathered_.as<DeviceSequence>(); }
+
+ private:
+  int count_;
+  DeviceScratch list_, gathered_;
+};
 // What each query token sees, sequence by sequence; of those with masks, what came before all of them.
 std::vector<DeviceSequence> steps_of(const AttentionRequest& request);
 

@@ -83,16 +83,41 @@ class SpectralFamily : public CanonicalFamily {
     const auto& planned = launches_.at(
         queue, capacity, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, capacity), plan); });
     const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");
-    auto launch = launch_of<SpectralRequest>(request, memory, planned.workspace);
-    launch.sequences = described.as<DeviceSequence>();
-    for (int side = 0; side < 2; ++side)
-      launch.vectors[side] = vectors_[side] ? vectors_[side].as<uint16_t>() : nullptr;
-    check(launch_spectral(planned.plan, launch, queue.stream), "attention over spectral pages");
+    launch(planned, request, memory, described.as<DeviceSequence>(), queue.stream);
+  }
+
+  bool captures(const AttentionRequest& request) const override { return follows_descriptions(layer_, request); }
+  void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
+    const DeviceQueue& queue = layer_.queue();
+    Captured made = {
+        make_launch<SpectralPlan>(
+            queue, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, request.count), plan); }),
+        GatheredSequences(queue, request)};
+    check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
+    made.sequences.gather(stream);
+    launch(made.launch, request, memory, made.sequences.get(), stream);
+    captured_.push_back(std::move(made));
   }
 
  private:
+  // What a graph keeps.
+  struct Captured {
+    PlannedLaunch<SpectralPlan> launch;
+    GatheredSequences sequences;
+  };
+
+  void launch(const PlannedLaunch<SpectralPlan>& planned, const AttentionRequest& request, const QueryMemory& memory,
+              const DeviceSequence* sequences, cudaStream_t stream) const {
+    auto launch = launch_of<SpectralRequest>(request, memory, planned.workspace);
+    launch.sequences = sequences;
+    for (int side = 0; side < 2; ++side)
+      launch.vectors[side] = vectors_[side] ? vectors_[side].as<uint16_t>() : nullptr;
+    check(launch_spectral(planned.plan, launch, stream), "attention over spectral pages");
+  }
+
   DeviceScratch vectors_[2];  // float16
   PlannedLaunches<SpectralPlan, int> launches_;
+  std::vector<Captured> captured_;
 };
 
 std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {

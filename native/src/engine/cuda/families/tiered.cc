@@ -7,7 +7,6 @@
 #include "base/thread_pool.h"
 #include "codecs/tiered/format.h"
 #include "engine/cuda/families/fused.h"
-#include "kernels/cuda/attend/gather_sequences.h"
 #include "kernels/cuda/tiered/attend.h"
 #include "kernels/cuda/tiered/rows.h"
 #include "kernels/cuda/tiered/seal.h"
@@ -189,20 +188,15 @@ class TieredFamily : public PageFamily {
     check(launch_tiered(planned.plan, launch, queue.stream), "attention over tiers");
   }
 
-  bool captures(const AttentionRequest& request) const override {
-    return follows_descriptions(layer_, request) && request.count <= kInlineSequences;
-  }
+  bool captures(const AttentionRequest& request) const override { return follows_descriptions(layer_, request); }
   void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
     const DeviceQueue& queue = layer_.queue();
-    Captured made;
-    made.launch = make_launch<TieredPlan>(queue, [&](TieredPlan* planned) { return plan(request.count, planned); });
-    made.sequences = queue.take(sizeof(DeviceSequence) * static_cast<size_t>(request.count));
+    Captured made = {make_launch<TieredPlan>(queue, [&](TieredPlan* planned) { return plan(request.count, planned); }),
+                     GatheredSequences(queue, request)};
     check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
-    check(launch_gather_sequences(descriptions(request).data(), request.count, made.sequences.as<DeviceSequence>(),
-                                  stream),
-          "gathering sequences");
+    made.sequences.gather(stream);
     auto launch = launch_of<TieredRequest>(request, memory, made.launch.workspace);
-    launch.sequences = made.sequences.as<DeviceSequence>();
+    launch.sequences = made.sequences.get();
     check(launch_tiered(made.launch.plan, launch, stream), "attention over tiers");
     captured_.push_back(std::move(made));
   }
@@ -217,7 +211,7 @@ class TieredFamily : public PageFamily {
   // What a graph keeps.
   struct Captured {
     PlannedLaunch<TieredPlan> launch;
-    DeviceScratch sequences;
+    GatheredSequences sequences;
   };
 
   cudaError_t plan(int sequences, TieredPlan* made) const {

@@ -5,13 +5,9 @@ namespace {
 
 constexpr int kVectors = sizeof(DeviceSequence) / sizeof(uint4);
 
-struct Addresses {
-  const DeviceSequence* at[kInlineSequences];
-};
-
 // A thread copies 16 bytes.
-__global__ void gather_sequences(const __grid_constant__ Addresses addresses, DeviceSequence* out) {
-  const auto* from = reinterpret_cast<const uint4*>(addresses.at[blockIdx.x]);
+__global__ void gather_sequences(const DeviceSequence* const* sequences, DeviceSequence* out) {
+  const auto* from = reinterpret_cast<const uint4*>(sequences[blockIdx.x]);
   reinterpret_cast<uint4*>(out + blockIdx.x)[threadIdx.x] = from[threadIdx.x];
 }
 
@@ -19,10 +15,8 @@ __global__ void gather_sequences(const __grid_constant__ Addresses addresses, De
 
 cudaError_t launch_gather_sequences(const DeviceSequence* const* sequences, int count, DeviceSequence* out,
                                     cudaStream_t stream) {
-  if (count < 1 || count > kInlineSequences) return cudaErrorInvalidValue;
-  Addresses addresses = {};
-  for (int i = 0; i < count; ++i) addresses.at[i] = sequences[i];
-  gather_sequences<<<count, kVectors, 0, stream>>>(addresses, out);
+  if (count < 1) return cudaErrorInvalidValue;
+  gather_sequences<<<count, kVectors, 0, stream>>>(sequences, out);
   return cudaGetLastError();
 }
 

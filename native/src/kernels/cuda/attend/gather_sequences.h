@@ -8,7 +8,7 @@
 
 namespace kvasir::cuda {
 
-// sequences: on the host, [count] addresses in device memory, kInlineSequences at most. out: [count].
+// sequences: [count] addresses, in device memory themselves. out: [count].
 cudaError_t launch_gather_sequences(const DeviceSequence* const* sequences, int count, DeviceSequence* out,
                                     cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 //
 //   append     append_rows                       one small launch: the common case, a token that seals no page
 //              append_listed_rows                the same for many sequences
+//              append_newest_rows                the same for tokens that descriptions know of already
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
 //              pages/encode.h, append_rows       pages from the staging's front; what is in none of them, as ever
 //   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
@@ -15,6 +16,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/layout/device_sequence.h"
 #include "kernels/cuda/layout/staging.h"
 #include "kvasir/types.h"
 
@@ -70,6 +72,11 @@ cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t f
 // Input rows go where `moves` says, of any number of sequences. One launch, both sides.
 cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, const RowMove* moves, int64_t count,
                                cudaStream_t stream);
+
+// Input row i becomes the newest row of sequence i, as its description says when the launch runs; sequences whose
+// newest token is in a page stay as they are. sequences: [count] addresses, in device memory. One launch, both sides.
+cudaError_t append_newest_rows(const RowShape& shape, const InputRows& input, const DeviceSequence* const* sequences,
+                               int64_t count, cudaStream_t stream);
 
 // The same into rows `row`, ... of the staging.
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,

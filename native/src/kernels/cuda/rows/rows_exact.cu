@@ -37,6 +37,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same where descriptions say which row is the newest.
+__global__ void __launch_bounds__(kThreads)
+    move_newest_rows(const __grid_constant__ RowShape shape, const __grid_constant__ InputSource source,
+                     const DeviceSequence* const* sequences, int64_t count) {
+  const int octets = shape.head_dim / kOctet;
+  const int index = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (index >= shape.kv_heads * octets) return;
+  RowPlace at = {static_cast<int>(blockIdx.z), blockIdx.y, index / octets, index % octets * kOctet};
+  for (; at.token < count; at.token += gridDim.y) {
+    const DeviceSequence& sequence = *sequences[at.token];
+    const bool sinks = sequence.window.end == 0;
+    const RowSpan rows = sinks ? sequence.sinks : sequence.window;
+    if (rows.end == 0 || (sinks && sequence.page_count > 0)) continue;
+    const int row = rows.end - 1;
+    auto* block = reinterpret_cast<uint8_t*>(rows.blocks[row / kTileSize]);
+    store_octet(tile_octet(block, row % kTileSize, shape, at), at.side, source.load(at));
+  }
+}
+
 // A thread keeps its octet and goes through the rows in order, so none is written before it was read.
 __global__ void __launch_bounds__(kThreads)
     copy_rows_in_order(const __grid_constant__ RowShape shape, const __grid_constant__ RowCopies copies) {
@@ -129,6 +148,14 @@ cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, co
   if (!readable(input, 0, count) || !known(shape)) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
   move_listed_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), moves, count);
+  return cudaGetLastError();
+}
+
+cudaError_t append_newest_rows(const RowShape& shape, const InputRows& input, const DeviceSequence* const* sequences,
+                               int64_t count, cudaStream_t stream) {
+  if (!readable(input, 0, count) || !known(shape)) return cudaErrorInvalidValue;
+  if (count == 0) return cudaSuccess;
+  move_newest_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), sequences, count);
   return cudaGetLastError();
 }
 

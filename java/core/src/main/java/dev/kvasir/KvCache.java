@@ -137,6 +137,36 @@ public final class KvCache implements AutoCloseable {
   }
 
   /**
+   * Makes sequences one token longer in all layers, before a CUDA graph writes the token's rows. So a step of decoding
+   * runs as a graph, appends included:
+   *
+   * <ol>
+   *   <li>{@code extend}, then capture {@link #append(int, List, int[], Rows, Rows, DeviceStream) append} of one token of
+   *       each sequence and {@code attend} with it, layer by layer, on the same stream;
+   *   <li>run the graph; then for every further step {@code extend}, fill the inputs, and run it again.
+   * </ol>
+   *
+   * <p>A captured append writes the rows of the newest token that a sequence has when the graph runs; captured attention
+   * follows sequences that grow. All sequences become longer, or none does; what was reserved for them is given back
+   * then. A page is sealed as {@code append} would do it, by the tokens that are there: where the method keeps no window,
+   * one step later. A step that is not to be is taken back by {@link KvSequence#truncate}. Wait for the graph before
+   * other calls read what it writes, and do not run it once one of its sequences is closed.
+   *
+   * @param sequences sequences of this cache, at least one, none of them twice; layers of each have one length
+   * @param stream the stream that the graph runs on; it is not being captured now
+   * @throws IllegalArgumentException if a sequence is of another cache, listed twice, has guesses or layers of different
+   *     lengths, or the stream is being captured
+   * @throws NotFiniteException if an earlier append held NaN, infinity or a magnitude above 32752
+   * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
+   * @throws NativeUnavailableException if the cache is on no device
+   * @throws IllegalStateException if the cache or a sequence is closed
+   */
+  public void extend(List<KvSequence> sequences, DeviceStream stream) {
+    cache.extend(ids(sequences), stream.handle());
+    Reference.reachabilityFence(sequences);
+  }
+
+  /**
    * {@link #append(int, List, int[], Rows, Rows)} to a layer whose keys and values share a row ({@link
    * KvGeometry.Builder#latent}).
    *

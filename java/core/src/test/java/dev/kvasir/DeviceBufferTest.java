@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.error.KvException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.method.Uniform;
+import java.util.List;
 import org.bytedeco.javacpp.FloatPointer;
 import org.junit.jupiter.api.Test;
 
@@ -66,6 +67,9 @@ class DeviceBufferTest {
           assertThrows(
               NativeUnavailableException.class, () -> sequence.append(0, ROWS, ROWS, 1, DeviceStream.DEFAULT));
       assertTrue(refused.getMessage().contains(host), refused.getMessage());
+      assertThrows(
+          NativeUnavailableException.class, () -> cache.extend(List.of(sequence), DeviceStream.DEFAULT));
+      assertEquals(0, sequence.length());
       sequence.append(0, new float[2 * 64], new float[2 * 64], 1);
       DeviceBuffer queries = new DeviceBuffer(0x1000, ElementType.FLOAT16, 4 * 64);
       assertThrows(

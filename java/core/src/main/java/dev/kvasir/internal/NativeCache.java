@@ -69,6 +69,11 @@ public final class NativeCache implements AutoCloseable {
     return call(target -> target.rollback(id));
   }
 
+  public void extend(long[] ids, long stream) {
+    DeviceAddress s = new DeviceAddress(stream);
+    runWith((target, memory) -> target.extend(memory.in(ids), ids.length, s));
+  }
+
   public void guess(long id) {
     run(target -> target.guess(id));
   }

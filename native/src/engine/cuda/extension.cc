@@ -1,0 +1,67 @@
+#include "engine/cuda/extension.h"
+
+#include <utility>
+
+#include "engine/cuda/cuda_append.h"
+
+namespace kvasir::cuda {
+namespace {
+
+size_t description_bytes(const std::vector<CudaExtension::Layer>& layers, int count) {
+  size_t bytes = 0;
+  for (const auto& layer : layers)
+    bytes += static_cast<size_t>(count) * CudaLayerState::description_bytes(*layer.device);
+  return bytes;
+}
+
+}  // namespace
+
+// Tokens without rows: pages are sealed, blocks taken, lengths told, and nothing is written.
+class CudaExtension::LaterAppends : public Appends {
+ public:
+  LaterAppends(CudaExtension& extension, int layer) : extension_(extension), layer_(static_cast<size_t>(layer)) {
+    for (int i = 0; i < extension.count_; ++i) {
+      appends_.push_back(std::make_unique<CudaAppend>(*extension.layers_[layer_].device, none_, 0, 1));
+    }
+    extension.told_[layer_].reserve(appends_.size());
+  }
+  Append& operator[](int index) override { return *appends_[static_cast<size_t>(index)]; }
+  void fill(const Target*) override {}
+  void finish(const SequenceView* views) override {
+    for (int i = 0; i < extension_.count_; ++i) {
+      auto* state = static_cast<CudaLayerState*>(views[i].state);
+      state->update(views[i], *extension_.layers_[layer_].epoch, &extension_.descriptions_);
+      extension_.told_[layer_].push_back(views[i]);
+    }
+  }
+
+ private:
+  CudaExtension& extension_;
+  const size_t layer_;
+  const InputRows none_ = {};
+  std::vector<std::unique_ptr<CudaAppend>> appends_;
+};
+
+CudaExtension::CudaExtension(const DeviceQueue& queue, std::vector<Layer> layers, int count)
+    : layers_(std::move(layers)),
+      count_(count),
+      descriptions_(queue, layers_.size() * static_cast<size_t>(count), description_bytes(layers_, count)),
+      told_(layers_.size()) {}
+
+std::unique_ptr<Appends> CudaExtension::appends(const LayerPlan& plan) {
+  return std::make_unique<LaterAppends>(*this, plan.index);
+}
+
+void CudaExtension::finish() {
+  descriptions_.write("describing sequences");
+  // Pages may have shrunk to make room for layers after theirs.
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    for (const SequenceView& view : told_[layer]) {
+      auto* state = static_cast<CudaLayerState*>(view.state);
+      const uint64_t epoch = *layers_[layer].epoch;
+      if (state->epoch() != epoch) state->update(view, epoch);
+    }
+  }
+}
+
+}  // namespace kvasir::cuda
