@@ -58,8 +58,9 @@ class Cache {
   // kBudgetExceeded and changes nothing but that a reserve before it is over. No budget then stops these appends (rows
   // that are refused, kNotFinite, and a machine or device without memory, kOutOfMemory, still do; the promise stands
   // after that). What is not used counts as held until the tokens have come, or until the sequence is forked, truncated
-  // or rolled back; reserve(0) gives it back. For codecs whose pages vary in size ("tiered") it is what they may take
-  // at most.
+  // or rolled back; reserve(0) gives it back. Pages that will be sealed are paid with the 16-bit rows that they leave
+  // behind, but for codecs with side tables or pages that shrink; where pages vary in size ("tiered") by what they may
+  // take at most.
   void reserve(int64_t sequence, int64_t tokens);
   // Cuts every layer to the length that all of them have, which it returns. Exact where no layer has sealed a page over
   // the tokens that go; else as truncate. No budget stops it.

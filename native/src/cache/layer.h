@@ -52,6 +52,7 @@ class SequenceLayer {
     bool takes = false;                 // whether it needs memory at all
     PartHeads heads;
     int64_t promised = 0;  // what was left of a promise before
+    int64_t paid = 0;      // blocks left behind that pay for pages, beside the promise
     // What it has taken:
     RowBlocks sinks, window;
     std::unique_ptr<LayerState> state;
@@ -136,6 +137,10 @@ class SequenceLayer {
   // Pages to seal where the layer grows to that length.
   int64_t pages_to_seal(const LayerPlan& plan, int64_t new_length) const;
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
+
+  // most_needs in bytes, pages included, where pages are paid with the blocks that they leave behind; INT64_MAX where
+  // that cannot be relied on.
+  int64_t bytes_in_turn(const LayerPlan& plan, int64_t tokens, int64_t pages) const;
 
   // What becomes of the blocks of 16-bit rows where tokens are appended, and the length cut.
   RowBlocks::Change sinks_change(const LayerPlan& plan, int64_t new_length) const;

@@ -125,7 +125,28 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
                    plan.codecs[side]->most_growth(plan.attention.formats[side], plan.attention.kv_heads, needs.pages,
                                                   tables_[side].size() > 0);
   }
+  if (needs.pages == 0) return needs;
+  const int64_t in_turn = bytes_in_turn(plan, tokens, needs.pages);
+  const int64_t at_once = needs.bytes + needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
+  if (in_turn >= at_once) return needs;
+  needs.bytes = in_turn;
+  needs.pages = 0;
   return needs;
+}
+
+int64_t SequenceLayer::bytes_in_turn(const LayerPlan& plan, int64_t tokens, int64_t pages) const {
+  const int64_t rows = body(plan) - sealed_pages() * kPageTokens, most = plan.window + kPageTokens;
+  const bool tables = plan.codecs[0]->most_growth || plan.codecs[1]->most_growth;
+  // Pages that may be wide would take what later rows need, and blocks that others hold do not come back.
+  if (tables || plan.can_shrink() || guessing() || rows > most || window_.shared()) return INT64_MAX;
+  const int64_t page = static_cast<int64_t>(plan.shapes[0].bytes()) + plan.most_varying_bytes();
+  const int64_t block = plan.row_block_bytes();
+  const int64_t left = body_at(plan, length_ + tokens) - (sealed_pages() + pages) * kPageTokens;
+  // Before the last page is sealed, and at the end. Each page but the first may leave a part of a block unused.
+  const int64_t before = (pages - 1) * page + RowBlocks::blocks_of(most) * block;
+  const int64_t after = pages * page + RowBlocks::blocks_of(left) * block;
+  const int64_t more = std::max(before, after) - window_.count() * block + (pages - 1) * block;
+  return std::max<int64_t>(0, more) + sinks_.missing(sinks_change(plan, length_ + tokens)) * block;
 }
 
 void SequenceLayer::promise(std::unique_ptr<Pool::Reservation> room, int64_t tokens) {
@@ -158,8 +179,14 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   needs.bytes = blocks * plan.row_block_bytes() +
                 std::accumulate(growth.heads.varying.begin(), growth.heads.varying.end(), int64_t{0});
   needs.promised = promised_.get();
-  // What was promised keeps its blocks for rows to come.
-  if (!promised_) needs.returning = window_.returned(growth.changes[1]) * plan.row_block_bytes();
+  const int64_t block = plan.row_block_bytes(), returned = window_.returned(growth.changes[1]);
+  // What was promised keeps its blocks for rows to come, but for those that its pages are paid with.
+  if (promised_ && !plan.can_shrink()) {
+    const int64_t pages = needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
+    const int64_t lacking = std::max<int64_t>(0, needs.bytes + pages - promised_->left());
+    growth.paid = std::min(returned, (lacking + block - 1) / block);
+  }
+  needs.returning = (promised_ ? growth.paid : returned) * block;
   return growth;
 }
 
@@ -227,6 +254,7 @@ void SequenceLayer::commit(const LayerPlan& plan, Memory& memory, Engine& engine
   if (growth.other_blocks) {
     sinks_ = std::move(growth.sinks);
     window_ = std::move(growth.window);
+    window_.give_back_spare(growth.paid);
   }
   for (int side = 0; side < 2 && !growth.pages.empty(); ++side) tables_[side] = std::move(growth.tables[side]);
   for (auto& page : growth.pages) {

@@ -5,6 +5,7 @@
 // sealing a page drops whole blocks and no row ever moves.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
@@ -84,6 +85,11 @@ class RowBlocks {
   int64_t shared_from(int64_t first, int64_t rows) const;
   // Blocks that a change dropped stay beside the others, for rows to come, until then.
   void give_back_spare() { spare_.clear(); }
+  void give_back_spare(int64_t blocks) { spare_.resize(spare_.size() - static_cast<size_t>(blocks)); }
+  // Whether others hold any of the blocks.
+  bool shared() const {
+    return std::any_of(blocks_.begin(), blocks_.end(), [](const RowBlock& each) { return each.shared(); });
+  }
 
  private:
   // Blocks behind those that stay.

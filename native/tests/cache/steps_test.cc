@@ -161,7 +161,7 @@ TEST_CASE("steps: what is not used comes back with the last token, a fork, a cut
   scene.append_all(id, 120, 1);
   const int64_t bytes = scene.bytes();
   const auto reserved = [&] {
-    scene.cache->reserve(id, 20);
+    scene.cache->reserve(id, 200);
     CHECK(scene.bytes() > bytes);
   };
   reserved();
@@ -177,16 +177,51 @@ TEST_CASE("steps: what is not used comes back with the last token, a fork, a cut
   scene.cache->release(scene.cache->fork(id));
   CHECK(scene.bytes() == bytes);
   reserved();
-  for (int i = 0; i < 20; ++i) scene.append_all(id, 1, 2 + i);
+  for (int i = 0; i < 200; ++i) scene.append_all(id, 1, 2 + i);
   Scene plain(scene.choice);
   const int64_t other = plain.cache->new_sequence();
   plain.append_all(other, 120, 1);
-  for (int i = 0; i < 20; ++i) plain.append_all(other, 1, 2 + i);
+  for (int i = 0; i < 200; ++i) plain.append_all(other, 1, 2 + i);
   CHECK(scene.bytes() == plain.bytes());
   CHECK(scene.rows(id, 1) == plain.rows(other, 1));
   scene.cache->reserve(id, 5);
   scene.cache->release(id);
   CHECK(scene.bytes() == 0);
+}
+
+TEST_CASE("steps: pages are paid with the rows that they leave behind: where a token fits, it can be reserved") {
+  const std::pair<support::SideChoice, support::SideChoice> sides[] = {{{"uniform", 2, {}}, {"uniform", 4, {}}},
+                                                                       {{"f16", 16, {}}, {"f16", 16, {}}}};
+  for (const auto& [keys, values] : sides) {
+    for (const int window : {0, 16, 40, 130}) {
+      CAPTURE(keys.codec);
+      CAPTURE(window);
+      support::CacheChoice choice = cache_of(keys, values, window, 5);
+      Scene probe(choice);
+      const int64_t first = probe.cache->new_sequence();
+      const int full = 5 + window + 127;
+      probe.append_all(first, full, 1);
+      choice.budget = probe.bytes();
+      Scene scene(choice);
+      const int64_t id = scene.cache->new_sequence();
+      scene.append_all(id, full, 1);
+      REQUIRE(scene.bytes() == choice.budget);
+      for (int step = 0; step < 60; ++step) {
+        // Where a block begins, the promise has to take one.
+        try {
+          scene.cache->reserve(id, 1);
+        } catch (const kvasir::Error& error) {
+          REQUIRE(error.code() == ErrorCode::kBudgetExceeded);
+          support::error_of(ErrorCode::kBudgetExceeded, [&] { scene.append(id, 0, 1, 9); });
+          CHECK(step > 0);  // not with the page that is sealed now
+          break;
+        }
+        scene.append_all(id, 1, 9 + step);
+        CHECK(scene.bytes() <= choice.budget);
+      }
+      CHECK(scene.cache->page_count(id, 1) == 1);
+    }
+  }
 }
 
 TEST_CASE("steps: a step that breaks off is rolled back to the bit") {
