@@ -7,6 +7,7 @@
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/errors.h"
+#include "support/every_codec.h"
 
 namespace {
 
@@ -252,4 +253,30 @@ TEST_CASE("row blocks: threads that write to forks of one sequence") {
     }
   }
   CHECK(bytes_of(*cache) == 0);
+}
+
+TEST_CASE("a sequence of one token takes a block of rows in each layer, whatever the codec, and its fork nothing") {
+  using support::EveryCodec;
+  constexpr int64_t kBlock = int64_t{kvasir::kRowBlockTokens} * 2 * EveryCodec::kRow * 2;
+  static_assert(int64_t{32} * kvasir::kRowBlockTokens * 2 * 8 * 128 * 2 <= 2'200'000, "32 layers, 8 kv heads of 128");
+  const auto row = support::float_rows(3, 1, EveryCodec::kRow);
+  for (const std::string& codec : EveryCodec::names()) {
+    for (const std::string& backend : support::backend_names()) {
+      CAPTURE(codec);
+      CAPTURE(backend);
+      const support::ConfigPointer config = EveryCodec::config(codec);
+      config->set_backend(backend.c_str());
+      const support::CachePointer cache(kvasir::Cache::create(*config));
+      const int64_t id = cache->new_sequence();
+      const auto append = [&](int64_t to) {
+        for (int layer = 0; layer < EveryCodec::kLayers; ++layer) cache->append(to, layer, row.data(), row.data(), 1);
+      };
+      append(id);
+      CHECK(support::stats_of(*cache)->bytes() == EveryCodec::kLayers * kBlock);
+      const int64_t fork = cache->fork(id);
+      CHECK(support::stats_of(*cache)->bytes() == EveryCodec::kLayers * kBlock);
+      append(fork);
+      CHECK(support::stats_of(*cache)->bytes() == 2 * EveryCodec::kLayers * kBlock);
+    }
+  }
 }
