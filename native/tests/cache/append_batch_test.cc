@@ -84,11 +84,15 @@ struct Batch {
 
 }  // namespace
 
-TEST_CASE("append batch: random ragged batches are one append each, to the bit, with every codec") {
+TEST_CASE("append batch: random ragged batches are one append each, to the bit, with every codec on every backend") {
   support::Random random(support::seed() + 71);
+  const std::vector<std::string> backends = support::backend_names();
+  const int rounds = std::max(support::repeat(6), static_cast<int>(backends.size()));
   for (const std::string& codec : EveryCodec::names()) {
-    for (int round = 0; round < support::repeat(6); ++round) {
-      const auto together = EveryCodec::cache(codec), alone = EveryCodec::cache(codec);
+    for (int round = 0; round < rounds; ++round) {
+      const support::ConfigPointer config = EveryCodec::config(codec);
+      config->set_backend(backends[static_cast<size_t>(round) % backends.size()].c_str());
+      const support::CachePointer together(kvasir::Cache::create(*config)), alone(kvasir::Cache::create(*config));
       const int most = 1 + random.below(8);
       std::vector<int64_t> ids, twins;
       for (int i = 0; i < most; ++i) {
