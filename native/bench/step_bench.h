@@ -1,5 +1,5 @@
 // What a step of a model takes beside the model: a token of each of many sequences appended to 32 layers and attended
-// with, in 64 calls.
+// with, in 64 calls; and what of it is the engine's.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvasir/kvasir.h"
+#include "step_engine.h"
 
 namespace bench {
 
@@ -21,17 +22,21 @@ class StepBench {
         rows_(static_cast<size_t>(sequences) * kHeads * kDim, 0.5f),
         queries_(static_cast<size_t>(sequences) * 4 * kHeads * kDim, 0.25f),
         outputs_(queries_.size()),
-        cache_(nullptr, kvasir::Cache::destroy) {
-    const std::unique_ptr<kvasir::CacheConfig, void (*)(kvasir::CacheConfig*)> config(
-        kvasir::CacheConfig::create(kLayers), kvasir::CacheConfig::destroy);
+        cache_(kvasir::Cache::create(*config(backend)), kvasir::Cache::destroy) {
+    for (int i = 0; i < sequences; ++i) ids_.push_back(cache_->new_sequence());
+  }
+
+  using Config = std::unique_ptr<kvasir::CacheConfig, void (*)(kvasir::CacheConfig*)>;
+  static Config config(const std::string& backend) {
+    Config config(kvasir::CacheConfig::create(kLayers), kvasir::CacheConfig::destroy);
     config->set_heads(kvasir::kAllLayers, 4 * kHeads, kHeads, kDim);
     for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
       config->set_codec(kvasir::kAllLayers, side, "uniform", 2);
     }
     config->set_backend(backend.c_str());
-    cache_.reset(kvasir::Cache::create(*config));
-    for (int i = 0; i < sequences; ++i) ids_.push_back(cache_->new_sequence());
+    return config;
   }
+  static constexpr int kSteps = 7;  // two tokens each: within one block of 16-bit rows
 
   // Microseconds of a step, the median of some: appends one by one, appends in one call a layer, attention.
   struct Times {
@@ -54,7 +59,7 @@ class StepBench {
   }
 
  private:
-  static constexpr int kLayers = 32, kHeads = 8, kDim = 128, kSteps = 7;  // within one block of 16-bit rows
+  static constexpr int kLayers = 32, kHeads = 8, kDim = 128;
 
   const float* row(size_t sequence) const { return rows_.data() + sequence * kHeads * kDim; }
 
@@ -73,13 +78,23 @@ class StepBench {
   std::vector<int64_t> ids_;
 };
 
+// On a device an engine's own time is not that of its verbs: cuda/cache_bench.cu has it there.
 inline void print_step_times(const std::string& backend) {
+  const bool engine_too = std::string(kvasir::make_engine(backend).engine->name()) != "cuda";
   std::printf(
-      "\na step of 32 layers, short sequences, us (calls):  appends one by one   in one call a layer   attention\n");
+      "\na step of 32 layers, short sequences, us (calls):  appends one by one   in one call a layer   attention   "
+      "append + attend%s\n",
+      engine_too ? "   kernels alone: append   attend   both" : "");
   for (const int sequences : {1, 64, 256}) {
     const StepBench::Times times = StepBench(backend, sequences).run();
-    std::printf("%4d sequences  %12.0f (%5d)  %12.0f (32)  %12.0f (32)\n", sequences, times.single, 32 * sequences,
-                times.batch, times.attend);
+    std::printf("%4d sequences  %12.0f (%5d)  %12.0f (32)  %12.0f (32)  %12.0f (64)", sequences, times.single,
+                32 * sequences, times.batch, times.attend, times.batch + times.attend);
+    if (engine_too) {
+      const StepEngine::Times own =
+          StepEngine(*StepBench::config(backend), backend, sequences, StepBench::kSteps).run(StepBench::kSteps);
+      std::printf("  %16.0f %8.0f %8.0f", own.append, own.attend, own.append + own.attend);
+    }
+    std::printf("\n");
   }
 }
 

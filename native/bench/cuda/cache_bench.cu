@@ -110,11 +110,66 @@ void run(const Options& options, int context) {
   CUDA(cudaStreamDestroy(stream));
 }
 
+// Microseconds, medians: until extend returns, until the graph after it has ended, and of the graph alone, which is all
+// kernels of a step one after the other.
+struct GraphTimes {
+  double extend, step, kernels;
+};
+GraphTimes time_graph_steps(Cache& cache, const std::vector<int64_t>& ids, int layers, const float* rows,
+                            const float* queries, float* outputs, cudaStream_t stream) {
+  constexpr int kSteps = 7;  // within one block of 16-bit rows, and those before
+  const auto count = static_cast<int>(ids.size());
+  const std::vector<int64_t> counts(ids.size(), 1);
+  cudaGraph_t graph;
+  cudaGraphExec_t runnable;
+  cudaEvent_t begins, ends;
+  CUDA(cudaEventCreate(&begins));
+  CUDA(cudaEventCreate(&ends));
+  cache.extend(ids.data(), count, stream);
+  CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  for (int layer = 0; layer < layers; ++layer) {
+    cache.append_rows_device(layer, ids.data(), counts.data(), count, {rows}, {rows}, stream);
+    cache.attend_device(layer, ids.data(), count, 1, queries, outputs, kvasir::ElementType::kFloat32, stream);
+  }
+  CUDA(cudaStreamEndCapture(stream, &graph));
+  CUDA(cudaGraphInstantiate(&runnable, graph, 0));
+  CUDA(cudaGraphLaunch(runnable, stream));
+  std::vector<double> times[3];
+  for (int step = 0; step < kSteps; ++step) {
+    CUDA(cudaStreamSynchronize(stream));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto since = [&] {
+      return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    };
+    cache.extend(ids.data(), count, stream);
+    times[0].push_back(since());
+    CUDA(cudaGraphLaunch(runnable, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    times[1].push_back(since());
+    CUDA(cudaEventRecord(begins, stream));
+    CUDA(cudaGraphLaunch(runnable, stream));  // writes the same rows again
+    CUDA(cudaEventRecord(ends, stream));
+    CUDA(cudaStreamSynchronize(stream));
+    float milliseconds = 0;
+    CUDA(cudaEventElapsedTime(&milliseconds, begins, ends));
+    times[2].push_back(1000.0 * milliseconds);
+  }
+  for (auto& each : times) std::sort(each.begin(), each.end());
+  CUDA(cudaEventDestroy(begins));
+  CUDA(cudaEventDestroy(ends));
+  CUDA(cudaGraphExecDestroy(runnable));
+  CUDA(cudaGraphDestroy(graph));
+  return {times[0][kSteps / 2], times[1][kSteps / 2], times[2][kSteps / 2]};
+}
+
 // A step of a model on rows, queries and outputs that are on the device: 32 layers, 64 calls.
 void print_device_steps() {
   constexpr int kLayers = 32, kHeads = 8, kGroup = 4, kDim = 128, kSteps = 7;  // within one block of 16-bit rows
   constexpr size_t kRow = kHeads * kDim, kQuery = kRow * kGroup;
-  std::printf("\nthe same on the device, 64 calls, us:  calls return  step ends  on the stream\n");
+  std::printf(
+      "\nthe same on the device, us (calls):  calls return (64)  step ends  on the stream  |  as a graph: extend "
+      "returns "
+      "(1)  step ends (2)  kernels alone\n");
   cudaStream_t stream;
   cudaEvent_t begins, ends;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -157,8 +212,10 @@ void print_device_steps() {
       times[2].push_back(1000.0 * milliseconds);
     }
     for (auto& each : times) std::sort(each.begin(), each.end());
-    std::printf("%4d sequences  %34.0f %10.0f %14.0f\n", sequences, times[0][kSteps / 2], times[1][kSteps / 2],
-                times[2][kSteps / 2]);
+    const GraphTimes graphed =
+        time_graph_steps(*cache, ids, kLayers, rows, queries, queries + ids.size() * kQuery, stream);
+    std::printf("%4d sequences  %34.0f %10.0f %14.0f %28.0f %14.0f %14.0f\n", sequences, times[0][kSteps / 2],
+                times[1][kSteps / 2], times[2][kSteps / 2], graphed.extend, graphed.step, graphed.kernels);
   }
   CUDA(cudaEventDestroy(begins));
   CUDA(cudaEventDestroy(ends));
