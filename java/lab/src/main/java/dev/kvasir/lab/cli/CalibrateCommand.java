@@ -5,22 +5,26 @@ import dev.kvasir.calibrate.CalibrationTensors;
 import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
+import dev.kvasir.lab.evaluate.Spectra;
 import dev.kvasir.lab.inspect.Recording;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.Callable;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
+import picocli.CommandLine;
 
 @Command(
     name = "calibrate",
     description = {
       "Finds key scaling for a model from a text that it reads and, given recorded tensors with gradients, the",
-      "sensitivities of its layers; writes a profile."
+      "sensitivities of its layers; or the bases of Spectral and the bits of layers, as train does; writes a profile."
     },
     mixinStandardHelpOptions = true)
 final class CalibrateCommand implements Callable<Integer> {
@@ -28,8 +32,36 @@ final class CalibrateCommand implements Callable<Integer> {
   @ParentCommand private Main main;
   @Mixin private TextOptions text;
 
-  @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: ${DEFAULT-VALUE}.")
-  private Path target = Path.of("kvasir.profile");
+  @Spec private CommandLine.Model.CommandSpec spec;
+
+  @Option(
+      names = "--method",
+      paramLabel = "NAME",
+      description = "spectral: its bases and bits, from all of --tuning. Default: key scaling, from --text.")
+  private @Nullable String method;
+
+  @Option(
+      names = "--tuning",
+      paramLabel = "DIR",
+      description = "spectral: texts (*_val.bin) to learn from. Default: tests beside the model's files.")
+  private @Nullable Path tuning;
+
+  @Option(
+      names = "--alike",
+      description = "spectral: the same bits for all layers, without measuring what each loses, which takes longest.")
+  private boolean alike;
+
+  @Option(
+      names = "--backend",
+      paramLabel = "NAME",
+      description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
+  private String backend = "cpu";
+
+  @Option(
+      names = "--out",
+      paramLabel = "FILE",
+      description = "The profile. Default: kvasir.profile, or that of the method's name.")
+  private @Nullable Path target;
 
   @Option(names = "--queries", paramLabel = "N", description = "Newest tokens that ask. Default: ${DEFAULT-VALUE}.")
   private int queries = 128;
@@ -46,6 +78,15 @@ final class CalibrateCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    if (method != null) {
+      if (!method.equals(Spectra.NAME)) {
+        throw new CommandLine.ParameterException(
+            spec.commandLine(), "--method " + method + " is not " + Spectra.NAME + "; others have train");
+      }
+      TrainCommand.train(main, text.path(), method, tuning, alike, backend, target);
+      return 0;
+    }
+    Path file = target == null ? Path.of("kvasir.profile") : target;
     Recording recording = text.record();
     KvGeometry geometry = recording.model().geometry();
     KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope()).bits(bits);
@@ -66,8 +107,8 @@ final class CalibrateCommand implements Callable<Integer> {
         main.out().println("Sensitivities of " + geometry.layers() + " layers.");
       }
     }
-    profile.build().save(target);
-    main.out().println("Profile: " + target);
+    profile.build().save(file);
+    main.out().println("Profile: " + file);
     return 0;
   }
 }

@@ -135,7 +135,8 @@ final class EvaluateCommand implements Callable<Integer> {
     ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))
-            .from(profiles == null ? folder : profiles);
+            .from(profiles == null ? folder : profiles)
+            .on(backend);
     for (MethodEntry entry : entries) {
       if (!entry.applies().test(calibrations)) {
         main.out().println(entry.name() + " is left out: there is nothing that it could learn from");

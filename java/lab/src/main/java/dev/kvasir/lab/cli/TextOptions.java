@@ -29,6 +29,11 @@ final class TextOptions {
   @Option(names = "--tokens", paramLabel = "N", description = "How much of it. Default: ${DEFAULT-VALUE}.")
   private int tokens = 1024;
 
+  /** Where the model is. */
+  Path path() {
+    return folder;
+  }
+
   /** The model's name. */
   String name() {
     return folder.toAbsolutePath().normalize().getFileName().toString();

@@ -52,6 +52,12 @@ final class TrainCommand implements Callable<Integer> {
       description = "spectral: the same bits for all layers, without measuring what each loses, which takes longest.")
   private boolean alike;
 
+  @Option(
+      names = "--backend",
+      paramLabel = "NAME",
+      description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
+  private String backend = "cpu";
+
   @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: NAME.profile.")
   private @Nullable Path target;
 
@@ -61,26 +67,39 @@ final class TrainCommand implements Callable<Integer> {
       throw new CommandLine.ParameterException(
           spec.commandLine(), "--method " + method + " is none of " + String.join(", ", methods()));
     }
+    train(main, path, method, tuning, alike, backend, target);
+    return 0;
+  }
+
+  /** Writes the profile of a method; spectral says how far it is. */
+  static void train(
+      Main main,
+      Path path,
+      String method,
+      @Nullable Path tuning,
+      boolean alike,
+      String backend,
+      @Nullable Path target)
+      throws IOException {
     Model model = Model.load(path);
     Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
     Calibrations calibrations =
-        new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning));
+        new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning)).on(backend);
     long start = System.nanoTime();
     Profile.Builder profile =
         method.equals(Spectra.NAME)
-            ? Spectra.calibrate(calibrations, alike, line -> say(start, line)).toBuilder()
+            ? Spectra.calibrate(calibrations, alike, line -> say(main, start, line)).toBuilder()
             : Profile.builder(model.geometry()).codebooks(Codebooks.train(calibrations, method));
     Path file = target == null ? Path.of(method + ".profile") : target;
     profile.note("method", method).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
-    return 0;
   }
 
   private static List<String> methods() {
     return Stream.concat(Codebooks.methods().stream(), Stream.of(Spectra.NAME)).toList();
   }
 
-  private void say(long start, String line) {
+  private static void say(Main main, long start, String line) {
     main.out().printf(Locale.ROOT, "%5.0f s  %s%n", (System.nanoTime() - start) / 1e9, line);
     main.out().flush();
   }

@@ -54,6 +54,7 @@ public final class Calibrations {
   private final List<Path> tasks = new ArrayList<>();
   private final Map<String, Object> known = new HashMap<>();
   private @Nullable Path folder;
+  private String backend = "cpu";
 
   /**
    * Calibrations that have not begun.
@@ -76,6 +77,21 @@ public final class Calibrations {
   public Calibrations from(Path folder) {
     this.folder = folder;
     return this;
+  }
+
+  /**
+   * Lets the model run on a backend, as {@link dev.kvasir.runner.Decoder} knows them.
+   *
+   * @return this
+   */
+  public Calibrations on(String backend) {
+    this.backend = backend;
+    return this;
+  }
+
+  /** What the model runs on: the CPU unless something else was said. */
+  String backend() {
+    return backend;
   }
 
   /** The model. */

@@ -5,6 +5,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
+import dev.kvasir.Precision;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.SpectralCalibrator;
@@ -15,6 +16,7 @@ import dev.kvasir.method.Spectral;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
 import java.util.Optional;
@@ -38,6 +40,9 @@ public final class Spectra {
   /** Of the queries, which are many, one in so many is enough. */
   private static final int QUERY_STEP = 4;
 
+  /** Neighbouring layers feel errors alike: no more groups of them than this are measured, to save hours. */
+  private static final int GROUPS = 8;
+
   /** No loss counts as less: what rounding alone makes of predictions. */
   private static final double LEAST_LOSS = 1e-7;
 
@@ -45,9 +50,9 @@ public final class Spectra {
   private final Decoder decoder;
   private final Consumer<String> says;
 
-  private Spectra(Model model, Consumer<String> says) {
+  private Spectra(Model model, Decoder decoder, Consumer<String> says) {
     this.model = model;
-    this.decoder = new Decoder(model);
+    this.decoder = decoder;
     this.says = says;
   }
 
@@ -69,12 +74,14 @@ public final class Spectra {
     return calibrations.onceFromTexts(
         NAME,
         (texts, samples) -> {
-          Spectra spectra = new Spectra(calibrations.model(), says);
-          SpectralBases bases = spectra.bases(texts);
-          KvGeometry geometry = bases.geometry();
-          SpectralLosses losses =
-              alike ? SpectralLosses.equal(geometry) : spectra.temper(bases, spectra.losses(bases, samples), samples);
-          return Profile.builder(geometry).spectral(bases, losses).note("model", spectra.model.name()).build();
+          Model model = calibrations.model();
+          try (Decoder decoder = new Decoder(model, calibrations.backend(), Precision.EXACT)) {
+            Spectra spectra = new Spectra(model, decoder, says);
+            SpectralBases bases = spectra.bases(texts);
+            SpectralLosses losses =
+                alike ? SpectralLosses.equal(bases.geometry()) : spectra.losses(bases, samples);
+            return Profile.builder(bases.geometry()).spectral(bases, losses).note("model", model.name()).build();
+          }
         });
   }
 
@@ -124,38 +131,39 @@ public final class Spectra {
     }
   }
 
-  /** What coding one side of one layer costs, all else being exact. */
+  /** What coding one side of some layers costs, all else being exact, and how much of the differences to believe. */
   private SpectralLosses losses(SpectralBases bases, List<Sample> samples) {
     int layers = model.geometry().layers();
+    int together = (layers + GROUPS - 1) / GROUPS;
     Spectral all = Spectral.of(bases, SpectralLosses.MEASURED_BITS);
     Scorer exact = run(new HalfPrecision(), samples, null);
     List<List<Double>> losses = List.of(new ArrayList<>(), new ArrayList<>());
-    for (int layer = 0; layer < layers; layer++) {
+    for (int from = 0; from < layers; from += together) {
+      int to = Math.min(layers, from + together);
       for (Side side : Side.values()) {
-        Scorer scorer = run(new OneSide(all, layer, side), samples, exact);
-        losses.get(side.code()).add(Math.max(LEAST_LOSS, scorer.divergence()));
+        double loss = run(new SomeLayers(all, from, to, side), samples, exact).divergence() / (to - from);
+        losses.get(side.code()).addAll(Collections.nCopies(to - from, Math.max(LEAST_LOSS, loss)));
       }
       says.accept(
           String.format(
               Locale.ROOT,
               "layer %d of %d: coding keys costs %.1e, values %.1e",
-              layer + 1,
+              to,
               layers,
-              losses.get(0).get(layer),
-              losses.get(1).get(layer)));
+              losses.get(0).get(from),
+              losses.get(1).get(from)));
     }
-    return new SpectralLosses(model.geometry(), losses.get(0), losses.get(1), 1);
+    return temper(bases, new SpectralLosses(model.geometry(), losses.get(0), losses.get(1), 1), samples, exact);
   }
 
   /** How much of the differences between losses to believe: what whole plans say. */
-  private SpectralLosses temper(SpectralBases bases, SpectralLosses losses, List<Sample> samples) {
-    Scorer exact = run(new HalfPrecision(), samples, null);
+  private SpectralLosses temper(SpectralBases bases, SpectralLosses losses, List<Sample> samples, Scorer exact) {
     double least = Double.POSITIVE_INFINITY;
     SpectralLosses best = losses;
     for (double temper : TEMPERS) {
       SpectralLosses tried = losses.temper(temper);
       double loss = run(tried.plan(bases, TEMPER_BITS), samples, exact).divergence();
-      says.accept(String.format(Locale.ROOT, "temper %.1f: %.5f at %.1f bits", temper, loss, TEMPER_BITS));
+      says.accept(String.format(Locale.ROOT, "temper %.2f: %.5f at %.1f bits", temper, loss, TEMPER_BITS));
       if (loss < least) {
         least = loss;
         best = tried;
@@ -173,12 +181,12 @@ public final class Spectra {
     return scorer;
   }
 
-  /** A method on one side of one layer; all else in 16 bits. */
-  private record OneSide(Spectral of, int layer, Side side) implements KvMethod {
+  /** A method on one side of layers from .. to - 1; all else in 16 bits. */
+  private record SomeLayers(Spectral of, int from, int to, Side side) implements KvMethod {
 
     @Override
     public String name() {
-      return of.name() + ", " + side + " of layer " + layer;
+      return of.name() + ", " + side + " of layers " + from + " to " + (to - 1);
     }
 
     @Override
@@ -202,7 +210,7 @@ public final class Spectra {
     }
 
     private boolean is(int asked, Side askedSide) {
-      return asked == layer && askedSide == side;
+      return asked >= from && asked < to && askedSide == side;
     }
   }
 }

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.Side;
+import dev.kvasir.KvGeometry;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.TinyModel;
@@ -113,6 +114,8 @@ class MainTest {
     assertSays(2, "--method", "train", model);
     assertSays(2, "uniform-2", "train", model, "--method=uniform-2");
     assertSays(1, "_val.jsonl", "train", model, "--method=balanced");
+    assertSays(2, "balanced", "calibrate", model, "--method=balanced");
+    assertSays(1, "_val.bin", "calibrate", model, "--method=spectral");
   }
 
   @Test
@@ -195,6 +198,23 @@ class MainTest {
     String said = assertSays(0, "proven optimal", "allocate", profile.toString(), "--bits=6", "--separate");
     assertTrue(said.contains("layer  keys  values"));
     assertEquals(TinyModel.LAYERS, Profile.load(profile).plan().orElseThrow().layers());
+  }
+
+  @Test
+  void calibrateWritesTheProfileOfSpectral() throws Exception {
+    Path tuning = Files.createDirectories(folder.resolve("tuning"));
+    Files.write(tuning.resolve("noise_val.bin"), bytes(2, 700));
+    Path profile = folder.resolve("spectral.profile");
+    String said =
+        assertSays(0, "Profile: " + profile, "calibrate", folder.toString(), "--method=spectral", "--tuning",
+            "" + tuning, "--out", "" + profile);
+    // Every layer of so small a model is measured by itself, and says so.
+    KvGeometry geometry = Profile.load(profile).geometry();
+    for (int layer = 1; layer <= geometry.layers(); layer++) {
+      assertTrue(said.contains("layer " + layer + " of " + geometry.layers() + ": coding keys costs"), said);
+    }
+    assertTrue(said.contains("temper 0.00"), said);
+    assertEquals(geometry.layers(), Profile.load(profile).spectral(2).keyBits().size());
   }
 
   @Test
