@@ -5,14 +5,6 @@ import static org.bytedeco.cuda.global.cudart.cudaEventDestroy;
 import static org.bytedeco.cuda.global.cudart.cudaEventElapsedTime;
 import static org.bytedeco.cuda.global.cudart.cudaEventRecord;
 import static org.bytedeco.cuda.global.cudart.cudaEventSynchronize;
-import static org.bytedeco.cuda.global.cudart.cudaGetLastError;
-import static org.bytedeco.cuda.global.cudart.cudaGraphDestroy;
-import static org.bytedeco.cuda.global.cudart.cudaGraphExecDestroy;
-import static org.bytedeco.cuda.global.cudart.cudaGraphInstantiate;
-import static org.bytedeco.cuda.global.cudart.cudaGraphLaunch;
-import static org.bytedeco.cuda.global.cudart.cudaStreamBeginCapture;
-import static org.bytedeco.cuda.global.cudart.cudaStreamCaptureModeRelaxed;
-import static org.bytedeco.cuda.global.cudart.cudaStreamEndCapture;
 
 import dev.kvasir.AttendBatch;
 import dev.kvasir.DeviceBuffer;
@@ -26,12 +18,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.bytedeco.cuda.cudart.CUevent_st;
-import org.bytedeco.cuda.cudart.CUgraphExec_st;
-import org.bytedeco.cuda.cudart.CUgraph_st;
 
 /**
  * What the kernels of a step take by themselves: each kind, for all layers, as a graph that the device runs without
- * waiting for anybody. Appends cannot be captured: they are timed as they are, one after the other.
+ * waiting for anybody.
  */
 final class KernelTimes {
 
@@ -67,9 +57,10 @@ final class KernelTimes {
         Rows.of(new DeviceBuffer(memory + 4 * rows * querySize, ElementType.BFLOAT16, rows * rowSize));
     int[] ones = new int[rows];
     Arrays.fill(ones, 1);
+    cache.extend(sequences, device.stream());
     all.put(
         "append",
-        timed(
+        captured(
             () -> {
               for (int layer = 0; layer < layers; layer++) {
                 cache.append(layer, sequences, ones, appended, appended, device.stream());
@@ -88,23 +79,8 @@ final class KernelTimes {
   }
 
   private double captured(Runnable work) {
-    CUgraph_st graph = new CUgraph_st();
-    CUgraphExec_st ready = new CUgraphExec_st();
-    CudaDevice.check(cudaStreamBeginCapture(device.cudaStream(), cudaStreamCaptureModeRelaxed), "a capture");
-    try {
-      work.run();
-    } catch (RuntimeException e) {
-      cudaStreamEndCapture(device.cudaStream(), graph);
-      cudaGetLastError();
-      return timed(work); // it cannot be captured
-    }
-    CudaDevice.check(cudaStreamEndCapture(device.cudaStream(), graph), "the end of a capture");
-    CudaDevice.check(cudaGraphInstantiate(ready, graph, 0), "a graph");
-    try {
-      return timed(() -> CudaDevice.check(cudaGraphLaunch(ready, device.cudaStream()), "a graph's launch"));
-    } finally {
-      cudaGraphExecDestroy(ready);
-      cudaGraphDestroy(graph);
+    try (CudaDevice.Graph graph = device.record(work)) {
+      return timed(graph::launch);
     }
   }
 

@@ -54,7 +54,7 @@ final class ModelBench {
   private static @Nullable Path json;
 
   private static final int FILL = 8192;
-  private static final int WARM_UP = 400;
+  private static final int WARM_UP = 1500;
 
   private final Model model;
   private final Precision precision;

@@ -48,6 +48,14 @@ interface Compute extends AutoCloseable {
   /** Begins a step: makes room for its rows and takes note of their tokens and positions. Rows lose what they held. */
   void begin(List<Decoder.Feed> feeds, int[] tokens, int[] positions);
 
+  /**
+   * Runs the step: operations from {@link #embed} on that depend on nothing but what the step began with, so that an
+   * implementation may keep them and run them again for the next step of the same sequences.
+   */
+  default void run(Runnable operations) {
+    operations.run();
+  }
+
   /** {@code state[t]} = the row of the matrix that the step's token t names. */
   void embed(Matrix matrix, Rows state);
 

@@ -87,6 +87,7 @@ class CudaCompute implements Compute {
   private List<KvSequence> sequences = List.of();
   private int[] counts = {};
   private @Nullable AttendBatch batch;
+  private final StepRecord record = new StepRecord(device);
 
   CudaCompute(ModelConfig config, Precision precision) {
     this.precision = precision;
@@ -260,6 +261,7 @@ class CudaCompute implements Compute {
   public void begin(List<Decoder.Feed> step, int[] numbers, int[] positions) {
     count = numbers.length;
     if (count > room) {
+      record.forget();
       int wanted = Math.max(count, room + room / 2);
       for (CudaRows rows : all) {
         device.free(rows.address);
@@ -282,6 +284,11 @@ class CudaCompute implements Compute {
     long where = places.upload(positions, count);
     DeviceOperations.ropeTurns(
         frequencies, shape.headDim(), rope.attentionFactor(), where, count, turns.address, stream);
+  }
+
+  @Override
+  public void run(Runnable operations) {
+    record.run(sequences, count, operations);
   }
 
   private DeviceBuffer buffer(CudaRows rows, ElementType type) {

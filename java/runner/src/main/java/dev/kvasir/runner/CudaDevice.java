@@ -20,13 +20,20 @@ import static org.bytedeco.cuda.global.cudart.cudaFree;
 import static org.bytedeco.cuda.global.cudart.cudaFreeHost;
 import static org.bytedeco.cuda.global.cudart.cudaGetErrorString;
 import static org.bytedeco.cuda.global.cudart.cudaGetLastError;
+import static org.bytedeco.cuda.global.cudart.cudaGraphDestroy;
+import static org.bytedeco.cuda.global.cudart.cudaGraphExecDestroy;
+import static org.bytedeco.cuda.global.cudart.cudaGraphInstantiate;
+import static org.bytedeco.cuda.global.cudart.cudaGraphLaunch;
 import static org.bytedeco.cuda.global.cudart.cudaMalloc;
 import static org.bytedeco.cuda.global.cudart.cudaMallocHost;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyAsync;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyDeviceToHost;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyHostToDevice;
+import static org.bytedeco.cuda.global.cudart.cudaStreamBeginCapture;
+import static org.bytedeco.cuda.global.cudart.cudaStreamCaptureModeRelaxed;
 import static org.bytedeco.cuda.global.cudart.cudaStreamCreateWithFlags;
 import static org.bytedeco.cuda.global.cudart.cudaStreamDestroy;
+import static org.bytedeco.cuda.global.cudart.cudaStreamEndCapture;
 import static org.bytedeco.cuda.global.cudart.cudaStreamNonBlocking;
 import static org.bytedeco.cuda.global.cudart.cudaStreamSynchronize;
 
@@ -39,6 +46,8 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import org.bytedeco.cuda.cublas.cublasContext;
 import org.bytedeco.cuda.cudart.CUevent_st;
+import org.bytedeco.cuda.cudart.CUgraphExec_st;
+import org.bytedeco.cuda.cudart.CUgraph_st;
 import org.bytedeco.cuda.cudart.CUstream_st;
 import org.bytedeco.javacpp.FloatPointer;
 import org.bytedeco.javacpp.IntPointer;
@@ -123,6 +132,37 @@ final class CudaDevice implements AutoCloseable {
       check(cudaMemcpyAsync(new At(address), here, 4L * count, cudaMemcpyHostToDevice, stream), "a copy");
       check(cudaEventRecord(copied, stream), "an event");
       return address;
+    }
+  }
+
+  /** Work on the stream that was recorded once, to be run again. */
+  final class Graph implements AutoCloseable {
+    private final CUgraphExec_st ready;
+
+    private Graph(CUgraphExec_st ready) {
+      this.ready = ready;
+    }
+
+    void launch() {
+      check(cudaGraphLaunch(ready, stream), "the launch of a graph");
+    }
+
+    /** Once the device is done with it. */
+    @Override
+    public void close() {
+      synchronized (held) {
+        if (held.ends.remove(new Destroyed(ready))) {
+          check(cudaStreamSynchronize(stream), "waiting for the device");
+          cudaGraphExecDestroy(ready);
+        }
+      }
+    }
+  }
+
+  private record Destroyed(CUgraphExec_st graph) implements Runnable {
+    @Override
+    public void run() {
+      cudaGraphExecDestroy(graph);
     }
   }
 
@@ -211,6 +251,30 @@ final class CudaDevice implements AutoCloseable {
 
   void synchronize() {
     check(cudaStreamSynchronize(stream), "waiting for the device");
+  }
+
+  /** Records what the work puts on the stream, without running it. Throws what the work throws. */
+  Graph record(Runnable work) {
+    CUgraph_st graph = new CUgraph_st();
+    CUgraphExec_st ready = new CUgraphExec_st();
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), "the beginning of a graph");
+    try {
+      work.run();
+    } catch (RuntimeException | Error e) {
+      if (cudaStreamEndCapture(stream, graph) == 0) {
+        cudaGraphDestroy(graph);
+      }
+      cudaGetLastError(); // the capture's failure ends with it
+      throw e;
+    }
+    check(cudaStreamEndCapture(stream, graph), "the end of a graph");
+    int status = cudaGraphInstantiate(ready, graph, 0);
+    cudaGraphDestroy(graph);
+    check(status, "a graph");
+    synchronized (held) {
+      held.add(new Destroyed(ready));
+    }
+    return new Graph(ready);
   }
 
   /**

@@ -248,7 +248,15 @@ public final class Decoder implements AutoCloseable {
   private void run(List<Feed> feeds, int[] tokens, int[] positions) {
     boolean turnKeys = !feeds.get(0).sequence().cache().method().keysBeforeRope();
     compute.begin(feeds, tokens, positions);
-    int rows = tokens.length;
+    if (probe == null) {
+      compute.run(() -> layers(tokens.length, turnKeys));
+    } else {
+      layers(tokens.length, turnKeys);
+    }
+  }
+
+  /** From tokens to the last state. */
+  private void layers(int rows, boolean turnKeys) {
     compute.embed(embedding, state);
     compute.norm(state, rows, layers.get(0).attentionNorm(), normed);
     for (int number = 0; number < layers.size(); number++) {
