@@ -21,20 +21,19 @@ inline const uint8_t* head_of(const PageFormat& format, const uint8_t* part, int
   return part + static_cast<size_t>(kv_head) * layout_of(format).bytes;
 }
 
-// Least and greatest coefficient of each channel over the page, their mean and the squares of their differences from
-// it.
+// Least and greatest coefficient of each channel over the page, their mean and variance.
 struct Statistics {
   alignas(64) float low[kMaxHeadDim];
   alignas(64) float high[kMaxHeadDim];
   alignas(64) float mean[kMaxHeadDim];
-  alignas(64) float squares[kMaxHeadDim];
+  alignas(64) float variance[kMaxHeadDim];
 };
 
 // Token by token, so that the order of additions is the same however many channels a machine adds at once.
 inline void measure(const float* z, int d, Statistics& s) {
   for (int c = 0; c < d; ++c) {
     s.low[c] = s.high[c] = s.mean[c] = z[c];
-    s.squares[c] = 0.0f;
+    s.variance[c] = 0.0f;
   }
   for (int t = 1; t < kPageTokens; ++t) {
     const float* row = z + static_cast<size_t>(t) * d;
@@ -49,7 +48,7 @@ inline void measure(const float* z, int d, Statistics& s) {
     const float* row = z + static_cast<size_t>(t) * d;
     for (int c = 0; c < d; ++c) {
       const float from_mean = row[c] - s.mean[c];
-      s.squares[c] += from_mean * from_mean;
+      s.variance[c] += from_mean * from_mean;
     }
   }
 }
@@ -149,7 +148,7 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
   Statistics s;
   measure(z, d, s);
   uint8_t classes[kMaxHeadDim];
-  choose_classes(s.squares, d, tile_bits(format), classes);
+  choose_classes(s.variance, d, tile_bits(format), classes);
   memset(head, 0, layout.norms);
   memset(head + layout.steps, 0, layout.bytes - layout.steps);
   alignas(64) float low[kMaxHeadDim], inverse[kMaxHeadDim], last[kMaxHeadDim];
@@ -158,7 +157,7 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
       uint8_t& byte = head[(i * d + c) / 8];
       byte = static_cast<uint8_t>(byte | (classes[c] >> i & 1) << c % 8);
     }
-    const Parameters stored = parameters_of(classes[c], {s.low[c], s.high[c], s.mean[c], s.squares[c]});
+    const Parameters stored = parameters_of(classes[c], s.low[c], s.high[c], s.mean[c]);
     head[layout.steps + c] = stored.step;
     head[layout.lows + c] = static_cast<uint8_t>(stored.low);
     low[c] = low_value(stored, classes[c]);

@@ -107,35 +107,18 @@ KVASIR_HOST_DEVICE static inline float low_value(Parameters stored, int of_class
 
 constexpr float kMostLow = 127.0f;
 
-// The elements of a channel over a page. `squares`: of their differences from the mean, added up.
-struct Elements {
-  float low, high, mean, squares;
-};
-
-// Cells are no wider than so many root mean squares: those that code a bell curve with the least squared error. With
-// few bits the ends of the range are then cut off, which is worth more than they are.
-KVASIR_HOST_DEVICE static inline float widest_cell(int of_class) {
-  return of_class == 1 ? 1.596f : of_class == 2 ? 0.996f : 0.335f;
-}
-
-// Codes are cells of equal size around the mean, or as far from it as the range wants, each standing for its middle; a
-// channel of no bits stands for its mean.
-KVASIR_HOST_DEVICE static inline Parameters parameters_of(int of_class, const Elements& of) {
+// `low` and `high`: the least and greatest element of the channel, `mean` theirs. Codes are cells of equal size, each
+// standing for its middle; a channel of no bits stands for its mean.
+KVASIR_HOST_DEVICE static inline Parameters parameters_of(int of_class, float low, float high, float mean) {
   constexpr float kLeast = 9.53674316e-7f;  // 2^-20
   const int width = width_of(of_class);
-  float cell = (of.high - of.low) * bits_float(static_cast<uint32_t>(127 - width) << 23);
-  const float widest = widest_cell(of_class) * sqrtf(of.squares * (1.0f / kPageTokens));
-  if (of_class < 4 && widest < cell) cell = widest;
-  const float half = cell * (0.5f * static_cast<float>(1 << width));
-  const float least = of.low + half, most = of.high - half;
-  const float middle = of_class == 0 ? of.mean : of.mean < least ? least : of.mean > most ? most : of.mean;
+  const float cell = (high - low) * bits_float(static_cast<uint32_t>(127 - width) << 23);
+  const float base = of_class == 0 ? mean : low + 0.5f * cell;
+  const float reach = kMostLow * low_unit(of_class);  // of `low`, in steps
+  const float least = fabsf(base) / reach;
   Parameters stored;
   stored.step = byte_of(nearest_eighth(of_class != 0 && cell > kLeast ? cell : kLeast) + kStepBias);
-  const float base = middle - 0.5f * static_cast<float>((1 << width) - 1) * step_value(stored.step);
-  const float reach = kMostLow * low_unit(of_class);  // of `low`, in steps
-  if (reach * step_value(stored.step) < fabsf(base)) {
-    stored.step = byte_of(eighth_above(fabsf(base) / reach) + kStepBias);
-  }
+  if (reach * step_value(stored.step) < fabsf(base)) stored.step = byte_of(eighth_above(least) + kStepBias);
   const float units = rintf(base * inverse_power(stored.step - kStepBias) / low_unit(of_class));
   stored.low = static_cast<int8_t>(units < -kMostLow ? -kMostLow : units > kMostLow ? kMostLow : units);
   return stored;
@@ -148,17 +131,16 @@ KVASIR_HOST_DEVICE static inline int code_of(float z, float low, float inverse_s
 
 // Widths ------------------------------------------------------------------------------------------------------------
 //
-// Bits go where they take most off the squared error. A channel of variance 1 that is a bell curve has 1, 0.363, 0.119,
-// 0.0115 and 0.0001 left with 0, 1, 2, 4 and 8 bits; so a bit more is worth 0.637, 0.245, 0.0536 and 0.0029 of the
-// variance. Channels are sorted by the variance that they have in the page, and tiles of eight in that order have the
-// width of which all bits are worth more than a level, which is such that the bits of all tiles add up. Logarithms are
-// those that the bits of a float show, read as a whole number: close enough, and the same everywhere.
+// A channel should have one more bit for each doubling of its spread, so that errors are alike in all. Channels are
+// sorted by the variance that they have in the page, and tiles of eight in that order get the width nearest to the
+// logarithm of their spread above a level, which is such that the bits of all tiles add up. Logarithms are those that
+// the bits of a float show, read as a whole number: close enough, and the same everywhere.
 
 constexpr int64_t kOctave = int64_t{2} << 23;  // of the spread: two of the variance
 
-// What a tile must have above the level to be of class i + 1, in octaves: half the logarithms of those worths.
+// What a tile must have above the level to be of class i + 1, half way between the widths, in octaves.
 KVASIR_HOST_DEVICE static inline int64_t class_limit(int i) {
-  return i == 0 ? kOctave / 4 : i == 1 ? 15 * kOctave / 16 : i == 2 ? 2 * kOctave : 33 * kOctave / 8;
+  return i == 0 ? kOctave / 2 : i == 1 ? 3 * kOctave / 2 : i == 2 ? 3 * kOctave : 6 * kOctave;
 }
 
 KVASIR_HOST_DEVICE static inline int class_above(int64_t above) {

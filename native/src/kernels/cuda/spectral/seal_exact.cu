@@ -129,10 +129,13 @@ __device__ __forceinline__ void multiply(const Room& room, const float* inverse,
   }
 }
 
-// Least, greatest, mean and squares of a channel, token by token.
-__device__ __forceinline__ spectral::Elements measure(const Room& room, int d, int c) {
+// Least, greatest, mean and variance of a channel, token by token.
+struct Measured {
+  float low, high, mean;
+};
+__device__ __forceinline__ Measured measure(const Room& room, int d, int c) {
   const float* const z = room.z + c;
-  spectral::Elements of = {z[0], z[0], z[0], 0.0f};
+  Measured of = {z[0], z[0], z[0]};
   for (int t = 1; t < kPageTokens; ++t) {
     const float x = z[t * (d + kPad)];
     of.low = x < of.low ? x : of.low;
@@ -140,11 +143,12 @@ __device__ __forceinline__ spectral::Elements measure(const Room& room, int d, i
     of.mean += x;
   }
   of.mean *= 1.0f / kPageTokens;
+  float variance = 0.0f;
   for (int t = 0; t < kPageTokens; ++t) {
     const float from_mean = z[t * (d + kPad)] - of.mean;
-    of.squares += from_mean * from_mean;
+    variance += from_mean * from_mean;
   }
-  room.variance[c] = of.squares;
+  room.variance[c] = variance;
   return of;
 }
 
@@ -282,7 +286,7 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   __syncthreads();
-  spectral::Elements measured = {};
+  Measured measured = {};
   if (c < d) measured = measure(room, d, c);
   __syncthreads();
   const int tile = c < d ? tile_of(room, d, c) : 0;
@@ -296,7 +300,7 @@ __global__ void __launch_bounds__(kThreads)
   const int of_class = c < d ? static_cast<int>(room.keys[tile]) : 0;
   spectral::Parameters stored = {};
   if (c < d) {
-    stored = spectral::parameters_of(of_class, measured);
+    stored = spectral::parameters_of(of_class, measured.low, measured.high, measured.mean);
     room.classes[c] = static_cast<uint8_t>(of_class);
     room.low[c] = spectral::low_value(stored, of_class);
     room.inverse_step[c] = spectral::inverse_power(stored.step - spectral::kStepBias);

@@ -6,10 +6,8 @@ import dev.kvasir.Side;
 import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.codebook.BasisPart;
 import dev.kvasir.tensor.Tensor;
-import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
@@ -24,10 +22,6 @@ public final class SpectralBases {
 
   private static final String PREFIX = "spectral.";
   private static final String VARIANCES = ".variances";
-
-  /** Widths of channels, and what is left of a bell curve's variance when it is coded with as many bits. */
-  private static final double[] WIDTHS = {0, 1, 2, 4, 8};
-  private static final double[] LEFT = {1, 0.3634, 0.1188, 0.01154, 0.00004};
 
   private final KvGeometry geometry;
   private final Map<String, float[]> vectors;
@@ -156,8 +150,8 @@ public final class SpectralBases {
   }
 
   /**
-   * How large errors of a side's pages are at so many code bits, compared with other numbers of bits. They fall about
-   * fourfold with each bit where all channels have some, and faster where bits are few and go to the channels that spread most.
+   * How large errors of a side's pages are at so many code bits, compared with other numbers of bits. They fall fourfold
+   * with each bit where all channels have some, and faster where bits are few and go to the channels that spread most.
    *
    * @param layer the layer
    * @param side keys or values
@@ -177,23 +171,30 @@ public final class SpectralBases {
     return sum;
   }
 
-  /** Bits go where they take most off the error, until there are none left; as pages share them out. */
+  /** Where each channel has one bit for each doubling of its spread above a level: the error of all channels. */
   private static double filled(float[] variances, double bits) {
-    List<double[]> steps = new ArrayList<>(); // what a bit takes off, how many bits
-    double error = 0;
-    for (float variance : variances) {
-      error += variance;
-      for (int i = 1; i < WIDTHS.length; i++) {
-        double more = WIDTHS[i] - WIDTHS[i - 1];
-        steps.add(new double[] {variance * (LEFT[i - 1] - LEFT[i]) / more, more});
+    double[] octaves = new double[variances.length];
+    double high = Double.NEGATIVE_INFINITY;
+    for (int c = 0; c < octaves.length; c++) {
+      octaves[c] = 0.5 * Math.log(Math.max(1e-20, variances[c])) / Math.log(2);
+      high = Math.max(high, octaves[c]);
+    }
+    double low = high - 64 - bits * octaves.length;
+    for (int i = 0; i < 50; i++) {
+      double level = (low + high) / 2;
+      double spent = 0;
+      for (double octave : octaves) {
+        spent += Math.max(0, octave - level);
+      }
+      if (spent > bits * octaves.length) {
+        low = level;
+      } else {
+        high = level;
       }
     }
-    steps.sort((a, b) -> Double.compare(b[0], a[0]));
-    double left = bits * variances.length;
-    for (double[] step : steps) {
-      double spent = Math.min(left, step[1]);
-      error -= spent * step[0];
-      left -= spent;
+    double error = 0;
+    for (double octave : octaves) {
+      error += Math.pow(4, Math.min(octave, high));
     }
     return error;
   }

@@ -246,16 +246,14 @@ class SpectralCalibratorTest {
   void errorsFallFasterWhereFewChannelsHaveBits() {
     KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(1).kvHeads(1).headDim(D).build();
     float[] variances = new float[D];
-    Arrays.fill(variances, 0, D / 2, 256);
+    Arrays.fill(variances, 0, D / 2, 16);
     Arrays.fill(variances, D / 2, D, 1);
     SpectralBases bases = SpectralBases.builder(geometry).variances(0, Side.KEYS, variances).build();
-    // By hand: half of the channels spread sixteen times as far as the others, and have all bits at first. Bell curves
-    // have 0.3634, 0.1188, 0.01154, 0.00004 of their variance left with 1, 2, 4, 8 bits.
-    assertEquals(128.5 * D, bases.distortion(0, Side.KEYS, 0), 1e-6);
-    assertEquals((256 * 0.3634 + 1) * D / 2, bases.distortion(0, Side.KEYS, 0.5), 1e-6);
-    assertEquals((256 * 0.1188 + 1) * D / 2, bases.distortion(0, Side.KEYS, 1), 1e-6);
-    assertEquals((256 * 0.01154 + 1) * D / 2, bases.distortion(0, Side.KEYS, 2), 1e-6);
-    assertEquals((256 * (0.01154 - 0.0115 / 4) + 1) * D / 2, bases.distortion(0, Side.KEYS, 2.5), 1e-6);
+    // By hand: half of the channels spread four times as far as the others, and have two bits more.
+    assertEquals(0.25 * D, bases.distortion(0, Side.KEYS, 2), 1e-6);
+    assertEquals(1.0 * D, bases.distortion(0, Side.KEYS, 1), 1e-6);
+    assertEquals(2.5 * D, bases.distortion(0, Side.KEYS, 0.5), 1e-6);
+    assertEquals(8.5 * D, bases.distortion(0, Side.KEYS, 0), 1e-6);
     assertEquals(Math.pow(4, -1.5), bases.distortion(0, Side.VALUES, 1.5), 1e-12);
     // Values whose errors fall fourfold a bit can do with less than keys whose errors grow faster below two bits.
     SpectralLosses losses = new SpectralLosses(geometry, List.of(1e-3), List.of(1e-3), 1);
