@@ -146,10 +146,10 @@ class Cache {
   // it before other calls read what it writes, and does not run it once one of its sequences is released.
   //
   // extend: one more token for each sequence in all layers, before a graph writes its rows; all sequences, or nothing,
-  // but what was reserved for them is given back then. Layers must be of one length, without guesses. Pages are sealed
-  // as append does it, by the tokens that are there: where no window is kept, one step later. After what is on the
-  // stream now, and before what comes next; waits for nothing but what sealing must know. Throws kBudgetExceeded. A
-  // step that is not to be is taken back by truncate.
+  // but what was reserved for them is given back then. Layers must be of one length, without guesses and shifts. Pages
+  // are sealed as append does it, by the tokens that are there: where no window is kept, one step later. After what is
+  // on the stream now, and before what comes next; waits for nothing but what sealing must know. Throws
+  // kBudgetExceeded. A step that is not to be is taken back by truncate.
   void extend(const int64_t* sequences, int count, void* stream);
   void append_device(int64_t sequence, int layer, const void* keys, const void* values, ElementType type,
                      int64_t tokens, void* stream);

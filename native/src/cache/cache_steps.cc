@@ -92,14 +92,29 @@ void Cache::Impl::extend(const int64_t* ids, int count, void* stream) {
   for (int i = 0; i < count; ++i) {
     const SequenceLayer& any = sequences[i]->layers[even_length(ids[i], *sequences[i])];
     if (any.guessing()) refuse("sequence " + std::to_string(ids[i]) + " has guesses");
+    if (!sequences[i]->shifts.empty())
+      refuse("sequence " + std::to_string(ids[i]) + " was shifted, which no graph sees");
     lengths.push_back(any.length());
   }
   try {
+    std::vector<SequenceLayer*> layers(sequences.size());
+    std::vector<SequenceView> views(sequences.size());
     for (const LayerPlan& plan : plans_) {
       if (!plan.owns_rows()) continue;
-      std::vector<SequenceLayer*> layers;
-      for (const auto& sequence : sequences) layers.push_back(&sequence->layers[plan.index]);
-      append_batch(plan, memory_, engine(), layers, *extension->appends(plan));
+      bool room = true;
+      for (size_t i = 0; i < layers.size(); ++i) {
+        layers[i] = &sequences[i]->layers[plan.index];
+        room = room && layers[i]->has_room(plan);
+      }
+      if (!room) {
+        append_batch(plan, memory_, engine(), layers, *extension->appends(plan));
+        continue;
+      }
+      for (size_t i = 0; i < layers.size(); ++i) {
+        layers[i]->extend(plan);
+        views[i] = layers[i]->view(plan);
+      }
+      extension->tell(plan, views.data());
     }
   } catch (...) {
     extension->finish();  // of the layers that are longer, so that a cut begins with what the device knows

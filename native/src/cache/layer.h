@@ -73,6 +73,10 @@ class SequenceLayer {
   // In place of commit, before the growth ends: what it drew from a promise stands again.
   void abandon(const Growth& growth);
 
+  // Whether a token that comes later (Extension) goes where there is room already; then it does, and nothing can fail.
+  bool has_room(const LayerPlan& plan) const;
+  void extend(const LayerPlan& plan);
+
   // What appends of `tokens` tokens in all need at most, however they are cut into calls.
   Memory::Needs most_needs(const LayerPlan& plan, int64_t tokens) const;
   // Room for them, which appends draw from. It ends with the last of those tokens, and before that by end_promise.
@@ -134,8 +138,12 @@ class SequenceLayer {
 
  private:
   int64_t body(const LayerPlan& plan) const { return body_at(plan, length_); }
-  // Pages to seal where the layer grows to that length.
+  // Pages to seal where the layer grows to that length; and of them those whose tokens are there already, or come now.
   int64_t pages_to_seal(const LayerPlan& plan, int64_t new_length) const;
+  int64_t pages_to_seal(const LayerPlan& plan, int64_t new_length, int64_t present) const {
+    const int64_t whole = body_at(plan, length_ + present) / kPageTokens - sealed_pages();
+    return std::min(pages_to_seal(plan, new_length), whole);
+  }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
   // most_needs in bytes, pages included, where pages are paid with the blocks that they leave behind; INT64_MAX where

@@ -160,14 +160,24 @@ void SequenceLayer::end_promise() {
   window_.give_back_spare();
 }
 
+bool SequenceLayer::has_room(const LayerPlan& plan) const {
+  return begun_ && pages_to_seal(plan, length_ + 1, 0) == 0 && !sinks_.changes(sinks_change(plan, length_ + 1)) &&
+         !window_.changes(window_change(plan, length_ + 1, 0));
+}
+
+void SequenceLayer::extend(const LayerPlan& plan) {
+  drop_old_pages(plan, length_);
+  length_ += 1;
+  if (--promised_tokens_ <= 0) end_promise();
+}
+
 SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine, Append& append) const {
   Growth growth;
   growth.append = &append;
   growth.length = length_ + append.tokens();
   growth.promised = promised_ ? promised_->left() : 0;
   Memory::Needs& needs = growth.needs;
-  const int64_t whole = body_at(plan, length_ + append.present()) / kPageTokens - sealed_pages();
-  needs.pages = std::min(pages_to_seal(plan, growth.length), whole);
+  needs.pages = pages_to_seal(plan, growth.length, append.present());
   growth.changes[0] = sinks_change(plan, growth.length);
   growth.changes[1] = window_change(plan, growth.length, needs.pages);
   growth.other_blocks = sinks_.changes(growth.changes[0]) || window_.changes(growth.changes[1]);

@@ -122,6 +122,8 @@ class Extension {
   virtual ~Extension() = default;
   // One token for each sequence, in one layer.
   virtual std::unique_ptr<Appends> appends(const LayerPlan& plan) = 0;
+  // The same where all have room for it already: they are a token longer now, as `views` says. Takes no memory.
+  virtual void tell(const LayerPlan& plan, const SequenceView* views) = 0;
   // The device learns of all appends that were finished, before what comes next on the caller's stream. Takes no
   // memory.
   virtual void finish() = 0;

@@ -141,10 +141,14 @@ class Steps {
     const std::vector<uint8_t> bytes = outputs_.read();
     const auto* outputs = reinterpret_cast<const float*>(bytes.data());
     std::vector<float> expected(count_ * kQuery);
+    // First all appends: pages of one layer may shrink for those of another.
     for (int layer = 0; layer < kLayers; ++layer) {
-      const size_t rows = layer * count_ * kRow, at = layer * count_ * kQuery;
+      const size_t rows = layer * count_ * kRow;
       called_->append_rows(layer, ids_.data(), ones_.data(), static_cast<int>(count_), {keys.data() + rows},
                            {values.data() + rows});
+    }
+    for (int layer = 0; layer < kLayers; ++layer) {
+      const size_t at = layer * count_ * kQuery;
       called_->attend(layer, ids_.data(), static_cast<int>(count_), 1, queries.data() + at, expected.data());
       const double error = reference::nmse(outputs + at, std::vector<double>(expected.begin(), expected.end()));
       // Both round alike, but add up in another order; CommVQ's tables are of 16-bit whole numbers.
@@ -315,4 +319,7 @@ DEVICE_CASE("step graphs: what cannot be is refused") {
   steps.graphed().guess(steps.ids()[0]);
   CHECK(refuses(ErrorCode::kInvalidArgument, [&] { steps.extend(); }), "guesses");
   steps.compare("at the end");
+  Steps shifted({"commvq"}, {200});
+  shifted.graphed().shift(shifted.ids()[0], 100, 7);
+  CHECK(refuses(ErrorCode::kInvalidArgument, [&] { shifted.extend(); }), "a shift");
 }

@@ -19,25 +19,16 @@ size_t description_bytes(const std::vector<CudaExtension::Layer>& layers, int co
 // Tokens without rows: pages are sealed, blocks taken, lengths told, and nothing is written.
 class CudaExtension::LaterAppends : public Appends {
  public:
-  LaterAppends(CudaExtension& extension, int layer) : extension_(extension), layer_(static_cast<size_t>(layer)) {
-    for (int i = 0; i < extension.count_; ++i) {
-      appends_.push_back(std::make_unique<CudaAppend>(*extension.layers_[layer_].device, none_, 0, 1));
-    }
-    extension.told_[layer_].reserve(appends_.size());
+  LaterAppends(CudaExtension& extension, const DeviceLayer& layer) : extension_(extension), layer_(layer) {
+    for (int i = 0; i < extension.count_; ++i) appends_.push_back(std::make_unique<CudaAppend>(layer, none_, 0, 1));
   }
   Append& operator[](int index) override { return *appends_[static_cast<size_t>(index)]; }
   void fill(const Target*) override {}
-  void finish(const SequenceView* views) override {
-    for (int i = 0; i < extension_.count_; ++i) {
-      auto* state = static_cast<CudaLayerState*>(views[i].state);
-      state->update(views[i], *extension_.layers_[layer_].epoch, &extension_.descriptions_);
-      extension_.told_[layer_].push_back(views[i]);
-    }
-  }
+  void finish(const SequenceView* views) override { extension_.tell(layer_.plan(), views); }
 
  private:
   CudaExtension& extension_;
-  const size_t layer_;
+  const DeviceLayer& layer_;
   const InputRows none_ = {};
   std::vector<std::unique_ptr<CudaAppend>> appends_;
 };
@@ -46,10 +37,23 @@ CudaExtension::CudaExtension(const DeviceQueue& queue, std::vector<Layer> layers
     : layers_(std::move(layers)),
       count_(count),
       descriptions_(queue, layers_.size() * static_cast<size_t>(count), description_bytes(layers_, count)),
-      told_(layers_.size()) {}
+      told_(layers_.size()) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (layers_[i].device->plan().can_shrink()) told_[i].reserve(static_cast<size_t>(count));
+  }
+}
 
 std::unique_ptr<Appends> CudaExtension::appends(const LayerPlan& plan) {
-  return std::make_unique<LaterAppends>(*this, plan.index);
+  return std::make_unique<LaterAppends>(*this, *layers_[static_cast<size_t>(plan.index)].device);
+}
+
+void CudaExtension::tell(const LayerPlan& plan, const SequenceView* views) {
+  const auto layer = static_cast<size_t>(plan.index);
+  const uint64_t epoch = *layers_[layer].epoch;
+  for (int i = 0; i < count_; ++i) {
+    static_cast<CudaLayerState*>(views[i].state)->update(views[i], epoch, &descriptions_);
+  }
+  if (plan.can_shrink()) told_[layer].assign(views, views + count_);
 }
 
 void CudaExtension::finish() {

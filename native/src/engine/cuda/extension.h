@@ -23,6 +23,7 @@ class CudaExtension : public Extension {
   CudaExtension(const DeviceQueue& queue, std::vector<Layer> layers, int count);
 
   std::unique_ptr<Appends> appends(const LayerPlan& plan) override;
+  void tell(const LayerPlan& plan, const SequenceView* views) override;
   void finish() override;
 
  private:
@@ -31,7 +32,7 @@ class CudaExtension : public Extension {
   const std::vector<Layer> layers_;
   const int count_;
   Pieces descriptions_;
-  std::vector<std::vector<SequenceView>> told_;  // by layer: as its sequences are now
+  std::vector<std::vector<SequenceView>> told_;  // by layer, of those whose pages shrink: as its sequences are now
 };
 
 }  // namespace kvasir::cuda

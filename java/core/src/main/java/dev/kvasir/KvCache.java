@@ -154,8 +154,8 @@ public final class KvCache implements AutoCloseable {
    *
    * @param sequences sequences of this cache, at least one, none of them twice; layers of each have one length
    * @param stream the stream that the graph runs on; it is not being captured now
-   * @throws IllegalArgumentException if a sequence is of another cache, listed twice, has guesses or layers of different
-   *     lengths, or the stream is being captured
+   * @throws IllegalArgumentException if a sequence is of another cache, listed twice, was shifted, has guesses or layers
+   *     of different lengths, or the stream is being captured
    * @throws NotFiniteException if an earlier append held NaN, infinity or a magnitude above 32752
    * @throws BudgetExceededException if the tokens of all sequences do not fit the budget
    * @throws NativeUnavailableException if the cache is on no device
