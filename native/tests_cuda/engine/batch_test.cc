@@ -49,7 +49,7 @@ size_t bytes_of(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2
 
 class Scene {
  public:
-  explicit Scene(const std::string& codec) {
+  explicit Scene(const std::string& codec, float soft_cap = 0.0f) {
     const ConfigPointer config(CacheConfig::create(1));
     config->set_heads(0, kQueryHeads, kKvHeads, kHeadDim);
     const int bits = codec == "f16" ? 16 : codec == "tiered" ? 2 : 4;
@@ -58,6 +58,7 @@ class Scene {
     std::vector<float> logits;
     for (int h = 0; h < kQueryHeads; ++h) logits.push_back(0.5f * static_cast<float>(h) - 1.0f);
     config->set_sink_logits(0, logits.data(), kQueryHeads);
+    config->set_soft_cap(0, soft_cap);
     config->set_window(70);
     config->set_backend("cuda");
     cache_.reset(Cache::create(*config));
@@ -241,6 +242,25 @@ DEVICE_CASE("batch: strides cannot be captured, and the refusal harms nothing") 
   CUDA(cudaGraphDestroy(graph));
   scene.cache().attend(batch);
   CUDA(cudaStreamSynchronize(scene.stream()));
+}
+
+DEVICE_CASE("batch: soft caps are part of fused kernels, and count as no fallback") {
+  for (const char* codec : {"f16", "uniform", "progressive", "pattern", "tiered"}) {
+    Scene capped(codec, 2.0f), plain(codec);
+    const std::vector<int> tokens = {1, 1, 1};
+    const auto queries = random_numbers(7, tokens.size() * kQuery);
+    std::vector<float> outputs[2] = {std::vector<float>(queries.size()), std::vector<float>(queries.size())};
+    Scene* const scenes[] = {&capped, &plain};
+    for (int i = 0; i < 2; ++i) {
+      AttendBatch batch = scenes[i]->batch(tokens);
+      batch.queries.data = queries.data();
+      batch.outputs.data = outputs[i].data();
+      scenes[i]->cache().attend(batch);
+      const std::unique_ptr<kvasir::CacheStats, twin_caches::Deleter> stats(scenes[i]->cache().stats());
+      CHECK(stats->fallback_tiles() == 0 && stats->tiles() > 0, codec << ": " << stats->fallback_tiles());
+    }
+    CHECK(outputs[0] != outputs[1], codec << ": a cap of 2 is seen");
+  }
 }
 
 DEVICE_CASE("batch: trees of guesses go to fused kernels and to rows, and count as no fallback") {

@@ -171,6 +171,7 @@ class CommVqFamily : public CanonicalFamily {
   // One query token alone: tables are of whole numbers, and unpacking gives the better scores.
   bool attends(const SequenceView&, const QueryRun& run) const override { return run.tokens == 1; }
 
+  bool caps() const override { return true; }
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     int64_t pages = 0;

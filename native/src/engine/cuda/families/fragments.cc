@@ -157,7 +157,6 @@ void FragmentsFamily::launch(const PlannedLaunch<AttendPlan>& planned, const Roo
                              const AttentionRequest& request, const std::vector<const DeviceSequence*>& sequences,
                              const DeviceScratch& list, const QueryMemory& memory, cudaStream_t stream) const {
   auto launch = launch_of<AttendRequest>(request, memory, planned.workspace);
-  launch.soft_cap = request.layer->soft_cap;
   launch.vector_room = room.memory.as<void>();
   launch.room_vectors = room.vectors;
   launch.sequences = sequences.data();

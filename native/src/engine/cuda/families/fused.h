@@ -53,6 +53,7 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
   launch.outputs = memory.outputs;
   launch.type = memory.type;
   launch.softmax_scale = request.layer->softmax_scale;
+  launch.soft_cap = request.layer->soft_cap;
   launch.workspace = workspace.as<void>();
   launch.ends = memory.ends;
   return launch;

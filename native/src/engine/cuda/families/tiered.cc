@@ -178,6 +178,7 @@ class TieredFamily : public PageFamily {
   }
 
   bool attends(const SequenceView& view, const QueryRun& run) const override { return takes_steps(view, run); }
+  bool caps() const override { return true; }
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     const int capacity = power_of_two(request.rows());

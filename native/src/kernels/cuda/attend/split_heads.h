@@ -31,6 +31,7 @@ struct SplitHeadsRequest {
   void* outputs;                    // the same; zeros for sequences without tokens
   ElementType type;                 // of queries and outputs
   float softmax_scale;
+  float soft_cap;   // of scores, where the kernel caps them; 0: none
   void* workspace;  // 256-byte aligned
   RowEnds ends = {};
 };

@@ -116,6 +116,7 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.ends = request.ends;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
+  params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
   return params;
 }
 

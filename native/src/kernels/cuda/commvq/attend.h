@@ -60,6 +60,7 @@ struct CommVqRequest {
   void* outputs;                    // the same; zeros for sequences without tokens
   ElementType type;                 // of queries and outputs
   float softmax_scale;
+  float soft_cap;                // of scores; 0: none
   const uint8_t* key_tables;     // as pack_key_tables writes them
   const uint16_t* value_tables;  // float16 [kv_heads][codes][head_dim]
   void* workspace;               // 256-byte aligned

@@ -67,6 +67,7 @@ struct CommVqParams {
   bool neighbours;
   ElementType type;
   float scale;  // of scores, times log2(e)
+  float cap;    // of scores, the same; 0: none
   RowEnds ends;
 
   KVASIR_HOST_DEVICE int query_heads() const { return tables.kv_heads * group; }

@@ -86,7 +86,7 @@ class RowPart {
 #pragma unroll
       for (int h = 0; h < 4; ++h) {
         const float score = sum_over_warp(sums[h]);
-        if (lane_ == h) scores_[t * 4 + h] = score;
+        if (lane_ == h) scores_[t * 4 + h] = params_.cap > 0.0f ? capped(score, params_.cap) : score;
       }
     }
     __syncwarp();

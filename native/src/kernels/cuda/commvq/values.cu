@@ -211,7 +211,8 @@ struct PagePart {
     };
     const auto make = [&](uint32_t page) {
       if (!head_tile_exists || page >= range.end) return;
-      weights.make(shared.scores[page % 3], shared.weights[page % 2], sliced, page == 0 ? sequence.hidden_tokens : 0);
+      weights.make(shared.scores[page % 3], shared.weights[page % 2], sliced, params.cap,
+                   page == 0 ? sequence.hidden_tokens : 0);
       add_slices(page + 1);
     };
     if (warp == 0 && lane < 2 * kHeadTiles) shared.weights[lane / kHeadTiles].changed[lane % kHeadTiles] = 0;

@@ -77,9 +77,9 @@ class StepWeights {
     }
   }
 
-  // Fragments of B for a page, of which the first `hidden` tokens must not be seen.
-  __device__ __forceinline__ void make(const PageScores& input, PageWeights& page, bool sliced, int hidden) {
-    load(input, sliced, hidden);
+  // Fragments of B for a page, of which the first `hidden` tokens must not be seen. cap: of scores, or 0.
+  __device__ __forceinline__ void make(const PageScores& input, PageWeights& page, bool sliced, float cap, int hidden) {
+    load(input, sliced, cap, hidden);
     if (k_ == 0) page.levels[head_tile_][g_][pair_] = wanted_;
     sync_threads(1 + head_tile_, 32 * kPageSteps / kSteps);  // barriers 1 .. kHeadTiles
     const float2 levels = *reinterpret_cast<const float2*>(page.levels[head_tile_][g_]);
@@ -104,7 +104,7 @@ class StepWeights {
   __device__ __forceinline__ int tile(int j) const { return 2 * (pair_ * kSteps + j) + k_ % 2; }
 
   // Scores and gains, and the level that they would like to have.
-  __device__ __forceinline__ void load(const PageScores& input, bool sliced, int hidden) {
+  __device__ __forceinline__ void load(const PageScores& input, bool sliced, float cap, int hidden) {
     float highest = kHidden;
     __half2 most = __float2half2_rn(kLeastGain);
 #pragma unroll
@@ -127,6 +127,10 @@ class StepWeights {
       if (sliced) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) scores_[j][i] += rest_[j][i];
+      }
+      if (cap > 0.0f) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) scores_[j][i] = capped(scores_[j][i], cap);
       }
       if (hidden > 0) {
         const int first = tile(j) * kTileSize + k_ / 2;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/tiered/attend.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/tiered/params.h"
 
@@ -36,6 +37,7 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   if (request.count == 0) return cudaSuccess;
   TieredParams params = {};
   set_split(plan, request, plan.shape.kv_heads, plan.shape.group, kMaxTieredSplits, &params);
+  params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
   const TieredFormat format = plan.shape.format();
   params.value_bytes = format.value_bytes();
   for (int v = 0; v < format.value_chunks(); ++v) {

@@ -28,6 +28,7 @@ struct TieredParams {
   CodeUnit values;
   ElementType type;
   float scale;  // of scores, times log2(e)
+  float cap;    // of scores, the same; 0: none
   RowEnds ends;
 };
 

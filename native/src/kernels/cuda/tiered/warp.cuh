@@ -36,6 +36,7 @@ class TieredWarp {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       scores[i] *= scale_;
+      if (params_.cap > 0.0f) scores[i] = capped(scores[i], params_.cap);
       if (8 * i + g_ < hidden) scores[i] = kHidden;
     }
     const Joining joining = softmax_step(scores, highest_, sum_);
@@ -64,7 +65,9 @@ class TieredWarp {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool visible = 8 * i + g_ >= begin && 8 * i + g_ < end;
-      scores[i] = visible ? (sums[2 * i] + sums[2 * i + 1]) * scale_ : kHidden;
+      float score = (sums[2 * i] + sums[2 * i + 1]) * scale_;
+      if (params_.cap > 0.0f) score = capped(score, params_.cap);
+      scores[i] = visible ? score : kHidden;
     }
     const Joining joining = softmax_step(scores, highest_, sum_);
     const uint32_t low = split_halves(scores[0]), high = split_halves(scores[1]);
