@@ -5,12 +5,12 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
 
 /** A model whose rows say which tokens came before: what was reused wrongly gives other attention. */
-final class FakeModel {
+public final class FakeModel {
 
   private FakeModel() {}
 
   /** Appends the rows of tokens from.. to-1 of a text. */
-  static void read(KvSequence sequence, int[] tokens, int from, int to) {
+  public static void read(KvSequence sequence, int[] tokens, int from, int to) {
     KvGeometry geometry = sequence.cache().geometry();
     long state = 17;
     long[] states = new long[to];
@@ -34,7 +34,7 @@ final class FakeModel {
   }
 
   /** Attention of all layers with queries that are the same each time. */
-  static float[] attend(KvSequence sequence) {
+  public static float[] attend(KvSequence sequence) {
     KvGeometry geometry = sequence.cache().geometry();
     int size = geometry.querySize(0);
     float[] all = new float[geometry.layers() * size];
@@ -51,7 +51,7 @@ final class FakeModel {
   }
 
   /** A sequence that read a text and was cut. */
-  static KvSequence cut(KvCache cache, int[] tokens, int length) {
+  public static KvSequence cut(KvCache cache, int[] tokens, int length) {
     KvSequence sequence = cache.newSequence();
     read(sequence, tokens, 0, tokens.length);
     sequence.truncate(length);

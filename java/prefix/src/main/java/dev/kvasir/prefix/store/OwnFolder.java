@@ -9,6 +9,8 @@ import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
+import java.time.Duration;
+import java.time.Instant;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicLong;
 
@@ -19,6 +21,7 @@ import java.util.concurrent.atomic.AtomicLong;
 final class OwnFolder implements AutoCloseable {
 
   private static final String PREFIX = "unfinished-";
+  private static final String NEW = "new-";
   private static final String LOCK = "lock";
 
   private final Path folder;
@@ -37,8 +40,17 @@ final class OwnFolder implements AutoCloseable {
         removeIfLeft(each);
       }
     }
-    // Locked under a name that nobody cleans up, then given its own.
-    Path hidden = Files.createDirectory(of.resolve("new-" + UUID.randomUUID()));
+    try (DirectoryStream<Path> all = Files.newDirectoryStream(of, NEW + "*")) {
+      for (Path each : all) {
+        if (Files.getLastModifiedTime(each).toInstant().isBefore(Instant.now().minus(Duration.ofHours(1)))) {
+          remove(each);
+        }
+      }
+    } catch (NoSuchFileException e) {
+      // Somebody has just given it its name.
+    }
+    // Locked under a name that nobody cleans up for an hour, then given its own.
+    Path hidden = Files.createDirectory(of.resolve(NEW + UUID.randomUUID()));
     FileChannel lock =
         FileChannel.open(hidden.resolve(LOCK), StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
     try {
