@@ -5,6 +5,7 @@
 @SuppressWarnings("module") // The lab is built after this.
 module dev.kvasir.runner {
   requires transitive dev.kvasir;
+  requires transitive dev.kvasir.prefix;
   requires static org.bytedeco.cuda; // for models on a GPU
   requires static org.jspecify;
 

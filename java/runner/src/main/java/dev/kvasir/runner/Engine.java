@@ -5,6 +5,15 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
 import dev.kvasir.Precision;
+import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.file.ModelFingerprint;
+import dev.kvasir.prefix.PrefixCache;
+import dev.kvasir.prefix.PrefixMatch;
+import dev.kvasir.prefix.PrefixRequest;
+import dev.kvasir.prefix.PrefixStats;
+import dev.kvasir.prefix.Tier;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -14,8 +23,12 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -43,6 +56,7 @@ public final class Engine implements AutoCloseable {
   private final Model model;
   private final Decoder decoder;
   private final KvCache cache;
+  private final @Nullable PrefixCache prefixes;
   private final int stepTokens;
   private final int maxSessions;
   private final Thread thread;
@@ -69,12 +83,19 @@ public final class Engine implements AutoCloseable {
     if (builder.budgetBytes > 0) {
       settings.budgetBytes(builder.budgetBytes);
     }
+    if (builder.fingerprint != null) {
+      settings.model(builder.fingerprint);
+    }
     this.cache = settings.build();
     try {
+      this.prefixes = builder.prefixes == null ? null : builder.prefixes.apply(PrefixCache.builder(cache)).build();
       this.decoder = new Decoder(model, builder.backend == null ? "cpu" : builder.backend, builder.precision);
     } catch (RuntimeException | Error e) {
       cache.close();
       throw e;
+    } catch (IOException e) {
+      cache.close();
+      throw new UncheckedIOException(e);
     }
     this.stepTokens = builder.stepTokens;
     this.maxSessions = builder.maxSessions;
@@ -97,6 +118,8 @@ public final class Engine implements AutoCloseable {
     private Precision precision = Precision.EXACT;
     private int stepTokens = 512;
     private int maxSessions = 1024;
+    private @Nullable ModelFingerprint fingerprint;
+    private @Nullable UnaryOperator<PrefixCache.Builder> prefixes;
 
     private Builder(Model model) {
       this.model = model;
@@ -153,7 +176,25 @@ public final class Engine implements AutoCloseable {
       return this;
     }
 
-    /** Starts the engine. */
+    /**
+     * Sessions reuse what others have read: a session that has read nothing looks for its tokens first, aside, and begins
+     * where what is known ends. What is read and written is known from then on. {@code docs/prefix.md} has the details.
+     *
+     * @param weights which model this is, for stores that outlive the engine
+     * @param settings what to set; all has a default
+     * @return this builder
+     */
+    public Builder prefixes(ModelFingerprint weights, UnaryOperator<PrefixCache.Builder> settings) {
+      this.fingerprint = Objects.requireNonNull(weights, "weights");
+      this.prefixes = Objects.requireNonNull(settings, "settings");
+      return this;
+    }
+
+    /**
+     * Starts the engine.
+     *
+     * @throws UncheckedIOException if the folder of a prefix cache cannot be made or read
+     */
     public Engine build() {
       return new Engine(this);
     }
@@ -167,6 +208,11 @@ public final class Engine implements AutoCloseable {
   /** The statistics of its cache. */
   public KvStats stats() {
     return cache.stats();
+  }
+
+  /** What its prefix cache has done, if it has one. */
+  public Optional<PrefixStats> prefixStats() {
+    return Optional.ofNullable(prefixes).map(PrefixCache::stats);
   }
 
   /** Tokens read so far, prompts alone. */
@@ -216,6 +262,9 @@ public final class Engine implements AutoCloseable {
       Thread.currentThread().interrupt();
     }
     left.forEach(Session::close);
+    if (prefixes != null) {
+      prefixes.close();
+    }
     cache.close();
     decoder.close();
   }
@@ -227,6 +276,47 @@ public final class Engine implements AutoCloseable {
     }
     sessions.add(fresh);
     return fresh;
+  }
+
+  /** Puts a session in line, after what is known of its tokens has been looked for: on other threads than the engine's. */
+  void begin(Session session) {
+    PrefixRequest request = prefixes == null ? null : session.unread();
+    if (request == null) {
+      enqueue(session);
+      return;
+    }
+    synchronized (this) {
+      requireOpen();
+    }
+    CompletableFuture<PrefixMatch> lookup;
+    try {
+      lookup = prefixes.lookupAsync(request);
+    } catch (RejectedExecutionException e) { // nobody has time to look
+      enqueue(session);
+      return;
+    }
+    lookup.whenComplete(
+        (match, failure) -> {
+          if (match != null) {
+            session.adopt(match);
+          }
+          try {
+            enqueue(session);
+          } catch (IllegalStateException e) { // closed meanwhile
+            finish(session, Generation.End.CANCELLED);
+          }
+        });
+  }
+
+  /** Makes known what a session has read so far. */
+  private void publish(Session session) {
+    if (prefixes != null && !session.isClosed()) {
+      try {
+        prefixes.publish(session.sequence(), session.held());
+      } catch (BudgetExceededException | IllegalStateException e) {
+        return; // then it is not known
+      }
+    }
   }
 
   synchronized void enqueue(Session session) {
@@ -301,7 +391,9 @@ public final class Engine implements AutoCloseable {
       decoder.decode(step.stream().map(Part::feed).toList(), new Choices(step));
     } catch (RuntimeException | OutOfMemoryError e) {
       // The cache is as before. Whoever fails alone is to blame; one that had been served already is in no part.
-      if (step.size() == 1) {
+      if (e instanceof BudgetExceededException full && release(full)) {
+        run(step);
+      } else if (step.size() == 1) {
         fail(step.get(0).session(), e);
       } else {
         step.forEach(part -> run(List.of(part)));
@@ -311,6 +403,20 @@ public final class Engine implements AutoCloseable {
     step.forEach(this::advance);
   }
 
+  /** Whether prefixes that nobody uses have made room. */
+  private boolean release(BudgetExceededException full) {
+    if (prefixes == null) {
+      return false;
+    }
+    long before = prefixBytes();
+    prefixes.release(Math.max(full.bytesNeeded(), 1));
+    return prefixBytes() < before;
+  }
+
+  private long prefixBytes() {
+    return prefixes.stats().tiers().get(Tier.POOL).holdings().bytes();
+  }
+
   /** Takes note that a part was run, and puts its session back in line or ends its generation. */
   private void advance(Part part) {
     Session session = part.session();
@@ -318,6 +424,9 @@ public final class Engine implements AutoCloseable {
     int count = part.feed().count();
     session.ran(count);
     (count == 1 && session.length() > run.begin ? written : read).addAndGet(count);
+    if (part.feed().wanted() == 1 && session.length() == run.begin) {
+      publish(session); // the prompt: others need not wait for what is written
+    }
     Generation.End end = part.feed().wanted() == 1 ? ended(session, run) : null;
     if (end != null) {
       finish(session, end);
@@ -396,10 +505,11 @@ public final class Engine implements AutoCloseable {
     for (int i = run.begin; i < all.length; i++) {
       fresh.add(all[i]);
     }
+    publish(session);
     if (session.idle()) {
       release(session);
     }
-    run.result.complete(new Generation.Result(List.copyOf(fresh), run.text.toString(), end));
+    run.result.complete(new Generation.Result(List.copyOf(fresh), run.text.toString(), end, run.reused));
   }
 
   private void fail(Session session, Throwable cause) {

@@ -44,8 +44,9 @@ public record Generation(int maxTokens, Sampling sampling, Set<Integer> stops, @
    * @param tokens all tokens, a stop token included
    * @param text what they say
    * @param end why no more
+   * @param reusedTokens how many tokens before it were known to the engine's prefix cache and not read again
    */
-  public record Result(List<Integer> tokens, String text, End end) {}
+  public record Result(List<Integer> tokens, String text, End end, int reusedTokens) {}
 
   /** Checks and copies. */
   public Generation {

@@ -1,6 +1,9 @@
 package dev.kvasir.runner;
 
 import dev.kvasir.KvSequence;
+import dev.kvasir.prefix.PrefixMatch;
+import dev.kvasir.prefix.PrefixRequest;
+import dev.kvasir.prefix.Tenant;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import org.jspecify.annotations.Nullable;
@@ -21,6 +24,9 @@ public final class Session implements AutoCloseable {
     final TextStream stream = new TextStream();
     final StringBuilder text = new StringBuilder();
     final int begin;
+    /** Tokens that came from the prefix cache. Set before the engine's thread sees the run. */
+    int reused;
+
     volatile boolean cancelled;
 
     Run(Generation wanted, int begin) {
@@ -31,7 +37,7 @@ public final class Session implements AutoCloseable {
   }
 
   private final Engine engine;
-  private final KvSequence sequence;
+  private KvSequence sequence;
   // Changed under the session's own lock; by the engine's thread alone while there is a run.
   private int[] tokens;
   private int size;
@@ -39,6 +45,9 @@ public final class Session implements AutoCloseable {
   private int cached;
   private @Nullable Run run;
   private boolean closed;
+  private @Nullable Tenant tenant;
+  /** The first tokens that are everybody's where there is a tenant. */
+  private int shared;
 
   Session(Engine engine, KvSequence sequence, int[] tokens, int size, int cached) {
     this.engine = engine;
@@ -95,6 +104,24 @@ public final class Session implements AutoCloseable {
   }
 
   /**
+   * Says whose the conversation is, for an engine with a prefix cache: what it reads and writes is known to the same tenant's
+   * sessions alone, but for the first tokens. Without a tenant it is everybody's.
+   *
+   * @param owner whose
+   * @param sharedTokens how many of the first tokens are everybody's
+   * @throws IllegalArgumentException if that is negative
+   * @throws IllegalStateException if a generation is under way or the session is closed
+   */
+  public synchronized void tenant(Tenant owner, int sharedTokens) {
+    requireIdle();
+    if (sharedTokens < 0) {
+      throw new IllegalArgumentException(sharedTokens + " shared tokens");
+    }
+    tenant = owner;
+    shared = sharedTokens;
+  }
+
+  /**
    * Lets the model write on, beside the engine's other sessions.
    *
    * @return what it has written, once it is done; exceptional if its tokens do not fit the cache, or the listener threw.
@@ -112,7 +139,7 @@ public final class Session implements AutoCloseable {
       run = begun;
     }
     try {
-      engine.enqueue(this);
+      engine.begin(this);
     } catch (RuntimeException e) {
       synchronized (this) {
         run = null;
@@ -141,6 +168,8 @@ public final class Session implements AutoCloseable {
       requireIdle();
       copy = sequence.fork();
       fresh = new Session(engine, copy, tokens.clone(), size, cached);
+      fresh.tenant = tenant;
+      fresh.shared = shared;
     }
     try {
       return engine.adopt(fresh);
@@ -186,8 +215,34 @@ public final class Session implements AutoCloseable {
     engine.release(this);
   }
 
-  KvSequence sequence() {
+  synchronized KvSequence sequence() {
     return sequence;
+  }
+
+  /** What the prefix cache may know of: all tokens of a session that has read none yet, else null. */
+  synchronized @Nullable PrefixRequest unread() {
+    return cached == 0 ? request(size) : null;
+  }
+
+  /** The tokens that the cache holds. */
+  synchronized PrefixRequest held() {
+    return request(cached);
+  }
+
+  private PrefixRequest request(int count) {
+    PrefixRequest all = PrefixRequest.of(Arrays.copyOf(tokens, count));
+    return tenant == null ? all : all.tenant(tenant).shared(Math.min(shared, count));
+  }
+
+  /** Goes on from what was known, before the engine's thread sees the run. */
+  synchronized void adopt(PrefixMatch match) {
+    KvSequence before = sequence;
+    sequence = match.sequence();
+    cached = match.reusedTokens();
+    if (run != null) {
+      run.reused = cached;
+    }
+    before.close();
   }
 
   synchronized @Nullable Run run() {

@@ -8,6 +8,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.file.ModelFingerprint;
+import dev.kvasir.prefix.Tenant;
+import dev.kvasir.prefix.Tier;
 import dev.kvasir.runner.Generation.End;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -291,5 +294,58 @@ class EngineTest {
     assertEquals("", stream.add(new byte[] {(byte) 0xE2}));
     assertFalse(stream.rest().isEmpty());
     assertEquals("", stream.rest());
+  }
+
+  @Test
+  void sessionsReuseWhatOthersRead() throws Exception {
+    ModelFingerprint weights = ModelFingerprint.of(new byte[] {1});
+    int[] prompt = tokens(77, 400);
+    Path blocks = folder.resolve("blocks");
+    List<Integer> first;
+    try (Engine engine =
+        Engine.builder(model).prefixes(weights, settings -> settings.folder(blocks, 1 << 30)).build()) {
+      first = answer(engine, prompt, null, 0);
+      assertEquals(first, answer(engine, prompt, null, 384), "what is sealed and 16 bits is the same");
+      Tenant ann = Tenant.of("ann", new byte[0]);
+      assertEquals(first, answer(engine, prompt, ann, 256), "256 of 300 are everybody's");
+      assertEquals(first, answer(engine, prompt, ann, 384));
+      assertEquals(first, answer(engine, prompt, Tenant.of("bob", new byte[0]), 256));
+      assertEquals(5, engine.prefixStats().orElseThrow().lookups());
+    }
+    try (Engine engine =
+        Engine.builder(model).prefixes(weights, settings -> settings.folder(blocks, 1 << 30)).build()) {
+      assertEquals(first, answer(engine, prompt, null, 384));
+    }
+  }
+
+  private static List<Integer> answer(Engine engine, int[] prompt, Tenant tenant, int reused) {
+    try (Session session = engine.newSession()) {
+      if (tenant != null) {
+        session.tenant(tenant, 300);
+      }
+      session.append(prompt);
+      Generation.Result result = session.generate(greedy(10)).join();
+      assertEquals(reused, result.reusedTokens());
+      return result.tokens();
+    }
+  }
+
+  @Test
+  void prefixesGiveWayToSessions() {
+    ModelFingerprint weights = ModelFingerprint.of(new byte[] {1});
+    long budget;
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(tokens(1, 400));
+      session.generate(greedy(10)).join();
+      budget = 2 * engine.stats().bytes();
+    }
+    try (Engine engine =
+        Engine.builder(model).budgetBytes(budget).prefixes(weights, settings -> settings).build()) {
+      for (int i = 0; i < 8; i++) {
+        assertEquals(alone(tokens(i, 400), greedy(10)), answer(engine, tokens(i, 400), null, 0));
+      }
+      assertTrue(engine.prefixStats().orElseThrow().tiers().get(Tier.POOL).holdings().evicted() > 0);
+    }
   }
 }
