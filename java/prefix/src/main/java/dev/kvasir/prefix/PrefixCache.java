@@ -467,7 +467,7 @@ public final class PrefixCache implements AutoCloseable {
     private @Nullable Path folder;
     private long folderBytes;
     private @Nullable BlockStore remote;
-    private EvictionPolicy.Factory policy = Eviction.LRU;
+    private EvictionPolicy.Factory policy = Eviction.ARC;
     private Duration timeToLive = Duration.ZERO;
     private Duration deadline = Duration.ofSeconds(2);
     private @Nullable Executor executor;
@@ -527,7 +527,7 @@ public final class PrefixCache implements AutoCloseable {
     }
 
     /**
-     * What full tiers give up: {@link Eviction#LRU} unless told otherwise.
+     * What full tiers give up: {@link Eviction#ARC} unless told otherwise.
      *
      * @param factory makes a policy for each tier
      * @return this builder

@@ -7,7 +7,9 @@ import dev.kvasir.prefix.store.StoreThreads;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Deque;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Callable;
@@ -33,6 +35,7 @@ import redis.clients.jedis.params.SetParams;
 public final class RedisBlockStore implements BlockStore {
 
   private static final int THREADS = 4;
+  private static final int AHEAD = 3;
   private static final int NAMES_AT_ONCE = 512;
 
   private final UnifiedJedis client;
@@ -48,7 +51,7 @@ public final class RedisBlockStore implements BlockStore {
    * @param client stays the caller's
    */
   public RedisBlockStore(UnifiedJedis client) {
-    this(client, "kvasir:", Duration.ofDays(1), 8);
+    this(client, "kvasir:", Duration.ofDays(1), 4);
   }
 
   /**
@@ -97,23 +100,25 @@ public final class RedisBlockStore implements BlockStore {
     return work(
         () -> {
           int count = 0;
-          // One pipeline is on its way while the blocks of the one before it are handed over.
-          CompletableFuture<List<byte[]>> next = fetch(names, 0);
+          int asked = 0;
+          // Some pipelines are on their way while the blocks of the one before them are handed over.
+          Deque<CompletableFuture<List<byte[]>>> coming = new ArrayDeque<>();
           while (count < names.size()) {
-            List<byte[]> values = next.join();
-            if (count + atOnce < names.size() && !values.contains(null) && System.nanoTime() - end < 0) {
-              next = fetch(names, count + atOnce);
-            } else {
-              next = CompletableFuture.completedFuture(List.of());
+            while (asked < names.size() && coming.size() < AHEAD && System.nanoTime() - end < 0) {
+              coming.add(fetch(names, asked));
+              asked += atOnce;
             }
-            for (byte[] value : values) {
-              if (value == null || !arrival.block(count, ByteBuffer.wrap(value))) {
-                return value == null ? count : count + 1;
+            if (coming.isEmpty()) {
+              break; // too late
+            }
+            for (byte[] value : coming.remove().join()) {
+              if (value == null) {
+                return count;
               }
               count++;
-            }
-            if (values.isEmpty()) {
-              break;
+              if (!arrival.block(count - 1, ByteBuffer.wrap(value))) {
+                return count;
+              }
             }
           }
           return count;

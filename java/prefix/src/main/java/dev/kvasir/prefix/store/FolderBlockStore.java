@@ -16,8 +16,10 @@ import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.Deque;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
@@ -39,6 +41,7 @@ import org.jspecify.annotations.Nullable;
  */
 public final class FolderBlockStore implements BlockStore {
 
+  private static final int AHEAD = 4;
   private static final Pattern BLOCK = Pattern.compile("[0-9a-f]{64}");
 
   /** Size, and when it came: by the clock of the wall, since it outlives processes. */
@@ -48,6 +51,7 @@ public final class FolderBlockStore implements BlockStore {
   private final long budget;
   private final OwnFolder own;
   private final ExecutorService executor;
+  private final ExecutorService readers;
   private final EvictionPolicy<ChainHash> policy;
   private final Map<ChainHash, Entry> entries = new HashMap<>();
   private final Ages ages = new Ages();
@@ -72,6 +76,7 @@ public final class FolderBlockStore implements BlockStore {
     Files.createDirectories(folder);
     this.own = OwnFolder.create(folder);
     this.executor = StoreThreads.create("kvasir-folder", 2);
+    this.readers = StoreThreads.create("kvasir-folder-read", AHEAD);
     takeStock();
   }
 
@@ -93,8 +98,15 @@ public final class FolderBlockStore implements BlockStore {
     return work(
         () -> {
           int count = 0;
+          int asked = 0;
+          // Some are read while those before them are handed over.
+          Deque<CompletableFuture<@Nullable ByteBuffer>> coming = new ArrayDeque<>();
           while (count < names.size() && System.nanoTime() - end < 0) {
-            ByteBuffer bytes = read(names.get(count));
+            while (asked < names.size() && coming.size() < AHEAD) {
+              ChainHash name = names.get(asked++);
+              coming.add(CompletableFuture.supplyAsync(() -> read(name), readers));
+            }
+            ByteBuffer bytes = coming.remove().join();
             if (bytes == null) {
               break;
             }
@@ -149,6 +161,7 @@ public final class FolderBlockStore implements BlockStore {
   @Override
   public void close() {
     StoreThreads.end(executor);
+    StoreThreads.end(readers);
     own.close();
   }
 
@@ -186,7 +199,7 @@ public final class FolderBlockStore implements BlockStore {
     return Files.exists(fileOf(name));
   }
 
-  private @Nullable ByteBuffer read(ChainHash name) throws IOException {
+  private @Nullable ByteBuffer read(ChainHash name) {
     try (FileChannel channel = FileChannel.open(fileOf(name), StandardOpenOption.READ)) {
       ByteBuffer bytes = ByteBuffer.allocateDirect(Math.toIntExact(channel.size()));
       while (bytes.hasRemaining() && channel.read(bytes) >= 0) {}
@@ -194,6 +207,8 @@ public final class FolderBlockStore implements BlockStore {
     } catch (NoSuchFileException e) {
       forget(name, false);
       return null;
+    } catch (IOException e) {
+      throw new UncheckedIOException(e);
     }
   }
 
