@@ -57,6 +57,8 @@ final class HeadErrors {
         KvSequence sequence = cache.newSequence()) {
       double[][] errors = new double[queries.length][];
       for (int layer = 0; layer < queries.length; layer++) {
+        // Methods that go by queries must have seen some when pages are sealed, as they have when a model runs.
+        sequence.observe(layer, queries[layer], asked);
         transfer(model, reference, sequence, layer, tokens);
         float[] found = new float[queries[layer].length];
         sequence.attend(layer, queries[layer], found, asked);

@@ -15,6 +15,7 @@ import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
 import java.io.ByteArrayOutputStream;
@@ -23,6 +24,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -173,6 +175,23 @@ class EvaluationTest {
       assertEquals(700, memory.get(memory.size() - 1).tokens());
       assertTrue(memory.get(1).bytes() > 0);
     }
+  }
+
+  /** Tiers go by queries where errors are shown by head, too: without them all of a page's channels would look alike. */
+  @Test
+  void errorsByHeadAreThoseOfMethodsThatHaveSeenQueries() {
+    Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 700)));
+    List<MethodEntry> methods =
+        List.of(
+            Methods.REFERENCE,
+            entry("aware", MixKvq.budget(2.7)),
+            entry("error-only", MixKvq.budget(2.7).queryAware(false)));
+    Outcome outcome =
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), Evaluation.Listener.NONE)
+            .run(() -> false);
+    double[][] aware = outcome.find("aware").orElseThrow().headErrors();
+    double[][] blind = outcome.find("error-only").orElseThrow().headErrors();
+    assertFalse(Arrays.deepEquals(aware, blind));
   }
 
   @Test
