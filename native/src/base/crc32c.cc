@@ -1,5 +1,6 @@
 #include "base/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -105,6 +106,7 @@ KVASIR_CRC_TARGET uint32_t raw_by_instruction(const uint8_t* at, size_t count, u
   static const Shift shift = make_shift();
   for (; count >= 3 * kStream; at += 3 * kStream, count -= 3 * kStream) {
     uint32_t second = 0, third = 0;
+#pragma GCC unroll 8
     for (size_t i = 0; i < kStream; i += 8) {
       crc = step8(crc, load64(at + i));
       second = step8(second, load64(at + kStream + i));
@@ -142,6 +144,20 @@ Raw best() {
 uint32_t crc32c(const void* bytes, size_t count, uint32_t before) {
   static const Raw raw = best();
   return ~raw(static_cast<const uint8_t*>(bytes), count, ~before);
+}
+
+uint32_t crc32c_copy(void* to, const void* from, size_t count, uint32_t before) {
+  // As much as the first cache holds of both: the checksum then costs no memory traffic. (To load, add and store word
+  // by word is half as fast as this: three streams of stores are more than the machine likes.)
+  constexpr size_t kNear = 12 * 2048;
+  auto* out = static_cast<uint8_t*>(to);
+  const auto* in = static_cast<const uint8_t*>(from);
+  for (size_t done = 0; done < count; done += kNear) {
+    const size_t some = std::min(kNear, count - done);
+    std::memcpy(out + done, in + done, some);
+    before = crc32c(out + done, some, before);
+  }
+  return before;
 }
 
 uint32_t crc32c_by_tables(const void* bytes, size_t count, uint32_t before) {

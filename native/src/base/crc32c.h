@@ -10,7 +10,10 @@ namespace kvasir {
 // Of `bytes`, behind bytes whose checksum is `before`.
 uint32_t crc32c(const void* bytes, size_t count, uint32_t before = 0);
 
-// The same by tables alone, for tests.
+// Copies, and takes the checksum of the copy: bytes that others may change are read once.
+uint32_t crc32c_copy(void* to, const void* from, size_t count, uint32_t before = 0);
+
+// The checksum by tables alone, for tests.
 uint32_t crc32c_by_tables(const void* bytes, size_t count, uint32_t before = 0);
 
 }  // namespace kvasir

@@ -33,15 +33,18 @@ void Sha256::take(const uint8_t* block) {
   }
   uint32_t s[8];
   std::copy(state_, state_ + 8, s);
-  for (int i = 0; i < 64; ++i) {
-    const uint32_t chosen = (s[4] & s[5]) ^ (~s[4] & s[6]);
-    const uint32_t most = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
-    const uint32_t first =
-        s[7] + (turned(s[4], 6) ^ turned(s[4], 11) ^ turned(s[4], 25)) + chosen + kRounds[i] + words[i];
-    const uint32_t second = (turned(s[0], 2) ^ turned(s[0], 13) ^ turned(s[0], 22)) + most;
-    std::copy_backward(s, s + 7, s + 8);
-    s[4] += first;
-    s[0] = first + second;
+  // Numbers stay in their places, and names move: eight rounds later all are back.
+  for (int i = 0; i < 64; i += 8) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const auto at = [&](int name) -> uint32_t& { return s[(name - j) & 7]; };
+      const uint32_t chosen = (at(4) & at(5)) ^ (~at(4) & at(6));
+      const uint32_t most = (at(0) & at(1)) ^ (at(0) & at(2)) ^ (at(1) & at(2));
+      const uint32_t first =
+          at(7) + (turned(at(4), 6) ^ turned(at(4), 11) ^ turned(at(4), 25)) + chosen + kRounds[i + j] + words[i + j];
+      at(3) += first;
+      at(7) = first + (turned(at(0), 2) ^ turned(at(0), 13) ^ turned(at(0), 22)) + most;
+    }
   }
   for (int i = 0; i < 8; ++i) state_[i] += s[i];
 }

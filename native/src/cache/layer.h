@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/halves.h"
 #include "cache/memory.h"
 #include "cache/query_means.h"
 #include "cache/row_blocks.h"
@@ -24,11 +25,16 @@ struct LayerImage {
   int64_t guesses_from = -1;
   std::vector<std::shared_ptr<Page>> pages;
   SideTable tables[2];
-  std::vector<uint16_t> sinks, window;  // float16: [side][kv_heads][rows][head_dim]
-  std::vector<uint8_t> queries;         // as query_sums.h has them, but for the count; empty where there are none
+  Halves sinks, window;          // [side][kv_heads][rows][head_dim]
+  std::vector<uint8_t> queries;  // as query_sums.h has them, but for the count; empty where there are none
   int64_t query_count = 0;
 
   int64_t sealed_pages() const { return dropped_pages + static_cast<int64_t>(pages.size()); }
+  // Rows that belong to it.
+  int64_t sink_rows(const LayerPlan& plan) const { return std::min<int64_t>(length, plan.sinks); }
+  int64_t window_rows(const LayerPlan& plan) const {
+    return std::max<int64_t>(0, length - plan.sinks) - sealed_pages() * kPageTokens;
+  }
 };
 
 class SequenceLayer {
@@ -119,11 +125,14 @@ class SequenceLayer {
   int64_t bytes_to_fork() const { return queries_.bytes(); }
 
   // Saving, and the way back (saving/layer_image.cc). The image's pages are those of this cache, and it has been
-  // checked.
+  // checked. 16-bit rows are then still to be read, and to be written, as image_rows says.
   LayerImage image(const LayerPlan& plan, Engine& engine) const;
   static int64_t bytes_to_restore(const LayerPlan& plan, const LayerImage& image);
-  // Of what was reserved for it. Pages may not shrink yet: enlist comes when nothing can fail any more.
-  SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage image);
+  // Of what was reserved for it; all but the rows of the image is used up. Pages may not shrink yet: enlist comes when
+  // nothing can fail any more.
+  SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage& image);
+  // Rows of the image, which has memory for all of them.
+  void image_rows(const LayerPlan& plan, LayerImage& image, std::vector<ImageRows>& out) const;
   SequenceLayer() = default;
   void enlist(Memory& memory);
 
@@ -154,9 +163,7 @@ class SequenceLayer {
   RowBlocks::Change sinks_change(const LayerPlan& plan, int64_t new_length) const;
   RowBlocks::Change window_change(const LayerPlan& plan, int64_t new_length, int64_t to_seal) const;
   RowBlocks::Change window_cut(const LayerPlan& plan, int64_t length) const;
-  static std::vector<uint16_t> halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows, int64_t count);
-  static RowBlocks restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes,
-                            const std::vector<uint16_t>& halves);
+  static RowBlocks restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, int64_t rows);
   static RowBlocks changed(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, const RowBlocks& rows,
                            const RowBlocks::Change& change);
 

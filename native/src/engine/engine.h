@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,49 @@ class ReturningRows {
   virtual void write(uint8_t* const* blocks) = 0;
 };
 
+// 16-bit rows as images have them: [side][kv_heads][count][head_dim], beside the blocks that they are the first rows
+// of.
+struct ImageRows {
+  const LayerPlan* plan;
+  uint8_t* const* blocks;
+  int64_t count;
+  uint16_t* halves;
+};
+
+// A page, and where it goes to in the layout of docs/format.md: PageView::bytes of them.
+struct PageOut {
+  const LayerPlan* plan;
+  const PageView* page;
+  uint8_t* out;
+};
+
+// Pages on their way from images to memory of the arena. Every byte of an image is read once, and its checksum is that
+// of what was read. Nobody may look at the pages before `finish`.
+class PagesIn {
+ public:
+  virtual ~PagesIn() = default;
+
+  // A page whose bytes may be any, and its checksum (base/crc32c.h).
+  struct Page {
+    const LayerPlan* plan;
+    NewPage page;
+    int64_t offset;  // in the image; a multiple of 64, as its bytes are
+    uint32_t crc;
+  };
+  // Where bytes were not those that the checksum is of.
+  struct Damage {
+    int layer;
+    int64_t page;
+  };
+  // The next image, which stays where it is until `end`. Reading may begin.
+  virtual void begin(const uint8_t* image, int64_t bytes) = 0;
+  // Pages of that image. What is damaged, of these or of earlier ones, may be told here or later.
+  virtual std::optional<Damage> write(const std::vector<Page>& pages) = 0;
+  virtual void end() noexcept = 0;
+  // Waits. What is damaged has been told after that.
+  virtual std::optional<Damage> finish() = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -230,13 +274,19 @@ class Engine {
   // Memory of the arena, down to this machine and up from it. Waits.
   virtual void download(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
   virtual void upload(const uint8_t* from, uint8_t* to, size_t bytes) = 0;
-  // A whole page in the layout of docs/format.md: PageView::bytes of them.
-  virtual void read_page(const LayerPlan& plan, const PageView& page, uint8_t* out);
-  // What a page of that layout takes in memory of the arena.
+  // Rows down to this machine and up from it. Reading waits; writing has read them. Those that are written must be such
+  // as can be appended, and rows of their last block that are not must be clear.
+  virtual void read_halves(const std::vector<ImageRows>& rows) = 0;
+  virtual void write_halves(const std::vector<ImageRows>& rows) = 0;
+  // Whole pages, and their checksums (base/crc32c.h). Waits.
+  virtual std::vector<uint32_t> read_pages(const std::vector<PageOut>& pages) = 0;
+  // The way back, for pages of fixed size that any bytes will do for.
+  virtual std::unique_ptr<PagesIn> pages_in() = 0;
+  // And for the others, one by one. What a page of docs/format.md takes in memory of the arena:
   virtual int64_t stored_bytes(const LayerPlan&, const PageView& page, const uint8_t*) {
     return static_cast<int64_t>(page.bytes());
   }
-  // Writes the page; `page.data` has so many bytes, and `from` is what read_page would give.
+  // Writes the page; `page.data` has so many bytes, and `from` is what read_pages would give.
   virtual void write_page(const LayerPlan& plan, const NewPage& page, const uint8_t* from) = 0;
 
   // Attention ---------------------------------------------------------------------------------------------------

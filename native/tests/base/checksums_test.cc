@@ -1,4 +1,5 @@
 // CRC-32C and SHA-256 against published values, and the fast way against the plain one.
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -36,13 +37,17 @@ TEST_CASE("CRC-32C of known texts") {
 
 TEST_CASE("CRC-32C by instruction, by tables and bit by bit, whole and in pieces") {
   support::Random random(5);
-  std::vector<uint8_t> bytes(20000);
+  std::vector<uint8_t> bytes(60000);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next());
-  for (const size_t count : {1u, 7u, 8u, 9u, 63u, 2047u, 6143u, 6144u, 6145u, 12289u, 19990u}) {
+  for (const size_t count : {1u, 7u, 8u, 9u, 63u, 2047u, 6143u, 6144u, 6145u, 12289u, 24576u, 24577u, 59990u}) {
     for (const size_t first : {0u, 1u, 5u}) {
       const uint32_t expected = plain_crc(bytes.data() + first, count);
       CHECK(kvasir::crc32c(bytes.data() + first, count) == expected);
       CHECK(kvasir::crc32c_by_tables(bytes.data() + first, count) == expected);
+      std::vector<uint8_t> copy(count + 2, 7);
+      CHECK(kvasir::crc32c_copy(copy.data() + 1, bytes.data() + first, count) == expected);
+      CHECK(std::equal(copy.begin() + 1, copy.end() - 1, bytes.begin() + static_cast<std::ptrdiff_t>(first)));
+      CHECK((copy.front() == 7 && copy.back() == 7));
       const size_t cut = static_cast<size_t>(random.below(static_cast<int>(count)));
       const uint32_t before = kvasir::crc32c(bytes.data() + first, cut);
       CHECK(kvasir::crc32c(bytes.data() + first + cut, count - cut, before) == expected);

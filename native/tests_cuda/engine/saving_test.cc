@@ -1,9 +1,13 @@
 // Sequences saved on the device are, byte for byte, those that this machine saves again after restoring them, and come
 // back to the device with the same attention to the bit.
+#include <cuda_runtime_api.h>
+
+#include <cstring>
 #include <memory>
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -93,6 +97,77 @@ int64_t restore(Cache& cache, const Images& images) {
   }
   restoring->set_state(images.back().data(), static_cast<int64_t>(images.back().size()));
   return restoring->finish();
+}
+
+// Images in memory that the device reads by itself.
+class PinnedImages {
+ public:
+  explicit PinnedImages(const Images& images) {
+    for (const auto& image : images) {
+      void* memory = nullptr;
+      CUDA(cudaHostAlloc(&memory, image.size(), cudaHostAllocDefault));
+      std::memcpy(memory, image.data(), image.size());
+      images_.push_back({static_cast<uint8_t*>(memory), static_cast<int64_t>(image.size())});
+    }
+  }
+  ~PinnedImages() {
+    for (const auto& image : images_) cudaFreeHost(image.first);
+  }
+  PinnedImages(const PinnedImages&) = delete;
+
+  int64_t restore(Cache& cache) const {
+    const std::unique_ptr<kvasir::Restoring, twin_caches::Deleter> restoring(kvasir::Restoring::create(cache));
+    for (size_t i = 0; i + 1 < images_.size(); ++i) {
+      restoring->add_block(images_[i].first, images_[i].second, nullptr);
+    }
+    restoring->set_state(images_.back().first, images_.back().second);
+    return restoring->finish();
+  }
+
+ private:
+  std::vector<std::pair<uint8_t*, int64_t>> images_;
+};
+
+DEVICE_CASE("pages that the device checks: pinned memory and other, many layers, damage") {
+  for (const Setting& s : {Setting{"uniform", "uniform", 2, 2, 128}, Setting{"uniform", "uniform", 2, 2, 48},
+                           Setting{"f16", "f16", 16, 16, 64}, Setting{"progressive", "progressive", 16, 16, 128}}) {
+    const std::string name = s.describe();
+    const CachePointer cache = make_cache(s, "cuda");
+    const int64_t id = cache->new_sequence();
+    append(*cache, id, s, 2000, 1);  // more blocks than are on their way at once
+    const Images images = save(*cache, id);
+    CHECK(images.size() > 10, name);
+    const int64_t other = PinnedImages(images).restore(*cache);
+    CHECK(save(*cache, other) == images, name << ": from pinned memory");
+    CHECK(attend(*cache, id, s, 7) == attend(*cache, other, s, 7), name);
+    cache->release(other);
+    const auto bytes = [&] {
+      const std::unique_ptr<kvasir::CacheStats, twin_caches::Deleter> stats(cache->stats());
+      return stats->bytes();
+    };
+    const int64_t before = bytes();
+    for (const size_t block : {size_t{0}, images.size() / 2, images.size() - 2}) {
+      for (const size_t from_end : {size_t{1}, images[block].size() / 3}) {
+        Images damaged = images;
+        damaged[block][damaged[block].size() - from_end] ^= 4;
+        for (const bool pin : {false, true}) {
+          bool refused = false;
+          try {
+            if (pin) {
+              PinnedImages(damaged).restore(*cache);
+            } else {
+              restore(*cache, damaged);
+            }
+          } catch (const kvasir::Error& error) {
+            refused = error.code() == kvasir::ErrorCode::kBadBytes;
+          }
+          CHECK(refused, name << " block " << block << " from its end " << from_end << " pinned " << pin);
+          CHECK(bytes() == before, name << ": memory is lost");
+        }
+      }
+    }
+    CHECK(save(*cache, restore(*cache, images)) == images, name << ": afterwards");
+  }
 }
 
 DEVICE_CASE("saved on the device, restored here and there") {

@@ -24,6 +24,12 @@ std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
     std::lock_guard<std::mutex> queries(sequence->queries);
     image.shifts = sequence->shifts;
     for (const LayerPlan& plan : plans_) image.layers.push_back(sequence->layers[plan.index].image(plan, engine()));
+    image.make_rows(plans_);
+    std::vector<ImageRows> rows;
+    for (const LayerPlan& plan : plans_) {
+      sequence->layers[plan.index].image_rows(plan, image.layers[static_cast<size_t>(plan.index)], rows);
+    }
+    engine().read_halves(rows);
   }
   if (static_cast<int64_t>(image.shifts.size()) > kMostShifts) {
     refuse("a sequence whose positions moved at " + std::to_string(image.shifts.size()) + " places, of " +

@@ -72,9 +72,9 @@ int64_t ImageWriter::end_of(size_t part) const { return image_aligned(parts_[par
 
 int64_t ImageWriter::bytes() const { return parts_.empty() ? kImageHeadBytes : end_of(parts_.size() - 1); }
 
-void ImageWriter::seal(size_t part, uint8_t* out) {
+void ImageWriter::seal(size_t part, uint32_t crc, uint8_t* out) {
   ImagePart& each = parts_[part];
-  each.crc = crc32c(out + each.offset, static_cast<size_t>(each.bytes));
+  each.crc = crc;
   std::fill(out + each.offset + each.bytes, out + end_of(part), uint8_t{0});
 }
 
@@ -171,8 +171,7 @@ ImageReader::ImageReader(ImageType type, const uint8_t* bytes, int64_t count) : 
 }
 
 void ImageReader::take(const ImagePart& part, uint8_t* out) const {
-  std::copy_n(bytes_ + part.offset, part.bytes, out);
-  if (crc32c(out, static_cast<size_t>(part.bytes)) != part.crc ||
+  if (crc32c_copy(out, bytes_ + part.offset, static_cast<size_t>(part.bytes)) != part.crc ||
       !all_zero(bytes_ + part.offset + part.bytes,
                 bytes_ + std::min(image_aligned(part.offset + part.bytes), count_))) {
     bad_bytes(BadBytes::kChecksum, "a part of layer " + std::to_string(part.layer) + " is damaged");

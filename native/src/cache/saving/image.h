@@ -63,8 +63,8 @@ class ImageWriter {
   const std::vector<ImagePart>& parts() const { return parts_; }
   int64_t bytes() const;
 
-  // The part at its place in `out` is as it is to stay: takes its checksum, and clears up to the next one.
-  void seal(size_t part, uint8_t* out);
+  // The part is at its place in `out`, and this is its checksum. Clears up to the next one.
+  void seal(size_t part, uint32_t crc, uint8_t* out);
   // Returns the digest of head and table.
   Digest finish(const ImageHead& head, uint8_t* out) const;
 

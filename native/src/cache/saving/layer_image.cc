@@ -8,7 +8,7 @@
 namespace kvasir {
 namespace {
 
-int64_t rows_of(const LayerPlan& plan, const std::vector<uint16_t>& halves) {
+int64_t rows_of(const LayerPlan& plan, const Halves& halves) {
   return static_cast<int64_t>(halves.size()) / plan.elements_per_token();
 }
 
@@ -49,22 +49,6 @@ bool saw_queries(const LayerPlan& plan, const LayerImage& image) {
 
 }  // namespace
 
-std::vector<uint16_t> SequenceLayer::halves(const LayerPlan& plan, Engine& engine, const RowBlocks& rows,
-                                            int64_t count) {
-  const auto d = static_cast<size_t>(plan.attention.head_dim);
-  const size_t of_head = static_cast<size_t>(count) * d;
-  std::vector<uint16_t> halves(2 * plan.attention.kv_heads * of_head);
-  std::vector<float> floats(of_head);
-  uint16_t* out = halves.data();
-  for (const Side side : {Side::kKeys, Side::kValues}) {
-    for (int head = 0; head < plan.attention.kv_heads && count > 0; ++head, out += of_head) {
-      engine.read_rows(plan, rows.addresses(), side, head, 0, count, floats.data());
-      plan.attention.rows->to_half(floats.data(), ElementType::kFloat32, of_head, out);
-    }
-  }
-  return halves;
-}
-
 LayerImage SequenceLayer::image(const LayerPlan& plan, Engine& engine) const {
   LayerImage image;
   image.length = length_;
@@ -72,9 +56,6 @@ LayerImage SequenceLayer::image(const LayerPlan& plan, Engine& engine) const {
   image.guesses_from = guesses_from_;
   image.pages = pages_;
   for (int side = 0; side < 2; ++side) image.tables[side] = tables_[side];
-  const SequenceView now = view(plan);
-  image.sinks = halves(plan, engine, sinks_, now.sinks);
-  image.window = halves(plan, engine, window_, now.window);
   if (queries_) {
     image.queries = queries_.read(engine);
     image.query_count = *QuerySums::at(plan.attention, image.queries.data()).count;
@@ -92,21 +73,27 @@ int64_t SequenceLayer::bytes_to_restore(const LayerPlan& plan, const LayerImage&
          (saw_queries(plan, image) ? QuerySums::bytes(plan.attention) : 0);
 }
 
-RowBlocks SequenceLayer::restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes,
-                                  const std::vector<uint16_t>& halves) {
-  const int64_t rows = rows_of(plan, halves);
-  RowBlocks blocks = changed(plan, engine, bytes, RowBlocks(), {0, 0, rows});
-  if (rows == 0) return blocks;
-  const size_t of_side = halves.size() / 2;
-  std::vector<float> floats[2] = {std::vector<float>(of_side), std::vector<float>(of_side)};
-  for (size_t side = 0; side < 2; ++side) {
-    plan.attention.rows->from_half(halves.data() + side * of_side, of_side, floats[side].data());
-  }
-  engine.take_back(plan, rows, std::move(floats))->write(blocks.addresses());
-  return blocks;
+// Blocks of that many rows, which are all to be written: what is beyond them is clear.
+RowBlocks SequenceLayer::restored(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, int64_t rows) {
+  int64_t left = rows;
+  const auto take = [&] {
+    Block block = bytes.take(BlockKind::kRows, plan.row_block_bytes());
+    if (left < kRowBlockTokens) engine.clear_rows(plan, block.data());
+    left -= kRowBlockTokens;
+    return RowBlock(std::move(block));
+  };
+  return RowBlocks().after({0, 0, rows}, take, [](const uint8_t*, uint8_t*) {});
 }
 
-SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage image)
+void SequenceLayer::image_rows(const LayerPlan& plan, LayerImage& image, std::vector<ImageRows>& out) const {
+  const auto add = [&](const RowBlocks& blocks, Halves& halves) {
+    if (!halves.empty()) out.push_back({&plan, blocks.addresses(), rows_of(plan, halves), halves.data()});
+  };
+  add(sinks_, image.sinks);
+  add(window_, image.window);
+}
+
+SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage& image)
     : length_(image.length), dropped_pages_(image.dropped_pages), guesses_from_(image.guesses_from) {
   if (saw_queries(plan, image)) {
     Block block = bytes.take(BlockKind::kRows, QuerySums::bytes(plan.attention));
@@ -116,8 +103,8 @@ SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reserv
   }
   if (length_ == 0) return;
   begun_ = true;
-  sinks_ = restored(plan, engine, bytes, image.sinks);
-  window_ = restored(plan, engine, bytes, image.window);
+  sinks_ = restored(plan, engine, bytes, rows_of(plan, image.sinks));
+  window_ = restored(plan, engine, bytes, rows_of(plan, image.window));
   for (int side = 0; side < 2; ++side) tables_[side] = moved(plan, bytes, image.tables[side]);
   pages_ = std::move(image.pages);
   for (const auto& page : pages_) page_views_.push_back(&page->view());

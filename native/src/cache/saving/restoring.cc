@@ -18,9 +18,18 @@ namespace {
   bad_bytes(BadBytes::kInvalid, "layer " + std::to_string(layer) + " " + text);
 }
 
-void require_finite(int layer, const std::vector<uint16_t>& halves) {
-  const bool good = std::all_of(halves.begin(), halves.end(), [](uint16_t half) { return (half & 0x7C00) != 0x7C00; });
-  if (!good) invalid(layer, "has 16-bit rows or vectors that are not finite");
+// Whether all are finite, or at most so large: by their bits. Counts, so that it runs many at a time.
+constexpr uint16_t kFinite = 0x7BFF, kAppendable = 0x77FF;  // kMaxMagnitude
+static_assert(kMaxMagnitude == 32752.0f, "the bits above");
+void require_at_most(uint16_t most, int layer, const uint16_t* halves, size_t count) {
+  size_t larger = 0;
+  for (size_t i = 0; i < count; ++i) larger += static_cast<uint16_t>(halves[i] & 0x7FFF) > most;
+  if (larger > 0) invalid(layer, "has 16-bit rows or vectors that no cache has");
+}
+
+// Whether any bytes will do for such pages: nothing in them says where to look.
+bool takes_any_bytes(const LayerPlan& plan, const PageShape& shape) {
+  return !shape.varies() && !plan.codecs[0]->valid && !plan.codecs[1]->valid;
 }
 
 // As appends leave pages behind that the sliding window of a layer has passed.
@@ -33,9 +42,25 @@ void drop_unseen(const LayerPlan& plan, LayerImage& layer) {
   layer.dropped_pages += drop;
 }
 
+// As long as a block is being added.
+class ImageInUse {
+ public:
+  ImageInUse(PagesIn& pages, const uint8_t* image, int64_t bytes) : pages_(pages) { pages.begin(image, bytes); }
+  ~ImageInUse() { pages_.end(); }
+  ImageInUse(const ImageInUse&) = delete;
+
+ private:
+  PagesIn& pages_;
+};
+
 }  // namespace
 
-Restoring::Impl::Impl(const SavingPlace& place, Attach attach) : place_(place), attach_(std::move(attach)) {
+Restoring::Impl::Impl(const SavingPlace& place, Attach attach)
+    : place_(place),
+      attach_(std::move(attach)),
+      pages_in_(place.engine.pages_in()),
+      any_bytes_(std::any_of(place.plans.begin(), place.plans.end(),
+                             [](const LayerPlan& plan) { return takes_any_bytes(plan, plan.shapes[0]); })) {
   image_.layers.resize(place.plans.size());
   first_pages_.resize(place.plans.size(), -1);
 }
@@ -55,6 +80,9 @@ void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8
   if (has_state_) refuse("a block after the state");
   broken_ = true;  // until it is done
   const ThreadPool::Use threads(place_.threads);
+  // Bytes are on their way while the head is read.
+  const bool early = any_bytes_ && count <= most_block_bytes(place_.plans);
+  const ImageInUse use(*pages_in_, bytes, early ? count : 0);
   const ImageReader image(ImageType::kBlock, bytes, count);
   const ImageHead& head = image.head();
   const std::string name = "block " + std::to_string(blocks_);
@@ -87,15 +115,17 @@ void Restoring::Impl::add_block(const uint8_t* bytes, int64_t count, const uint8
         break;
       case PartKind::kSinks:
         if (blocks_ != 0) invalid(part.layer, "has sinks in " + name);
-        image_.layers[static_cast<size_t>(part.layer)].sinks = take_rows(image, part, plan_of(part).sinks);
+        check_rows(part, plan_of(part).sinks);
+        image_.layers[static_cast<size_t>(part.layer)].sinks =
+            std::move(Halves::make({static_cast<size_t>(part.bytes) / sizeof(uint16_t)})[0]);
+        take_rows(image, part, image_.layers[static_cast<size_t>(part.layer)].sinks);
         break;
       default:
         invalid(part.layer, "has a part of kind " + std::to_string(static_cast<uint32_t>(part.kind)) + " in a block");
     }
   }
-  // All of them are of different layers, whose side tables are there now.
-  ThreadPool::current().run(static_cast<int>(pages.size()),
-                            [&](int i) { take_page(image, *pages[static_cast<size_t>(i)], blocks_); });
+  if (count > most_block_bytes(place_.plans)) bad_bytes(BadBytes::kInvalid, name + " is larger than any");
+  take_pages(image, pages);
   tables_ = tables_after(tables_, image.parts());
   if (head.tables_after != tables_) bad_bytes(BadBytes::kInvalid, name + " does not name its side tables rightly");
   digests_.add(image.digest().data(), image.digest().size());
@@ -118,21 +148,20 @@ void Restoring::Impl::take_table(const ImageReader& image, const ImagePart& part
   if (!follows || part.level != 0) invalid(part.layer, "has a side table that does not go on where it ended");
   auto halves = std::make_shared<std::vector<uint16_t>>(static_cast<size_t>(part.bytes) / sizeof(uint16_t));
   image.take(part, reinterpret_cast<uint8_t*>(halves->data()));
-  require_finite(part.layer, *halves);
+  require_at_most(kFinite, part.layer, halves->data(), halves->size());
   const uint16_t* vectors = halves->data();
   chunks.push_back({std::shared_ptr<const uint16_t>(std::move(halves), vectors), static_cast<int>(rows), block});
 }
 
-std::vector<uint16_t> Restoring::Impl::take_rows(const ImageReader& image, const ImagePart& part, int64_t rows) const {
-  const LayerPlan& plan = plan_of(part);
-  const int64_t bytes = rows * plan.elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
-  if (part.bytes != bytes || part.level != 0) {
-    invalid(part.layer, "has " + std::to_string(part.bytes) + " bytes of 16-bit rows, not " + std::to_string(bytes));
-  }
-  std::vector<uint16_t> halves(static_cast<size_t>(bytes) / sizeof(uint16_t));
-  image.take(part, reinterpret_cast<uint8_t*>(halves.data()));
-  require_finite(part.layer, halves);
-  return halves;
+void Restoring::Impl::check_rows(const ImagePart& part, int64_t rows) const {
+  const int64_t bytes = rows * plan_of(part).elements_per_token() * static_cast<int64_t>(sizeof(uint16_t));
+  if (part.bytes == bytes && part.level == 0) return;
+  invalid(part.layer, "has " + std::to_string(part.bytes) + " bytes of 16-bit rows, not " + std::to_string(bytes));
+}
+
+void Restoring::Impl::take_rows(const ImageReader& image, const ImagePart& part, Halves& rows) const {
+  image.take(part, reinterpret_cast<uint8_t*>(rows.data()));
+  require_at_most(kAppendable, part.layer, rows.data(), rows.size());
 }
 
 std::vector<uint32_t> Restoring::Impl::check_page(const LayerPlan& plan, const PageShape& shape, const uint8_t* page,
@@ -180,10 +209,10 @@ std::shared_ptr<Page> Restoring::Impl::make_page(const LayerPlan& plan, Pool::Re
   return page;
 }
 
-void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part, int64_t block) {
+// The shape of a page whose size is one that it could have, and which is the next of its layer.
+const PageShape& Restoring::Impl::check_place(const ImagePart& part) {
   const LayerPlan& plan = plan_of(part);
   const auto index = static_cast<size_t>(part.layer);
-  LayerImage& layer = image_.layers[index];
   if (part.level < 0 || part.level >= static_cast<int>(plan.shapes.size())) {
     invalid(part.layer, "has a page of shape " + std::to_string(part.level));
   }
@@ -193,15 +222,55 @@ void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part,
   if (part.bytes < least || part.bytes > most) {
     invalid(part.layer, "has a page of " + std::to_string(part.bytes) + " bytes");
   }
-  if (first_pages_[index] < 0) first_pages_[index] = block;
-  if (first_pages_[index] + static_cast<int64_t>(layer.pages.size()) != block) {
+  if (first_pages_[index] < 0) first_pages_[index] = blocks_;
+  if (first_pages_[index] + static_cast<int64_t>(image_.layers[index].pages.size()) != blocks_) {
     bad_bytes(BadBytes::kIncomplete,
-              "layer " + std::to_string(part.layer) + " lacks the page before block " + std::to_string(block));
+              "layer " + std::to_string(part.layer) + " lacks the page before block " + std::to_string(blocks_));
   }
+  return shape;
+}
+
+// False where there is no room before others have shrunk.
+bool Restoring::Impl::start_page(const ImagePart& part, const PageShape& shape, std::vector<PagesIn::Page>& pages) {
+  const LayerPlan& plan = plan_of(part);
+  std::optional<Pool::Reservation> room = place_.memory.pool().try_reserve(plan.index, part.bytes);
+  if (!room && place_.memory.can_shrink()) return false;
+  if (!room) room.emplace(place_.memory.pool().reserve(plan.index, part.bytes));  // throws
+  Block block = room->take(BlockKind::kPage, part.bytes, BlockPlace::kEngine, plan.can_shrink());
+  auto page = std::make_shared<Page>(place_.memory, plan.index, std::move(block), shape, nullptr);
+  pages.push_back({&plan, page->to_seal(blocks_), part.offset, part.crc});
+  image_.layers[static_cast<size_t>(part.layer)].pages.push_back(std::move(page));
+  return true;
+}
+
+void Restoring::Impl::take_pages(const ImageReader& image, const std::vector<const ImagePart*>& parts) {
+  std::vector<PagesIn::Page> pages;
+  std::vector<std::pair<const ImagePart*, const PageShape*>> others;
+  for (const ImagePart* part : parts) {
+    const PageShape& shape = check_place(*part);
+    if (!takes_any_bytes(plan_of(*part), shape) || !start_page(*part, shape, pages)) others.push_back({part, &shape});
+  }
+  refuse_damage(pages_in_->write(pages));
+  // All of them are of different layers, whose side tables are there now.
+  ThreadPool::current().run(static_cast<int>(others.size()), [&](int i) {
+    const auto& [part, shape] = others[static_cast<size_t>(i)];
+    take_page(image, *part, *shape);
+  });
+}
+
+void Restoring::Impl::refuse_damage(const std::optional<PagesIn::Damage>& damage) const {
+  if (!damage) return;
+  bad_bytes(BadBytes::kChecksum,
+            "page " + std::to_string(damage->page) + " of layer " + std::to_string(damage->layer) + " is damaged");
+}
+
+void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part, const PageShape& shape) {
+  const LayerPlan& plan = plan_of(part);
+  LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
   struct PageOnItsWay;
   uint8_t* const page = thread_scratch<PageOnItsWay, uint8_t>(static_cast<size_t>(part.bytes));
   image.take(part, page);
-  std::vector<uint32_t> sizes = check_page(plan, shape, page, part.bytes, block);
+  std::vector<uint32_t> sizes = check_page(plan, shape, page, part.bytes, blocks_);
   std::vector<uint32_t> offsets = {static_cast<uint32_t>(shape.table_bytes())};
   for (const uint32_t size : sizes) offsets.push_back(offsets.back() + size);
   PageView view;
@@ -218,7 +287,7 @@ void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part,
     return;
   }
   if (!room) room.emplace(place_.memory.pool().reserve(plan.index, stored));  // throws
-  layer.pages.push_back(make_page(plan, *room, shape, sizes, page, stored, block));
+  layer.pages.push_back(make_page(plan, *room, shape, sizes, page, stored, blocks_));
 }
 
 void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
@@ -226,6 +295,7 @@ void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
   if (broken_) refuse("what failed once cannot go on");
   if (has_state_) refuse("a second state");
   broken_ = true;
+  const ThreadPool::Use threads(place_.threads);
   const ImageReader image(ImageType::kState, bytes, count);
   const ImageHead& head = image.head();
   if (head.fingerprint != place_.identity.fingerprint) {
@@ -241,8 +311,8 @@ void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
   if (image.parts().empty() || image.parts()[0].kind != PartKind::kLayers) {
     bad_bytes(BadBytes::kInvalid, "the state does not begin with its layers");
   }
-  for (LayerImage& layer : image_.layers) layer.sinks.clear();  // the state has them
   const ImagePart* last = nullptr;
+  std::vector<const ImagePart*> of_layers;
   for (const ImagePart& part : image.parts()) {
     const bool of_layer =
         part.kind == PartKind::kSinks || part.kind == PartKind::kWindow || part.kind == PartKind::kQueries;
@@ -256,13 +326,14 @@ void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
     } else if (part.kind == PartKind::kShifts) {
       take_shifts(image, part);
     } else if (of_layer) {
-      take_layer_state(image, part);
+      of_layers.push_back(&part);
     } else {
       bad_bytes(BadBytes::kInvalid,
                 "a part of kind " + std::to_string(static_cast<uint32_t>(part.kind)) + " in a state");
     }
   }
-  check_rows_are_there();
+  check_rows_are_there(of_layers);
+  take_layer_state(image, of_layers);
   has_state_ = true;
   broken_ = false;
 }
@@ -333,37 +404,52 @@ void Restoring::Impl::take_shifts(const ImageReader& image, const ImagePart& par
   }
 }
 
-void Restoring::Impl::take_layer_state(const ImageReader& image, const ImagePart& part) {
-  const LayerPlan& plan = plan_of(part);
-  LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
-  if (part.kind == PartKind::kSinks) {
-    layer.sinks = take_rows(image, part, std::min<int64_t>(layer.length, plan.sinks));
-  } else if (part.kind == PartKind::kWindow) {
-    const int64_t body = std::max<int64_t>(0, layer.length - plan.sinks);
-    layer.window = take_rows(image, part, body - layer.sealed_pages() * kPageTokens);
-  } else {
-    if (!plan.wants_queries || part.bytes != QuerySums::bytes_before_count(plan.attention) || part.level != 0) {
-      invalid(part.layer, "has statistics of queries that its codecs do not know");
+// All parts that layers must have, and none that they cannot.
+void Restoring::Impl::check_rows_are_there(const std::vector<const ImagePart*>& parts) const {
+  struct There {
+    bool sinks, window, queries;
+  };
+  std::vector<There> there(place_.plans.size());
+  for (const ImagePart* part : parts) {
+    const LayerPlan& plan = plan_of(*part);
+    const auto index = static_cast<size_t>(part->layer);
+    if (part->kind == PartKind::kSinks) {
+      check_rows(*part, image_.layers[index].sink_rows(plan));
+      there[index].sinks = true;
+    } else if (part->kind == PartKind::kWindow) {
+      check_rows(*part, image_.layers[index].window_rows(plan));
+      there[index].window = true;
+    } else {
+      if (!plan.wants_queries || part->bytes != QuerySums::bytes_before_count(plan.attention) || part->level != 0) {
+        invalid(part->layer, "has statistics of queries that its codecs do not know");
+      }
+      there[index].queries = true;
     }
-    layer.queries = image.take(part);
+  }
+  for (const LayerPlan& plan : place_.plans) {
+    const auto index = static_cast<size_t>(plan.index);
+    const LayerImage& layer = image_.layers[index];
+    const std::string name = "layer " + std::to_string(plan.index);
+    if ((layer.sink_rows(plan) > 0 && !there[index].sinks) || (layer.window_rows(plan) > 0 && !there[index].window)) {
+      bad_bytes(BadBytes::kIncomplete, name + " lacks 16-bit rows");
+    }
+    if (plan.owns_rows() && plan.wants_queries && layer.length > 0 && !there[index].queries) {
+      bad_bytes(BadBytes::kIncomplete, name + " lacks its statistics of queries");
+    }
   }
 }
 
-void Restoring::Impl::check_rows_are_there() const {
-  for (const LayerPlan& plan : place_.plans) {
-    if (!plan.owns_rows()) continue;
-    const LayerImage& layer = image_.layers[static_cast<size_t>(plan.index)];
-    const int64_t sinks = std::min<int64_t>(layer.length, plan.sinks);
-    const int64_t rows = layer.length - layer.sealed_pages() * kPageTokens;  // sinks and window
-    const auto there = static_cast<int64_t>(layer.sinks.size() + layer.window.size());
-    if (there != rows * plan.elements_per_token() ||
-        static_cast<int64_t>(layer.sinks.size()) != sinks * plan.elements_per_token()) {
-      bad_bytes(BadBytes::kIncomplete, "layer " + std::to_string(plan.index) + " lacks 16-bit rows");
+void Restoring::Impl::take_layer_state(const ImageReader& image, const std::vector<const ImagePart*>& parts) {
+  image_.make_rows(place_.plans);
+  ThreadPool::current().run(static_cast<int>(parts.size()), [&](int i) {
+    const ImagePart& part = *parts[static_cast<size_t>(i)];
+    LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
+    if (part.kind == PartKind::kQueries) {
+      layer.queries = image.take(part);
+    } else {
+      take_rows(image, part, part.kind == PartKind::kSinks ? layer.sinks : layer.window);
     }
-    if (plan.wants_queries && layer.length > 0 && layer.queries.empty()) {
-      bad_bytes(BadBytes::kIncomplete, "layer " + std::to_string(plan.index) + " lacks its statistics of queries");
-    }
-  }
+  });
 }
 
 // A sequence of blocks alone.
@@ -394,6 +480,7 @@ int64_t Restoring::Impl::finish() {
   broken_ = true;
   const ThreadPool::Use threads(place_.threads);
   if (!has_state_) cut_after_blocks();
+  refuse_damage(pages_in_->finish());
   std::vector<std::pair<int, Memory::Needs>> needs;
   for (const LayerPlan& plan : place_.plans) {
     needs.push_back(
@@ -411,11 +498,15 @@ int64_t Restoring::Impl::finish() {
     page.bytes = {};
   }
   std::vector<SequenceLayer> layers;
+  layers.reserve(place_.plans.size());
+  std::vector<ImageRows> rows;
   for (const LayerPlan& plan : place_.plans) {
     const auto index = static_cast<size_t>(plan.index);
     if (!has_state_) drop_unseen(plan, image_.layers[index]);
-    layers.emplace_back(plan, place_.engine, rooms[index], std::move(image_.layers[index]));
+    layers.emplace_back(plan, place_.engine, rooms[index], image_.layers[index]);
+    layers.back().image_rows(plan, image_.layers[index], rows);
   }
+  place_.engine.write_halves(rows);
   for (SequenceLayer& layer : layers) layer.enlist(place_.memory);
   return attach_(std::move(layers), std::move(image_.shifts));
 }

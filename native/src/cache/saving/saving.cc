@@ -1,7 +1,6 @@
 #include "cache/saving/saving.h"
 
 #include <algorithm>
-#include <cstring>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -19,14 +18,27 @@ int64_t chunk_bytes(const LayerPlan& plan, const SideChunk& chunk) {
          static_cast<int64_t>(sizeof(uint16_t));
 }
 
-int64_t halves_bytes(const std::vector<uint16_t>& halves) {
-  return static_cast<int64_t>(halves.size() * sizeof(uint16_t));
-}
+int64_t halves_bytes(const Halves& halves) { return static_cast<int64_t>(halves.bytes()); }
 
 // Of all parts of a layer, at most.
 int64_t with_entries(int64_t bytes) { return bytes + 8 * (kImageEntryBytes + kImageAlignment); }
 
 }  // namespace
+
+void SequenceImage::make_rows(const std::vector<LayerPlan>& plans) {
+  std::vector<size_t> sizes;
+  for (const LayerPlan& plan : plans) {
+    const LayerImage& layer = layers[static_cast<size_t>(plan.index)];
+    for (const int64_t rows : {layer.sink_rows(plan), layer.window_rows(plan)}) {
+      sizes.push_back(static_cast<size_t>(rows * plan.elements_per_token()));
+    }
+  }
+  std::vector<Halves> made = Halves::make(sizes);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].sinks = std::move(made[2 * i]);
+    layers[i].window = std::move(made[2 * i + 1]);
+  }
+}
 
 Digest tables_after(const Digest& before, const std::vector<ImagePart>& parts) {
   if (std::none_of(parts.begin(), parts.end(), is_table)) return before;
@@ -123,11 +135,21 @@ int64_t Saving::Impl::write_block(int64_t block, const uint8_t* chain, uint8_t* 
   if (capacity < writer.bytes()) return writer.bytes();
   require_pointer("out", out);
   const ThreadPool::Use threads(place.threads);
-  ThreadPool::current().run(static_cast<int>(writer.parts().size()), [&](int i) {
-    const auto part = static_cast<size_t>(i);
-    fill(writer.parts()[part], block, out + writer.parts()[part].offset);
-    writer.seal(part, out);  // while it is near
-  });
+  std::vector<PageOut> pages;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < writer.parts().size(); ++i) {
+    const ImagePart& part = writer.parts()[i];
+    if (part.kind != PartKind::kPage) {
+      writer.seal(i, fill(part, block, out + part.offset), out);
+      continue;
+    }
+    const auto layer = static_cast<size_t>(part.layer);
+    const auto index = static_cast<size_t>(block - image_.layers[layer].dropped_pages);
+    pages.push_back({&place.plans[layer], &image_.layers[layer].pages[index]->view(), out + part.offset});
+    places.push_back(i);
+  }
+  const std::vector<uint32_t> sums = place.engine.read_pages(pages);
+  for (size_t i = 0; i < places.size(); ++i) writer.seal(places[i], sums[i], out);
   ImageHead head;
   head.number = block;
   head.fingerprint = place.identity.fingerprint;
@@ -140,39 +162,32 @@ int64_t Saving::Impl::write_block(int64_t block, const uint8_t* chain, uint8_t* 
   return writer.bytes();
 }
 
-void Saving::Impl::fill(const ImagePart& part, int64_t block, uint8_t* out) {
+uint32_t Saving::Impl::fill(const ImagePart& part, int64_t block, uint8_t* out) const {
   const LayerPlan& plan = place.plans[static_cast<size_t>(part.layer)];
   const LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
   const auto bytes = static_cast<size_t>(part.bytes);
   switch (part.kind) {
     case PartKind::kKeyTable:
     case PartKind::kValueTable:
-      std::memcpy(out, added(plan, part.kind == PartKind::kValueTable, block)->vectors.get(), bytes);
-      return;
-    case PartKind::kPage:
-      place.engine.read_page(plan, layer.pages[static_cast<size_t>(block - layer.dropped_pages)]->view(), out);
-      return;
+      return crc32c_copy(out, added(plan, part.kind == PartKind::kValueTable, block)->vectors.get(), bytes);
     case PartKind::kSinks:
-      std::memcpy(out, layer.sinks.data(), bytes);
-      return;
+      return crc32c_copy(out, layer.sinks.data(), bytes);
     case PartKind::kWindow:
-      std::memcpy(out, layer.window.data(), bytes);
-      return;
+      return crc32c_copy(out, layer.window.data(), bytes);
     case PartKind::kQueries:
-      std::memcpy(out, layer.queries.data(), bytes);
-      return;
+      return crc32c_copy(out, layer.queries.data(), bytes);
     case PartKind::kShifts:
-      std::memcpy(out, image_.shifts.data(), bytes);
-      return;
+      return crc32c_copy(out, image_.shifts.data(), bytes);
     case PartKind::kLayers:
-      for (size_t i = 0; i < image_.layers.size(); ++i) {
-        const LayerImage& each = image_.layers[i];
-        const LayerNumbers numbers = {each.length,       each.dropped_pages, each.sealed_pages(),
-                                      each.guesses_from, each.query_count,   0};
-        std::memcpy(out + i * sizeof numbers, &numbers, sizeof numbers);
-      }
-      return;
+      break;
+    case PartKind::kPage:
+      return 0;  // the engine's
   }
+  std::vector<LayerNumbers> numbers;
+  for (const LayerImage& each : image_.layers) {
+    numbers.push_back({each.length, each.dropped_pages, each.sealed_pages(), each.guesses_from, each.query_count, 0});
+  }
+  return crc32c_copy(out, numbers.data(), bytes);
 }
 
 int64_t Saving::Impl::write_state(uint8_t* out, int64_t capacity) {
@@ -196,10 +211,11 @@ int64_t Saving::Impl::write_state(uint8_t* out, int64_t capacity) {
   if (missing != written_.end()) {
     refuse("block " + std::to_string(missing - written_.begin()) + " was not written yet: the state comes last");
   }
-  for (size_t i = 0; i < writer.parts().size(); ++i) {
-    fill(writer.parts()[i], 0, out + writer.parts()[i].offset);
-    writer.seal(i, out);
-  }
+  const ThreadPool::Use threads(place.threads);
+  ThreadPool::current().run(static_cast<int>(writer.parts().size()), [&](int i) {
+    const auto part = static_cast<size_t>(i);
+    writer.seal(part, fill(writer.parts()[part], 0, out + writer.parts()[part].offset), out);
+  });
   ImageHead head;
   head.type = ImageType::kState;
   head.number = blocks();

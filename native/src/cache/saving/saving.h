@@ -29,6 +29,9 @@ struct SavingPlace {
 struct SequenceImage {
   std::vector<LayerImage> layers;
   std::vector<PositionShift> shifts;
+
+  // Memory for the 16-bit rows of all layers.
+  void make_rows(const std::vector<LayerPlan>& plans);
 };
 
 constexpr int64_t kMostShifts = 1 << 16;  // that a state holds
@@ -60,7 +63,8 @@ struct Saving::Impl {
  private:
   // The vectors of a side table that a block adds; null where it adds none.
   const SideChunk* added(const LayerPlan& plan, int side, int64_t block) const;
-  void fill(const ImagePart& part, int64_t block, uint8_t* out);
+  // Any part but a page; returns its checksum.
+  uint32_t fill(const ImagePart& part, int64_t block, uint8_t* out) const;
 
   SequenceImage image_;
   std::vector<Digest> tables_;   // before each block, and after the last
@@ -89,8 +93,14 @@ struct Restoring::Impl {
 
   const LayerPlan& plan_of(const ImagePart& part) const;
   void take_table(const ImageReader& image, const ImagePart& part, Side side, int64_t block);
-  void take_page(const ImageReader& image, const ImagePart& part, int64_t block);
-  std::vector<uint16_t> take_rows(const ImageReader& image, const ImagePart& part, int64_t rows) const;
+  // Pages of a block: of those that any bytes will do for, many together; the others one by one, to be looked into.
+  void take_pages(const ImageReader& image, const std::vector<const ImagePart*>& parts);
+  const PageShape& check_place(const ImagePart& part);
+  bool start_page(const ImagePart& part, const PageShape& shape, std::vector<PagesIn::Page>& pages);
+  void take_page(const ImageReader& image, const ImagePart& part, const PageShape& shape);
+  void refuse_damage(const std::optional<PagesIn::Damage>& damage) const;
+  void check_rows(const ImagePart& part, int64_t rows) const;
+  void take_rows(const ImageReader& image, const ImagePart& part, Halves& rows) const;
   // Sizes of the parts of a page that is whole in memory, all of which are as its codecs would have them.
   std::vector<uint32_t> check_page(const LayerPlan& plan, const PageShape& shape, const uint8_t* page, int64_t bytes,
                                    int64_t number) const;
@@ -100,12 +110,14 @@ struct Restoring::Impl {
   void take_numbers(const ImageReader& image, const ImagePart& part);
   void check_numbers(const LayerPlan& plan, const LayerNumbers& numbers) const;
   void take_shifts(const ImageReader& image, const ImagePart& part);
-  void take_layer_state(const ImageReader& image, const ImagePart& part);
-  void check_rows_are_there() const;
+  void take_layer_state(const ImageReader& image, const std::vector<const ImagePart*>& parts);
+  void check_rows_are_there(const std::vector<const ImagePart*>& parts) const;
   void cut_after_blocks();
 
   const SavingPlace place_;
   const Attach attach_;
+  const std::unique_ptr<PagesIn> pages_in_;
+  const bool any_bytes_;  // whether any layer has pages for it
   SequenceImage image_;
   std::vector<int64_t> first_pages_;  // number of the first page of each layer; -1: none yet
   std::vector<Waiting> waiting_;

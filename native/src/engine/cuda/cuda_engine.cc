@@ -14,6 +14,7 @@
 #include "engine/cuda/dense_queries.h"
 #include "engine/cuda/extension.h"
 #include "engine/cuda/families/family.h"
+#include "engine/cuda/image_transfers.h"
 #include "engine/cuda/layer_attention.h"
 #include "engine/cuda/layer_state.h"
 #include "engine/cuda/stream.h"
@@ -258,9 +259,24 @@ class CudaEngine : public Engine {
     queue_.upload(to, from, bytes, "restoring");
   }
 
-  void read_page(const LayerPlan& plan, const PageView& page, uint8_t* out) override {
+  void read_halves(const std::vector<ImageRows>& rows) override {
     const CurrentDevice current(kDevice);
-    layer_of(plan).family().read_page(page, out);
+    images_.read_halves(rows);
+  }
+
+  void write_halves(const std::vector<ImageRows>& rows) override {
+    const CurrentDevice current(kDevice);
+    images_.write_halves(rows, refused_.there());
+  }
+
+  std::vector<uint32_t> read_pages(const std::vector<PageOut>& pages) override {
+    const CurrentDevice current(kDevice);
+    return images_.read_pages(pages);
+  }
+
+  std::unique_ptr<PagesIn> pages_in() override {
+    const CurrentDevice current(kDevice);
+    return images_.pages_in();
   }
 
   int64_t stored_bytes(const LayerPlan& plan, const PageView& page, const uint8_t* from) override {
@@ -459,6 +475,8 @@ class CudaEngine : public Engine {
   Flags refused_;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<DeviceScratch> captured_;  // what graphs read, with the mutex held
+  ImageTransfers images_{kDevice, queue_,
+                         [this](const LayerPlan& plan) -> const DeviceLayer& { return layer_of(plan); }};
   std::mutex mutex_;
 };
 

@@ -27,11 +27,16 @@ class Event {
   ~Event() { cudaEventDestroy(event_); }
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  // What comes next on `waiting` waits for what is on `stream` now.
+  // What is on `stream` now.
+  void record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "recording an event"); }
+  // What comes next on `waiting` waits for it.
+  void hold(cudaStream_t waiting) { check(cudaStreamWaitEvent(waiting, event_, 0), "waiting for an event"); }
   void order(cudaStream_t stream, cudaStream_t waiting) {
-    check(cudaEventRecord(event_, stream), "recording an event");
-    check(cudaStreamWaitEvent(waiting, event_, 0), "waiting for an event");
+    record(stream);
+    hold(waiting);
   }
+  // This machine waits.
+  cudaError_t wait() { return cudaEventSynchronize(event_); }
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -53,6 +58,33 @@ class RelaxedCapture {
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// Memory of this machine that the device reads and writes by itself.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  ~PinnedMemory() { cudaFreeHost(memory_); }
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  // At least so many bytes; what was there before is lost where they are more.
+  void reserve(size_t bytes) {
+    if (bytes <= bytes_) return;
+    cudaFreeHost(memory_);
+    memory_ = nullptr;
+    bytes_ = 0;
+    check(cudaHostAlloc(&memory_, bytes, cudaHostAllocDefault), "memory for copies");
+    bytes_ = bytes;
+  }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+
+ private:
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 // Two words, keys' and values', that kernels set and this machine takes.

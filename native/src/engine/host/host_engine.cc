@@ -1,9 +1,11 @@
 #include "engine/host/host_engine.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
+#include "base/crc32c.h"
 #include "base/thread_pool.h"
 #include "engine/host/query_means.h"
 #include "engine/taken_rows.h"
@@ -136,6 +138,43 @@ class HostAppends : public Appends {
   std::vector<HostAppend> appends_;
 };
 
+// verb(rows of an image, rows of a block, bytes): all of them, run by run.
+template <class Verb>
+void for_image_rows(const std::vector<ImageRows>& rows, const Verb& verb) {
+  ThreadPool::current().run(static_cast<int>(rows.size()), [&](int i) {
+    const ImageRows& each = rows[static_cast<size_t>(i)];
+    const auto d = static_cast<size_t>(each.plan->attention.head_dim);
+    uint16_t* image = each.halves;
+    for (const Side side : {Side::kKeys, Side::kValues}) {
+      for (int head = 0; head < each.plan->attention.kv_heads; ++head, image += static_cast<size_t>(each.count) * d) {
+        for_runs(0, each.count, [&](int64_t row, int64_t done, size_t run) {
+          verb(image + static_cast<size_t>(done) * d, half_row(*each.plan, each.blocks, side, head, row),
+               run * d * sizeof(uint16_t));
+        });
+      }
+    }
+  });
+}
+
+class HostPagesIn : public PagesIn {
+ public:
+  void begin(const uint8_t* image, int64_t) override { image_ = image; }
+  std::optional<Damage> write(const std::vector<Page>& pages) override {
+    std::atomic<const Page*> damaged{nullptr};
+    ThreadPool::current().run(static_cast<int>(pages.size()), [&](int i) {
+      const Page& each = pages[static_cast<size_t>(i)];
+      if (crc32c_copy(each.page.data, image_ + each.offset, each.page.view->bytes()) != each.crc) damaged = &each;
+    });
+    const Page* page = damaged;
+    return page ? std::optional<Damage>({page->plan->index, page->page.number}) : std::nullopt;
+  }
+  void end() noexcept override {}
+  std::optional<Damage> finish() override { return std::nullopt; }
+
+ private:
+  const uint8_t* image_ = nullptr;
+};
+
 class HostEngine : public Engine {
  public:
   explicit HostEngine(int backend) : name_(backend_at(backend).name) {}
@@ -235,9 +274,21 @@ class HostEngine : public Engine {
 
   void download(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
   void upload(const uint8_t* from, uint8_t* to, size_t bytes) override { std::memcpy(to, from, bytes); }
-  void read_page(const LayerPlan&, const PageView& page, uint8_t* out) override {
-    std::memcpy(out, page.data, page.bytes());
+  void read_halves(const std::vector<ImageRows>& rows) override {
+    for_image_rows(rows, [](uint16_t* image, uint16_t* block, size_t bytes) { std::memcpy(image, block, bytes); });
   }
+  void write_halves(const std::vector<ImageRows>& rows) override {
+    for_image_rows(rows, [](uint16_t* image, uint16_t* block, size_t bytes) { std::memcpy(block, image, bytes); });
+  }
+  std::vector<uint32_t> read_pages(const std::vector<PageOut>& pages) override {
+    std::vector<uint32_t> sums(pages.size());
+    ThreadPool::current().run(static_cast<int>(pages.size()), [&](int i) {
+      const PageOut& each = pages[static_cast<size_t>(i)];
+      sums[static_cast<size_t>(i)] = crc32c_copy(each.out, each.page->data, each.page->bytes());
+    });
+    return sums;
+  }
+  std::unique_ptr<PagesIn> pages_in() override { return std::make_unique<HostPagesIn>(); }
   void write_page(const LayerPlan&, const NewPage& page, const uint8_t* from) override {
     std::memcpy(page.data, from, page.view->bytes());
   }

@@ -76,10 +76,6 @@ const uint8_t* CanonicalFamily::part_widths(const PageView& page, Side side, int
                   std::min<size_t>(kWidthBytes, page.part_bytes(side, kv_head) - offset));
 }
 
-void CanonicalFamily::read_page(const PageView& page, uint8_t* out) const {
-  layer_.queue().download(out, page.data, page.bytes(), "reading a page");
-}
-
 void CanonicalFamily::write_page(const NewPage& page, const uint8_t* from) const {
   layer_.queue().upload(page.data, from, page.view->bytes(), "restoring a page");
 }

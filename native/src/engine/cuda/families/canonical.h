@@ -14,7 +14,6 @@ class CanonicalFamily : public PageFamily {
   bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const override;
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   const uint8_t* part(const PageView& page, Side side, int kv_head) const override;
-  void read_page(const PageView& page, uint8_t* out) const override;
   void write_page(const NewPage& page, const uint8_t* from) const override;
   const uint8_t* part_widths(const PageView& page, Side side, int kv_head) const override;
   bool shrink(const std::vector<ShrinkingPage>& pages) const override;

@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
 #include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/pages/repack.h"
 #include "kernels/cuda/rows/unpack.h"
 
 namespace kvasir::cuda {
@@ -84,8 +86,12 @@ class PageFamily {
   virtual const uint8_t* part_widths(const PageView& page, Side side, int kv_head) const {
     return part(page, side, kv_head) + page.format(side).head_offset(kv_head);
   }
-  // Saving and restoring: what Engine::read_page, stored_bytes and write_page do. Both wait, or have read `from`.
-  virtual void read_page(const PageView& page, uint8_t* out) const = 0;
+  // Saving and restoring. How kernels bring pages into the layout of docs/format.md and back; nothing where they lie
+  // so, or where this machine has to do it.
+  virtual std::optional<RepackShape> repack(const PageShape&) const { return std::nullopt; }
+  // Whether this machine did it. Waits.
+  virtual bool read_page(const PageView&, uint8_t*) const { return false; }
+  // What Engine::stored_bytes and write_page do. `from` has been read.
   virtual int64_t stored_bytes(const PageView& page, const uint8_t*) const {
     return static_cast<int64_t>(page.bytes());
   }

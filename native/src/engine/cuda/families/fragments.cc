@@ -67,29 +67,21 @@ const uint8_t* FragmentsFamily::part(const PageView& page, Side side, int kv_hea
   return out;
 }
 
-RepackRequest FragmentsFamily::repack(const PageView& page, uint8_t* canonical) const {
-  const PageFormat &keys = page.format(Side::kKeys), &values = page.format(Side::kValues);
-  return {layout(*page.shape),
-          page.shape->kv_heads,
-          static_cast<int64_t>(keys.page_bytes),
-          static_cast<int64_t>(values.page_bytes),
-          label_offset(keys),
-          label_offset(values),
-          canonical,
-          const_cast<uint8_t*>(page.data)};
-}
-
-void FragmentsFamily::read_page(const PageView& page, uint8_t* out) const {
-  const DeviceQueue& queue = layer_.queue();
-  const DeviceScratch canonical = queue.take(page.bytes());
-  check(unpack_page(repack(page, canonical.as<uint8_t>()), queue.stream), "saving a page");
-  queue.download(out, canonical.as<void>(), page.bytes(), "saving a page");
+std::optional<RepackShape> FragmentsFamily::repack(const PageShape& shape) const {
+  const PageFormat &keys = shape.formats[0], &values = shape.formats[1];
+  return RepackShape{layout(shape),
+                     shape.kv_heads,
+                     static_cast<int64_t>(keys.page_bytes),
+                     static_cast<int64_t>(values.page_bytes),
+                     label_offset(keys),
+                     label_offset(values)};
 }
 
 void FragmentsFamily::write_page(const NewPage& page, const uint8_t* from) const {
   const DeviceQueue& queue = layer_.queue();
   const DeviceScratch canonical = queue.uploaded(from, page.view->bytes(), "restoring a page");
-  check(pack_page(repack(*page.view, canonical.as<uint8_t>()), queue.stream), "restoring a page");
+  const RepackPage one = {canonical.as<uint8_t>(), page.data};
+  check(pack_pages(*repack(*page.view->shape), &one, 1, queue.stream), "restoring a page");
 }
 
 bool FragmentsFamily::shrink(const std::vector<ShrinkingPage>& pages) const {

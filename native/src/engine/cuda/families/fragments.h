@@ -7,7 +7,6 @@
 #include "engine/cuda/families/codes.h"
 #include "engine/cuda/families/fused.h"
 #include "kernels/cuda/attend/attend.h"
-#include "kernels/cuda/pages/repack.h"
 
 namespace kvasir::cuda {
 
@@ -21,7 +20,7 @@ class FragmentsFamily : public PageFamily {
 
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   const uint8_t* part(const PageView& page, Side side, int kv_head) const override;
-  void read_page(const PageView& page, uint8_t* out) const override;
+  std::optional<RepackShape> repack(const PageShape& shape) const override;
   void write_page(const NewPage& page, const uint8_t* from) const override;
   bool shrink(const std::vector<ShrinkingPage>& pages) const override;
   bool has_half_rows(Side) const override { return true; }
@@ -61,8 +60,6 @@ class FragmentsFamily : public PageFamily {
     DeviceScratch list;
   };
 
-  // A page, and a place for it in the layout of docs/format.md.
-  RepackRequest repack(const PageView& page, uint8_t* canonical) const;
   cudaError_t plan(int sequences, AttendPlan* plan) const;
   Room make_room(const AttendPlan& plan, int vectors) const;
   // Addresses of sequences on the device, where kernel parameters have no room for them.

@@ -109,7 +109,7 @@ class TieredFamily : public PageFamily {
     return side == Side::kKeys ? out : out + key_bytes;
   }
 
-  void read_page(const PageView& page, uint8_t* out) const override {
+  bool read_page(const PageView& page, uint8_t* out) const override {
     const PageShape& shape = *page.shape;
     std::memset(out, 0, page.bytes());
     std::memcpy(out, page.offsets, sizeof(uint32_t) * (shape.parts() + 1));
@@ -127,6 +127,7 @@ class TieredFamily : public PageFamily {
                     blocks + (place.offset - first), out + page.part_offset(Side::kKeys, head),
                     out + page.part_offset(Side::kValues, head));
     });
+    return true;
   }
 
   int64_t stored_bytes(const PageView& page, const uint8_t* from) const override {

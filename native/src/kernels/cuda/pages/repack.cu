@@ -1,6 +1,8 @@
-// A block takes one side of one kv head. Codes of several elements share a byte, in either layout: packing collects
-// words in shared memory by atomic ORs, and unpacking makes each word of the canonical side in one thread.
+// A block takes one side of one kv head of one page. Codes of several elements share a byte, in either layout: packing
+// collects words in shared memory by atomic ORs, and unpacking makes each word of the canonical side in one thread.
 #include <cuda_runtime.h>
+
+#include <algorithm>
 
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/part_pairs.h"
@@ -16,6 +18,12 @@ __device__ void store16(uint8_t* at, uint32_t value) {
   *reinterpret_cast<uint16_t*>(at) = static_cast<uint16_t>(value);
 }
 
+// One launch, whose list travels with its parameters.
+struct RepackRequest : RepackShape {
+  static constexpr int kMost = 128;
+  RepackPage pages[kMost];
+};
+
 // What a block works on.
 struct Work {
   bool keys;
@@ -24,9 +32,10 @@ struct Work {
 
   __device__ explicit Work(const RepackRequest& request) : keys(blockIdx.y == 0) {
     const int64_t head = blockIdx.x;
-    canonical = keys ? request.canonical + head * request.key_bytes
-                     : request.canonical + request.kv_heads * request.key_bytes + head * request.value_bytes;
-    block = request.page + head * request.layout.bytes();
+    const RepackPage& each = request.pages[blockIdx.z];
+    canonical = keys ? each.canonical + head * request.key_bytes
+                     : each.canonical + request.kv_heads * request.key_bytes + head * request.value_bytes;
+    block = each.page + head * request.layout.bytes();
   }
   __device__ int parts(const HeadLayout& layout) const { return keys ? layout.key_parts() : layout.value_parts(); }
   __device__ PartPair pair(const HeadLayout& layout, int part) const {
@@ -156,20 +165,37 @@ __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ Repac
   }
 }
 
+// launch(request, blocks) for as many pages at a time as one takes.
+template <class Launch>
+cudaError_t for_requests(const RepackShape& shape, const RepackPage* pages, int count, const Launch& launch) {
+  RepackRequest request;
+  static_cast<RepackShape&>(request) = shape;
+  for (int done = 0; done < count; done += RepackRequest::kMost) {
+    const int some = std::min(count - done, RepackRequest::kMost);
+    std::copy_n(pages + done, some, request.pages);
+    launch(request, dim3(static_cast<unsigned>(shape.kv_heads), 2, static_cast<unsigned>(some)));
+    const cudaError_t status = cudaGetLastError();
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace
 
-cudaError_t pack_page(const RepackRequest& request, cudaStream_t stream) {
-  const int keys = request.layout.key().bytes(), values = request.layout.value().bytes();
+cudaError_t pack_pages(const RepackShape& shape, const RepackPage* pages, int count, cudaStream_t stream) {
+  const int keys = shape.layout.key().bytes(), values = shape.layout.value().bytes();
   const int shared = keys > values ? keys : values;
   const cudaError_t status = cudaFuncSetAttribute(pack, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   if (status != cudaSuccess) return status;
-  pack<<<dim3(static_cast<unsigned>(request.kv_heads), 2), kThreads, static_cast<size_t>(shared), stream>>>(request);
-  return cudaGetLastError();
+  return for_requests(shape, pages, count, [&](const RepackRequest& request, const dim3& blocks) {
+    pack<<<blocks, kThreads, static_cast<size_t>(shared), stream>>>(request);
+  });
 }
 
-cudaError_t unpack_page(const RepackRequest& request, cudaStream_t stream) {
-  unpack<<<dim3(static_cast<unsigned>(request.kv_heads), 2), kThreads, 0, stream>>>(request);
-  return cudaGetLastError();
+cudaError_t unpack_pages(const RepackShape& shape, const RepackPage* pages, int count, cudaStream_t stream) {
+  return for_requests(shape, pages, count, [&](const RepackRequest& request, const dim3& blocks) {
+    unpack<<<blocks, kThreads, 0, stream>>>(request);
+  });
 }
 
 }  // namespace kvasir::cuda
