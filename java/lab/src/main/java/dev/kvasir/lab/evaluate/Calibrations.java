@@ -48,6 +48,7 @@ public final class Calibrations {
 
   private static final int WINDOW_TOKENS = 4096;
   private static final int PREDICTED_TOKENS = 513;
+  private static final int MORE_PREDICTED_TOKENS = 2049;
 
   private final Model model;
   private final List<Path> texts = new ArrayList<>();
@@ -94,6 +95,11 @@ public final class Calibrations {
     return backend;
   }
 
+  /** Whether tokens are cheap: a GPU reads in seconds what takes minutes on a CPU. */
+  boolean thorough() {
+    return backend.equals("cuda");
+  }
+
   /** The model. */
   public Model model() {
     return model;
@@ -135,7 +141,8 @@ public final class Calibrations {
           int scoredFrom = Math.max(0, model.tokenizer().prefix().length - 1);
           for (Path text : texts) {
             read.addAll(windows(text, TEXT_TOKENS, WINDOW_TOKENS));
-            int[] beginning = tokens(text, Math.min(PREDICTED_TOKENS, model.config().maxPositions()));
+            int predict = thorough() ? MORE_PREDICTED_TOKENS : PREDICTED_TOKENS;
+            int[] beginning = tokens(text, Math.min(predict, model.config().maxPositions()));
             predicted.add(new Sample(text.getFileName().toString(), false, beginning, scoredFrom));
           }
           return work.apply(read, predicted);

@@ -40,7 +40,7 @@ public final class Spectra {
   /** Of the queries, which are many, one in so many is enough. */
   private static final int QUERY_STEP = 4;
 
-  /** Neighbouring layers feel errors alike: no more groups of them than this are measured, to save hours. */
+  /** Neighbouring layers feel errors alike: no more groups of them than this are measured where that takes long. */
   private static final int GROUPS = 8;
 
   /** No loss counts as less: what rounding alone makes of predictions. */
@@ -79,7 +79,9 @@ public final class Spectra {
             Spectra spectra = new Spectra(model, decoder, says);
             SpectralBases bases = spectra.bases(texts);
             SpectralLosses losses =
-                alike ? SpectralLosses.equal(bases.geometry()) : spectra.losses(bases, samples);
+                alike
+                    ? SpectralLosses.equal(bases.geometry())
+                    : spectra.losses(bases, samples, calibrations.thorough() ? Integer.MAX_VALUE : GROUPS);
             return Profile.builder(bases.geometry()).spectral(bases, losses).note("model", model.name()).build();
           }
         });
@@ -132,9 +134,9 @@ public final class Spectra {
   }
 
   /** What coding one side of some layers costs, all else being exact, and how much of the differences to believe. */
-  private SpectralLosses losses(SpectralBases bases, List<Sample> samples) {
+  private SpectralLosses losses(SpectralBases bases, List<Sample> samples, int groups) {
     int layers = model.geometry().layers();
-    int together = (layers + GROUPS - 1) / GROUPS;
+    int together = (int) Math.ceil((double) layers / groups);
     Spectral all = Spectral.of(bases, SpectralLosses.MEASURED_BITS);
     Scorer exact = run(new HalfPrecision(), samples, null);
     List<List<Double>> losses = List.of(new ArrayList<>(), new ArrayList<>());
