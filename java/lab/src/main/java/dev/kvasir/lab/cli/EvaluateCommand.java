@@ -73,7 +73,10 @@ final class EvaluateCommand implements Callable<Integer> {
   @Option(
       names = "--methods",
       paramLabel = "LIST",
-      description = "Names with commas between; a star stands for anything. Default: all.")
+      description = {
+        "Names with commas between; a star stands for anything, @NAME for the rows of a paper's table, such as",
+        "@patternkv-table4. Default: all, without those rows."
+      })
   private String methods = "*";
 
   @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: ${DEFAULT-VALUE}.")

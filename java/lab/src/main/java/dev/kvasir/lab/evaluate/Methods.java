@@ -11,7 +11,6 @@ import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.preset.Preset;
-import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Set;
@@ -131,8 +130,9 @@ public final class Methods {
   }
 
   /**
-   * The methods that a comma-separated list names, in the order of {@link #ALL} and with the reference first. A star
-   * stands for anything: {@code uniform-*,pattern-2}.
+   * The methods that a comma-separated list names, in the order of {@link #ALL} and with the reference first; after them
+   * those of groups. A star stands for anything, a name after an at sign for the rows of a paper's table: {@code
+   * uniform-*,pattern-2,@patternkv-table4}.
    *
    * @throws IllegalArgumentException if a name fits no method
    */
@@ -140,16 +140,22 @@ public final class Methods {
     Set<MethodEntry> wanted = new LinkedHashSet<>();
     wanted.add(REFERENCE);
     for (String name : list.split(",")) {
-      String expression = name.strip().replaceAll("[^A-Za-z0-9.*-]", "").replace(".", "\\.").replace("*", ".*");
-      List<MethodEntry> found = ALL.stream().filter(entry -> entry.name().matches(expression)).toList();
-      if (found.isEmpty()) {
-        throw new IllegalArgumentException(
-            "no method \"" + name + "\"; there are " + String.join(", ", ALL.stream().map(MethodEntry::name).toList()));
-      }
-      wanted.addAll(found);
+      wanted.addAll(name.strip().startsWith("@") ? Ablations.group(name.strip()) : matching(name));
     }
-    List<MethodEntry> ordered = new ArrayList<>(ALL);
+    Set<MethodEntry> ordered = new LinkedHashSet<>(ALL);
     ordered.retainAll(wanted);
-    return ordered;
+    ordered.addAll(wanted);
+    return List.copyOf(ordered);
+  }
+
+  private static List<MethodEntry> matching(String name) {
+    String expression = name.strip().replaceAll("[^A-Za-z0-9.*-]", "").replace(".", "\\.").replace("*", ".*");
+    List<MethodEntry> found = ALL.stream().filter(entry -> entry.name().matches(expression)).toList();
+    if (found.isEmpty()) {
+      throw new IllegalArgumentException(
+          "no method \"" + name + "\"; there are " + String.join(", ", ALL.stream().map(MethodEntry::name).toList())
+              + ", and groups: " + String.join(", ", Ablations.names()));
+    }
+    return found;
   }
 }

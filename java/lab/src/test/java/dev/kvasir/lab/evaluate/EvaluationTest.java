@@ -358,6 +358,28 @@ class EvaluationTest {
     assertEquals(3, Methods.named("pattern-2, uniform-1").size());
     assertEquals(6, Methods.named("uniform-*").size());
     assertThrows(IllegalArgumentException.class, () -> Methods.named("uniform"));
+    assertEquals(
+        List.of("f16", "uniform-2", "pattern-2-of-2", "pattern-2-of-4", "pattern-2-of-8", "pattern-2-of-16",
+            "pattern-2-of-32", "pattern-2-of-64"),
+        Methods.named("@patternkv-table4,uniform-2").stream().map(MethodEntry::name).toList());
+    assertEquals(7, Methods.named("@patternkv-table3").size());
+    String said =
+        assertThrows(IllegalArgumentException.class, () -> Methods.named("@nothing")).getMessage();
+    assertTrue(said.contains("@mixkvq-table6"), said);
+  }
+
+  @Test
+  void rowsOfTheTablesRun() {
+    Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 500)));
+    List<MethodEntry> methods = new ArrayList<>(Methods.named("@patternkv-table4,@mixkvq-table6,@pmkvq-table3,@pmkvq-policies"));
+    Outcome outcome =
+        new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), Evaluation.Listener.NONE)
+            .run(() -> false);
+    assertEquals(methods.size(), outcome.results().size());
+    for (MethodResult result : outcome.results().subList(1, methods.size())) {
+      assertTrue(result.divergence().value() > 0, result.method().name());
+      assertTrue(result.bits() < 16, result.method().name());
+    }
     assertThrows(
         IllegalArgumentException.class,
         () -> new Evaluation("m", model, Map.of(), List.of(entry("a", Uniform.bits(2))), PromptMode.STREAM,

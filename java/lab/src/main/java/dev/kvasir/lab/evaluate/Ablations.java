@@ -1,0 +1,128 @@
+package dev.kvasir.lab.evaluate;
+
+import dev.kvasir.ShrinkPolicy;
+import dev.kvasir.method.Grid;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.stream.IntStream;
+
+/**
+ * Rows that ask what tables of the papers ask, in groups: {@code @patternkv-table4}. They run when a group is named, not with
+ * all methods.
+ */
+final class Ablations {
+
+  private static final String PATTERN = "PatternKV ablations";
+  private static final String TIERED = "MixKVQ ablations";
+  private static final String PROGRESSIVE = "PM-KVQ ablations";
+
+  private static final Map<String, List<MethodEntry>> GROUPS = new TreeMap<>();
+
+  static {
+    GROUPS.put(
+        "patternkv-table3",
+        methods("pattern-2", "pattern-2-no-value-test", "pattern-2-no-key-test", "pattern-2-no-new", "pattern-2-keys-only",
+            "pattern-2-values-only"));
+    GROUPS.put("patternkv-table4", numbersOfPatterns(2, 4, 8, 16, 32, 64));
+    GROUPS.put("mixkvq-table6", tiers(new int[] {32, 64, 128}, new int[] {0, 128}));
+    GROUPS.put("pmkvq-table3", shifts(2, 4));
+    GROUPS.put("pmkvq-policies", policies());
+  }
+
+  private Ablations() {}
+
+  /** The names of all groups, as a list of methods has them. */
+  static List<String> names() {
+    return GROUPS.keySet().stream().map(name -> "@" + name).toList();
+  }
+
+  /**
+   * The rows of a group.
+   *
+   * @param name with the sign before it
+   * @throws IllegalArgumentException if there is no such group
+   */
+  static List<MethodEntry> group(String name) {
+    List<MethodEntry> rows = GROUPS.get(name.substring(1));
+    if (rows == null) {
+      throw new IllegalArgumentException("no group \"" + name + "\"; there are " + String.join(", ", names()));
+    }
+    return rows;
+  }
+
+  private static List<MethodEntry> methods(String... names) {
+    return Arrays.stream(names)
+        .map(name -> Methods.ALL.stream().filter(method -> method.name().equals(name)).findFirst().orElseThrow())
+        .toList();
+  }
+
+  private static List<MethodEntry> numbersOfPatterns(int... counts) {
+    return IntStream.of(counts)
+        .mapToObj(
+            count ->
+                MethodEntry.of("pattern-2-of-" + count, PATTERN, count + " patterns", PatternKv.bits(2).patterns(count)))
+        .toList();
+  }
+
+  private static List<MethodEntry> tiers(int[] groups, int[] windows) {
+    List<MethodEntry> rows = new ArrayList<>();
+    for (int group : groups) {
+      rows.add(
+          new MethodEntry(
+              "mix-kvq-2.7-group-" + group,
+              TIERED,
+              "groups of " + group + " tokens, and as many channels or a head",
+              request -> MethodEntry.cache(request, grouped(group, request.geometry().headDim(0)))));
+    }
+    for (int window : windows) {
+      rows.add(
+          MethodEntry.of(
+              "mix-kvq-2.7-window-" + window,
+              TIERED,
+              "at least " + window + " recent tokens in 16 bits",
+              MixKvq.budget(2.7).window(window)));
+    }
+    return rows;
+  }
+
+  private static MixKvq grouped(int group, int headDim) {
+    return MixKvq.budget(2.7).keyGroup(group).valueGroup(Math.min(group, headDim));
+  }
+
+  private static List<MethodEntry> shifts(int... bits) {
+    List<MethodEntry> rows = new ArrayList<>();
+    for (int end : bits) {
+      for (PmKvq.Shift shift : PmKvq.Shift.values()) {
+        String name = shift.name().toLowerCase(Locale.ROOT);
+        rows.add(
+            new MethodEntry(
+                "pm-kvq-" + end + "-ends-" + name,
+                PROGRESSIVE,
+                "levels from end to end, codes shrink by the " + name + " shift, into a budget that ends at " + end + " bits",
+                request -> Budgets.cache(PmKvq.floor(end).grid(Grid.ENDS).shift(shift), end, request)));
+      }
+    }
+    return rows;
+  }
+
+  private static List<MethodEntry> policies() {
+    List<MethodEntry> rows = new ArrayList<>();
+    for (ShrinkPolicy policy : ShrinkPolicy.values()) {
+      String name = policy.name().toLowerCase(Locale.ROOT);
+      rows.add(
+          new MethodEntry(
+              "pm-kvq-3-" + name,
+              PROGRESSIVE,
+              "who shrinks first: " + name + ", into a budget that ends at 3 bits",
+              request -> Budgets.cache(PmKvq.floor(2).policy(policy), 3, request)));
+    }
+    return rows;
+  }
+}
