@@ -32,7 +32,9 @@ final class Ablations {
             "pattern-2-values-only"));
     GROUPS.put("patternkv-table4", numbersOfPatterns(2, 4, 8, 16, 32, 64));
     GROUPS.put("mixkvq-table6", tiers(new int[] {32, 64, 128}, new int[] {0, 128}));
-    GROUPS.put("pmkvq-table3", shifts(2, 4));
+    List<MethodEntry> shifts = new ArrayList<>(methods("pm-kvq-2-equivalent", "pm-kvq-2-direct", "pm-kvq-2-modified"));
+    shifts.addAll(shiftsTo4Bits());
+    GROUPS.put("pmkvq-table3", shifts);
     GROUPS.put("pmkvq-policies", policies());
   }
 
@@ -96,18 +98,16 @@ final class Ablations {
     return MixKvq.budget(2.7).keyGroup(group).valueGroup(Math.min(group, headDim));
   }
 
-  private static List<MethodEntry> shifts(int... bits) {
+  private static List<MethodEntry> shiftsTo4Bits() {
     List<MethodEntry> rows = new ArrayList<>();
-    for (int end : bits) {
-      for (PmKvq.Shift shift : PmKvq.Shift.values()) {
-        String name = shift.name().toLowerCase(Locale.ROOT);
-        rows.add(
-            new MethodEntry(
-                "pm-kvq-" + end + "-ends-" + name,
-                PROGRESSIVE,
-                "levels from end to end, codes shrink by the " + name + " shift, into a budget that ends at " + end + " bits",
-                request -> Budgets.cache(PmKvq.floor(end).grid(Grid.ENDS).shift(shift), end, request)));
-      }
+    for (PmKvq.Shift shift : PmKvq.Shift.values()) {
+      String name = shift.name().toLowerCase(Locale.ROOT);
+      rows.add(
+          new MethodEntry(
+              "pm-kvq-4-" + name,
+              PROGRESSIVE,
+              "levels from end to end, the " + name + " shift, into a budget that ends at 4 bits",
+              request -> Budgets.cache(PmKvq.floor(4).grid(Grid.ENDS).shift(shift), 4, request)));
     }
     return rows;
   }
