@@ -71,7 +71,9 @@ class Restoring {
   Restoring& operator=(const Restoring&) = delete;
 
   // The next block. chain: what its chain hash must be, or null where any will do. Throws kBadBytes, kBudgetExceeded or
-  // kOutOfMemory, after which there is nothing left to do but to destroy this.
+  // kOutOfMemory, after which there is nothing left to do but to destroy this. Where a device takes checksums, a
+  // damaged page may be told by a later call, by finish at the latest. From pinned memory (cudaHostAlloc,
+  // cudaHostRegister) a device copies in place.
   void add_block(const uint8_t* bytes, int64_t count, const uint8_t* chain);
   // The state, after all blocks. Throws kBadBytes where the blocks are not those that it was saved with.
   void set_state(const uint8_t* bytes, int64_t count);

@@ -71,6 +71,7 @@ class PinnedMemory {
   // At least so many bytes; what was there before is lost where they are more.
   void reserve(size_t bytes) {
     if (bytes <= bytes_) return;
+    const RelaxedCapture relaxed;
     cudaFreeHost(memory_);
     memory_ = nullptr;
     bytes_ = 0;
