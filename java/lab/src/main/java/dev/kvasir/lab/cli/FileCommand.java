@@ -6,11 +6,13 @@ import dev.kvasir.file.KvFile;
 import dev.kvasir.internal.json.FileReplacement;
 import java.io.IOException;
 import java.nio.channels.FileChannel;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.Locale;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
+import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 import picocli.CommandLine.ParentCommand;
 import picocli.CommandLine.Spec;
@@ -50,29 +52,47 @@ final class FileCommand implements Runnable {
 
   @Command(
       name = "convert",
-      description = "Writes a file anew in the newest version of the format, once all of it is checked.",
+      description = {
+        "Writes a file anew in the newest version of the format, once all of it is checked.",
+        "A file that was compressed is unpacked."
+      },
       mixinStandardHelpOptions = true)
   int convert(
       @Parameters(paramLabel = "FILE", description = "A saved sequence, of any version.") Path file,
-      @Parameters(paramLabel = "OUT", description = "The new file.") Path target)
+      @Parameters(paramLabel = "OUT", description = "The new file.") Path target,
+      @Option(names = "--compress", description = "As a Zstandard stream, to be kept: only convert reads it.") boolean compress)
       throws IOException {
+    if (CompressedFile.is(file)) {
+      FileReplacement.write(target, to -> CompressedFile.unpack(file, to));
+      print(target, KvFile.verify(target, options()));
+      return 0;
+    }
     FileInfo info = KvFile.verify(file, options());
     // There is one version so far: its files are as they are to be.
     try (FileChannel from = FileChannel.open(file, StandardOpenOption.READ)) {
-      FileReplacement.write(
-          target,
-          to -> {
-            for (long at = 0; at < info.bytes(); ) {
-              long moved = from.transferTo(at, info.bytes() - at, to);
-              if (moved <= 0) {
-                throw new IOException(file + " ended at " + at + " bytes: somebody has cut it meanwhile");
-              }
-              at += moved;
-            }
-          });
+      FileReplacement.write(target, to -> copy(from, info.bytes(), to, compress));
     }
-    print(target, KvFile.verify(target, options()));
+    if (!compress) {
+      print(target, KvFile.verify(target, options()));
+      return 0;
+    }
+    long bytes = Files.size(target);
+    main.out().printf(Locale.ROOT, "%s: %d bytes, %.1f %% of %d%n", target, bytes, 100.0 * bytes / info.bytes(), info.bytes());
     return 0;
+  }
+
+  private static void copy(FileChannel from, long bytes, FileChannel to, boolean compress) throws IOException {
+    if (compress) {
+      CompressedFile.pack(from, bytes, to);
+      return;
+    }
+    for (long at = 0; at < bytes; ) {
+      long moved = from.transferTo(at, bytes - at, to);
+      if (moved <= 0) {
+        throw new IOException("the file ended at " + at + " bytes: somebody has cut it meanwhile");
+      }
+      at += moved;
+    }
   }
 
   private FileOptions options() {

@@ -1,0 +1,68 @@
+package dev.kvasir.lab.cli;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.ByteArrayOutputStream;
+import java.io.InputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** Saved sequences on the command line, compressed and back. */
+class FileCommandTest {
+
+  @TempDir Path folder;
+  private Path saved;
+
+  @BeforeEach
+  void findGoldenFile() throws Exception {
+    saved = folder.resolve("uniform.kv");
+    try (InputStream in = getClass().getResourceAsStream("/golden-sequences/uniform.kv")) {
+      Files.write(saved, in.readAllBytes());
+    }
+  }
+
+  @Test
+  void compressedFilesComeBackAsTheyWere() throws Exception {
+    Path packed = folder.resolve("packed.kv.zst"), back = folder.resolve("back.kv");
+    assertTrue(run(0, "convert", "" + saved, "" + packed, "--compress").contains(" % of " + Files.size(saved)));
+    assertTrue(Files.size(packed) < Files.size(saved));
+    run(0, "convert", "" + packed, "" + back);
+    assertArrayEquals(Files.readAllBytes(saved), Files.readAllBytes(back));
+  }
+
+  @Test
+  void damagedOnesAreRefusedAndLeaveNothing() throws Exception {
+    Path packed = folder.resolve("packed.kv.zst"), back = folder.resolve("back.kv");
+    run(0, "convert", "" + saved, "" + packed, "--compress");
+    byte[] bytes = Files.readAllBytes(packed);
+    bytes[bytes.length / 2] ^= 16;
+    Files.write(packed, bytes);
+    run(1, "convert", "" + packed, "" + back);
+    assertFalse(Files.exists(back));
+    byte[] whole = Files.readAllBytes(saved);
+    whole[whole.length / 2] ^= 16;
+    Files.write(saved, whole);
+    run(1, "convert", "" + saved, "" + back, "--compress");
+    assertFalse(Files.exists(back));
+  }
+
+  private static String run(int code, String... args) {
+    String[] all = new String[args.length + 1];
+    all[0] = "file";
+    System.arraycopy(args, 0, all, 1, args.length);
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    int found = Main.run(all, new PrintStream(out), new AtomicBoolean());
+    String said = out.toString(StandardCharsets.UTF_8);
+    assertEquals(code, found, said);
+    return said;
+  }
+}
