@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/part_pairs.h"
@@ -58,6 +59,61 @@ __device__ void pack_halves(const PartPair& pair, const uint8_t* canonical, uint
   }
 }
 
+// Codes of one canonical word: so many of consecutive x, from a multiple of that on, at one y. All are in one fragment,
+// and fragment_byte(x + i, y) is fragment_byte(x, y) + fragment_byte(i, 0). visit(lowest bit in the word, bytes from
+// the first code's on).
+template <int kBits>
+constexpr int kWordCodes = 32 / kBits;
+template <int kBits, class Visit>
+__device__ __forceinline__ void for_codes(const Visit& visit) {
+#pragma unroll
+  for (int place = 0; place < 8 / kBits; ++place) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) visit(8 * i + kBits * place, fragment_byte(4 * place + i, 0));
+  }
+}
+
+// visit(the bits of a plane as a constant).
+template <class Visit>
+__device__ __forceinline__ void with_bits(int bits, const Visit& visit) {
+  switch (bits) {
+    case 1:
+      return visit(std::integral_constant<int, 1>());
+    case 2:
+      return visit(std::integral_constant<int, 2>());
+    case 4:
+      return visit(std::integral_constant<int, 4>());
+    default:
+      return visit(std::integral_constant<int, 8>());
+  }
+}
+
+// Words of a plane as a matrix: [rows of 16 y][columns of so many x][y of the row].
+struct WordPlace {
+  int column, y;
+  __device__ WordPlace(int i, int columns) : column(i / 16 % columns), y(16 * (i / 16 / columns) + i % 16) {}
+};
+
+template <int kBits>
+__device__ void pack_plane(const PartPair& pair, const uniform::Layout& format, int p, const uint8_t* canonical,
+                           uint32_t* words) {
+  const PartLayout& device = pair.device;
+  const int columns = device.x_size / kWordCodes<kBits>, all_columns = format.planes[p].vectors_per_row();
+  const auto* from = reinterpret_cast<const uint32_t*>(canonical + format.plane_offset[p]);
+  for (int i = threadIdx.x; i < columns * device.y_size; i += kThreads) {
+    const WordPlace at(i, columns);
+    const int row = (pair.first_y + at.y) / 16, column = pair.first_x / kWordCodes<kBits> + at.column;
+    const uint32_t word = from[(row * all_columns + column) * 16 + at.y % 16];
+    const Place place = device.code_place(p, at.column * kWordCodes<kBits>, at.y);
+    const int first = device.parameter_bytes() + place.byte;
+    for_codes<kBits>([&](int bit, int bytes) {
+      const uint32_t code = word >> bit & ((1u << kBits) - 1);
+      const int byte = first + bytes;
+      if (code != 0) atomicOr(&words[byte / 4], code << (8 * (byte % 4) + place.bit));
+    });
+  }
+}
+
 __device__ void pack_codes(const PartPair& pair, const uint8_t* canonical, uint8_t* part, uint32_t* words) {
   const PartLayout& device = pair.device;
   const uniform::Layout format = pair.canonical();
@@ -69,15 +125,8 @@ __device__ void pack_codes(const PartPair& pair, const uint8_t* canonical, uint8
                                           load16(canonical + format.lo_offset(pair.group) + 2 * i) << 16;
   }
   for (int p = 0; p < format.plane_count; ++p) {
-    const CodePlane& plane = format.planes[p];
-    for (int i = threadIdx.x; i < device.x_size * device.y_size; i += kThreads) {
-      const int x = i % device.x_size, y = i / device.x_size;
-      const uint32_t byte = canonical[format.plane_offset[p] + plane.byte_of(pair.first_x + x, pair.first_y + y)];
-      const uint32_t code = byte >> plane.bit_of(pair.first_x + x) & ((1u << plane.bits) - 1);
-      const Place place = device.code_place(p, x, y);
-      const int at = device.parameter_bytes() + place.byte;
-      if (code != 0) atomicOr(&words[at / 4], code << (8 * (at % 4) + place.bit));
-    }
+    with_bits(format.planes[p].bits,
+              [&](auto bits) { pack_plane<decltype(bits)::value>(pair, format, p, canonical, words); });
   }
   __syncthreads();
   for (int i = threadIdx.x; i < count; i += kThreads) reinterpret_cast<uint32_t*>(part)[i] = words[i];
@@ -108,23 +157,21 @@ __device__ void unpack_halves(const PartPair& pair, const uint8_t* part, uint8_t
   }
 }
 
-// The word of 16 rows of y that lane y % 16 of a canonical vector is, from whichever parts its codes are in.
-__device__ uint32_t canonical_word(const Work& work, const HeadLayout& layout, const CodePlane& plane, int p,
-                                   int first_x, int y) {
-  uint32_t word = 0;
-  for (int place = 0; place < plane.codes_per_byte(); ++place) {
-    for (int i = 0; i < 4; ++i) {
-      const int x = first_x + 4 * place + i;
-      if (x >= plane.x_size) continue;
-      const int part = (work.keys ? x : y) / (work.keys && !layout.token_keys ? layout.head_dim : layout.span());
-      const PartPair pair = work.pair(layout, part);
-      const Place at = pair.device.code_place(p, x - pair.first_x, y - pair.first_y);
-      const uint8_t* groups = work.part(layout, part) + pair.device.parameter_bytes();
-      const uint32_t code = groups[at.byte] >> at.bit & ((1u << plane.bits) - 1);
-      word |= code << (8 * i + plane.bits * place);
-    }
+template <int kBits>
+__device__ void unpack_plane(const Work& work, const HeadLayout& layout, const uniform::Layout& format, int p) {
+  const CodePlane& plane = format.planes[p];
+  auto* out = reinterpret_cast<uint32_t*>(work.canonical + format.plane_offset[p]);
+  for (int i = threadIdx.x; i < static_cast<int>(plane.bytes() / 4); i += kThreads) {
+    const WordPlace at(i, plane.vectors_per_row());
+    const int x = at.column * kWordCodes<kBits>;
+    const int part = (work.keys ? x : at.y) / (work.keys && !layout.token_keys ? layout.head_dim : layout.span());
+    const PartPair pair = work.pair(layout, part);
+    const Place place = pair.device.code_place(p, x - pair.first_x, at.y - pair.first_y);
+    const uint8_t* first = work.part(layout, part) + pair.device.parameter_bytes() + place.byte;
+    uint32_t word = 0;
+    for_codes<kBits>([&](int bit, int bytes) { word |= (first[bytes] >> place.bit & ((1u << kBits) - 1)) << bit; });
+    out[i] = word;
   }
-  return word;
 }
 
 __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ RepackRequest request) {
@@ -152,12 +199,8 @@ __global__ void __launch_bounds__(kThreads) unpack(const __grid_constant__ Repac
   if (any.device.bits != kFloat16Bits) {
     const uniform::Layout format = any.canonical();
     for (int p = 0; p < format.plane_count; ++p) {
-      const CodePlane& plane = format.planes[p];
-      auto* out = reinterpret_cast<uint32_t*>(work.canonical + format.plane_offset[p]);
-      for (int i = threadIdx.x; i < static_cast<int>(plane.bytes() / 4); i += kThreads) {
-        const int vector = i / 16, row = vector / plane.vectors_per_row(), column = vector % plane.vectors_per_row();
-        out[i] = canonical_word(work, layout, plane, p, column * plane.x_per_vector(), 16 * row + i % 16);
-      }
+      with_bits(format.planes[p].bits,
+                [&](auto bits) { unpack_plane<decltype(bits)::value>(work, layout, format, p); });
     }
   }
   if (layout.labels && threadIdx.x < kPageTokens) {
