@@ -7,16 +7,18 @@
 #include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/primitives/arrivals.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/spectral/basis.cuh"
+#include "kernels/cuda/spectral/states.cuh"
 #include "kernels/cuda/spectral/warp.cuh"
 
 namespace kvasir::cuda {
 namespace {
 
-// [D][4], scaled to 1 at most; what products with them are multiplied by to be scores goes to scales. A warp for each
-// head; first_row: of the first head, of which there are `heads`.
+// [D][4], scaled to 1 at most, and the same as split numbers; what products with them are multiplied by to be scores
+// goes to scales. A warp for each head; first_row: of the first head, of which there are `heads`.
 template <int D>
 __device__ __forceinline__ void load_queries(const SpectralParams& params, int64_t first_row, int heads, int head,
-                                             int lane, float* rows, float* scales) {
+                                             int lane, float* rows, uint16_t* split, float* scales) {
   float values[D / 32], peak = 0.0f;
 #pragma unroll
   for (int i = 0; i < D / 32; ++i) {
@@ -28,37 +30,38 @@ __device__ __forceinline__ void load_queries(const SpectralParams& params, int64
   peak = max_over_warp(peak);
   const float inverse = inverse_peak(peak);
 #pragma unroll
-  for (int i = 0; i < D / 32; ++i) rows[4 * (lane + 32 * i) + head] = values[i] * inverse;
+  for (int i = 0; i < D / 32; ++i) {
+    rows[4 * (lane + 32 * i) + head] = values[i] * inverse;
+    put_split_query<D>(split, head, lane + 32 * i, values[i] * inverse);
+  }
   if (lane == 0) scales[head] = peak * params.scale;
 }
 
-// terms[c][h] = <query h, vector c>. A warp takes a vector, a lane some of its pairs of channels.
+// Coefficients of the queries: terms[place_of(c)][h] = <query h, vector c>. The room of the first warp is not used yet.
 template <int D>
-__device__ __forceinline__ void make_terms(const uint16_t* vectors, const float* rows, float* terms) {
+__device__ __forceinline__ void make_terms(const SpectralParams& params, int64_t first_row, int heads, int kv_head,
+                                           float* rows, float* terms, float* scales, uint8_t* room) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  auto* const split = reinterpret_cast<uint16_t*>(room);
+  const uint16_t* const vectors =
+      params.vectors[0] == nullptr ? nullptr : params.vectors[0] + static_cast<int64_t>(kv_head) * D * D;
+  BasisTile<D> basis;
+  if (vectors != nullptr && warp < D / 16) basis.load(vectors, warp, lane);
+  if (warp < 4) load_queries<D>(params, first_row, heads, warp, lane, rows, split, scales);
+  __syncthreads();
   if (vectors == nullptr) {
-    for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) terms[i] = rows[i];
-    return;
-  }
-#pragma unroll 4
-  for (int c = warp; c < D; c += warps) {
-    float sums[4] = {};
-#pragma unroll
-    for (int i = 0; i < (D + 63) / 64; ++i) {
-      const int channel = 64 * i + 2 * lane;
-      if (D % 64 != 0 && channel >= D) continue;
-      const float2 pair = halves_to_floats(__ldg(reinterpret_cast<const uint32_t*>(vectors + c * D + channel)));
-      const float4 low = *reinterpret_cast<const float4*>(rows + 4 * channel);
-      const float4 high = *reinterpret_cast<const float4*>(rows + 4 * channel + 4);
-      sums[0] = fmaf(pair.x, low.x, fmaf(pair.y, high.x, sums[0]));
-      sums[1] = fmaf(pair.x, low.y, fmaf(pair.y, high.y, sums[1]));
-      sums[2] = fmaf(pair.x, low.z, fmaf(pair.y, high.z, sums[2]));
-      sums[3] = fmaf(pair.x, low.w, fmaf(pair.y, high.w, sums[3]));
+    for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) terms[4 * place_of<D>(i / 4) + i % 4] = rows[i];
+  } else {
+#pragma unroll 1
+    for (int tile = warp; tile < D / 16; tile += warps) {
+      if (tile != warp) basis.load(vectors, tile, lane);
+      const float2 products = basis.times(split, lane);
+      const int c = 16 * tile + lane / 4;
+      terms[4 * place_of<D>(c) + lane % 4] = products.x;
+      terms[4 * place_of<D>(c + 8) + lane % 4] = products.y;
     }
-#pragma unroll
-    for (int h = 0; h < 4; ++h) sums[h] = sum_over_warp(sums[h]);
-    if (lane == 0) *reinterpret_cast<float4*>(terms + 4 * c) = make_float4(sums[0], sums[1], sums[2], sums[3]);
   }
+  __syncthreads();
 }
 
 // The row tiles of sinks and window that a warp takes.
@@ -80,97 +83,76 @@ __device__ __forceinline__ void take_rows(const SpectralParams& params, const De
   }
 }
 
-// States of four heads, [4][2 D + 2] each, `stride` floats apart: what each counts for beside the others. A warp for
-// each head; at most 64 states. Found once for all channels, in shared memory.
-struct MergedHeads {
-  float gains[kMaxSpectralSplits][4];
-  float reference[4], sum[4];
-};
-template <int D>
-__device__ __forceinline__ void weigh(const float* states, int64_t stride, int count, MergedHeads& merged) {
-  const int head = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (head >= 4) return;
-  const float* const ends = states + head * (2 * D + 2) + 2 * D;
-  const float first = lane < count ? ends[lane * stride] : kHidden;
-  const float second = lane + 32 < count ? ends[(lane + 32) * stride] : kHidden;
-  const float highest = max_over_warp(fmaxf(first, second));
-  const float gains[2] = {weight_of(first, highest), weight_of(second, highest)};
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int state = lane + 32 * i;
-    if (state >= count) continue;
-    merged.gains[state][head] = gains[i];
-    sum = fmaf(ends[state * stride + 1], gains[i], sum);
+// use(i, merged, elements): for the four heads, element i % D of head i / D, and D + i % D, of all states together.
+template <int D, class Use>
+__device__ __forceinline__ void merge(const float* states, int64_t stride, int count, const Use& use) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll 1
+  for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) {
+    const MergedHead<D> merged(states, stride, count, i / D, lane);
+    use(i, merged, merged.elements(i % D));
   }
-  sum = sum_over_warp(sum);
-  if (lane != 0) return;
-  merged.reference[head] = highest;
-  merged.sum[head] = sum;
 }
 
-// Element i of head h of all states together.
-template <int D>
-__device__ __forceinline__ float merge(const float* states, int64_t stride, int count, const MergedHeads& merged, int h,
-                                       int i) {
-  float total = 0.0f;
-#pragma unroll 16
-  for (int state = 0; state < count; ++state) {
-    total = fmaf(states[state * stride + h * (2 * D + 2) + i], merged.gains[state][h], total);
-  }
-  return total;
-}
-
-// What all blocks of the heads have left becomes outputs. shared: 4 * (D + kSlices * D) floats.
-constexpr int kSlices = 4;  // of coefficients, which as many groups of threads multiply with vectors
+// What all blocks of the heads have left becomes outputs. shared: 4 * (2 * D + 2 + slices * D) floats.
 template <int D>
 __device__ __forceinline__ void finish(const SpectralParams& params, const float* partials, int kv_head,
-                                       int64_t first_row, int heads, MergedHeads& merged, float* shared) {
-  constexpr int kState = 4 * (2 * D + 2);
-  float* const sums = shared;            // [D][4]: of coefficients
-  float* const slices = shared + 4 * D;  // [kSlices][D][4]: what a slice of them makes of channels
-  const uint16_t* const vectors = params.vectors[1];
-  weigh<D>(partials, kState, params.splits, merged);
-  __syncthreads();
-  for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) {
-    sums[4 * (i % D) + i / D] = merge<D>(partials, kState, params.splits, merged, i / D, i % D);
-  }
-  __syncthreads();
-  if (vectors != nullptr) {
-    const uint16_t* const own = vectors + static_cast<int64_t>(kv_head) * D * D;
-    for (int i = threadIdx.x; i < kSlices * D / 2; i += blockDim.x) {
-      const int slice = i / (D / 2), channel = 2 * (i % (D / 2));
-      float2 out[4] = {};
-#pragma unroll 16
-      for (int c = slice * (D / kSlices); c < (slice + 1) * (D / kSlices); ++c) {
-        const float2 pair = halves_to_floats(__ldg(reinterpret_cast<const uint32_t*>(own + c * D + channel)));
-        const float4 four = *reinterpret_cast<const float4*>(sums + 4 * c);
-        const float of[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-        for (int h = 0; h < 4; ++h) {
-          out[h].x = fmaf(of[h], pair.x, out[h].x);
-          out[h].y = fmaf(of[h], pair.y, out[h].y);
-        }
-      }
-      float* const to = slices + 4 * (slice * D + channel);
-      *reinterpret_cast<float4*>(to) = make_float4(out[0].x, out[1].x, out[2].x, out[3].x);
-      *reinterpret_cast<float4*>(to + 4) = make_float4(out[0].y, out[1].y, out[2].y, out[3].y);
+                                       int64_t first_row, int heads, float* shared) {
+  float* const sums = shared;             // [D][4]: of coefficients
+  float* const outputs = shared + 4 * D;  // [4][D]: of rows
+  float* const ends = shared + 8 * D;     // [4][2]: greatest score, sum of weights
+  float* const slices = ends + 8;
+  const bool basis = params.vectors[1] != nullptr;
+  const BasisSlices<D> vectors(basis ? params.vectors[1] + static_cast<int64_t>(kv_head) * D * D : nullptr);
+  merge<D>(partials, 4 * (2 * D + 2), params.splits, [&](int i, const MergedHead<D>& merged, float2 elements) {
+    sums[4 * (i % D) + i / D] = elements.x;
+    outputs[i] = elements.y;
+    if (i % D == 0) {
+      ends[2 * (i / D)] = merged.reference();
+      ends[2 * (i / D) + 1] = merged.sum();
     }
+  });
+  __syncthreads();
+  if (basis) {
+    vectors.multiply(sums, slices);
     __syncthreads();
   }
   for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
     const int h = i / D, c = i % D;
-    float output = merge<D>(partials, kState, params.splits, merged, h, D + c);
-    for (int slice = 0; vectors != nullptr && slice < kSlices; ++slice) output += slices[4 * (slice * D + c) + h];
-    if (vectors == nullptr) output += sums[4 * c + h];
-    RowEnd end = {1.0f, merged.sum[h]};
+    const float output = outputs[i] + (basis ? vectors.channel(slices, i) : sums[4 * c + h]);
+    RowEnd end = {1.0f, ends[2 * h + 1]};
     if (params.ends.any()) {
       const int query_heads = params.kv_heads * params.group;
-      end = end_row(params.ends, query_heads, first_row + h, merged.reference[h], end.sum, c == 0);
+      end = end_row(params.ends, query_heads, first_row + h, ends[2 * h], end.sum, c == 0);
     }
     const float weighted = output * end.gain;
     store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
   }
+}
+
+// Leaves the block's state among those of the heads, and returns whether it was the last.
+template <int D>
+__device__ __forceinline__ bool leave_state(const SpectralParams& params, const float* states, float* partials,
+                                            uint32_t* arrivals, int* last) {
+  constexpr int kState = 4 * (2 * D + 2);
+  float* const own = partials + blockIdx.x * kState;
+  const int warps = blockDim.x / 32;
+  merge<D>(states, params.warp_bytes / 4, warps, [&](int i, const MergedHead<D>& merged, float2 elements) {
+    float* const head = own + i / D * (2 * D + 2);
+    head[i % D] = elements.x;
+    head[D + i % D] = elements.y;
+    if (i % D == 0) {
+      head[2 * D] = merged.reference();
+      head[2 * D + 1] = merged.sum();
+    }
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *last = count_arrival(arrivals) == gridDim.x - 1 ? 1 : 0;
+    if (*last != 0) *arrivals = 0;  // for the next launch
+  }
+  __syncthreads();
+  return *last != 0;
 }
 
 template <int D>
@@ -179,12 +161,12 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   let_next_grid_start();
   wait_for_grids_before();  // nothing before this reads or writes global memory
-  constexpr int kState = 4 * (2 * D + 2);
   auto* const rows = reinterpret_cast<float*>(shared);
   float* const terms = rows + 4 * D;
   float* const scales = terms + 4 * D;
+  uint8_t* const rooms = shared + 32 * D + 16;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint8_t* const room = shared + 32 * D + 16 + warp * params.warp_bytes;
+  uint8_t* const room = rooms + warp * params.warp_bytes;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
   const int heads = min(4, params.group - first_head);
@@ -196,12 +178,7 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
 
   SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane,
                           room + warp_room(D, params.columns));
-  if (warp < 4) load_queries<D>(params, first_row, heads, warp, lane, rows, scales);
-  __syncthreads();
-  const uint16_t* const vectors = params.vectors[0];
-  make_terms<D>(vectors == nullptr ? nullptr : vectors + static_cast<int64_t>(kv_head) * D * D, rows, terms);
-  __syncthreads();
-
+  make_terms<D>(params, first_row, heads, kv_head, rows, terms, scales, rooms);
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);
 #pragma unroll 1
   for (int page = begin + warp; page < end; page += warps) state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
@@ -212,30 +189,11 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   state.write(reinterpret_cast<float*>(room + 16 * D));
   __syncthreads();
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
-  float* const partials = params.partials + group * params.splits * kState;
-  const auto* const states = reinterpret_cast<const float*>(shared + 32 * D + 16 + 16 * D);
-  auto& merged = *reinterpret_cast<MergedHeads*>(shared);  // queries were read
-  static_assert(sizeof(MergedHeads) <= 32 * D, "in their place");
-  weigh<D>(states, params.warp_bytes / 4, warps, merged);
-  __syncthreads();
-  for (int i = threadIdx.x; i < 8 * D; i += blockDim.x) {
-    const int h = i / (2 * D), c = i % (2 * D);
-    partials[split * kState + h * (2 * D + 2) + c] = merge<D>(states, params.warp_bytes / 4, warps, merged, h, c);
+  float* const partials = params.partials + group * params.splits * 4 * (2 * D + 2);
+  if (leave_state<D>(params, reinterpret_cast<const float*>(rooms + 16 * D), partials, params.arrivals + group,
+                     reinterpret_cast<int*>(scales))) {
+    finish<D>(params, partials, kv_head, first_row, heads, reinterpret_cast<float*>(rooms));
   }
-  if (threadIdx.x < 4) {
-    float* const ends = partials + split * kState + threadIdx.x * (2 * D + 2) + 2 * D;
-    ends[0] = merged.reference[threadIdx.x];
-    ends[1] = merged.sum[threadIdx.x];
-  }
-  __syncthreads();
-  auto* const last = reinterpret_cast<int*>(scales);
-  if (threadIdx.x == 0) {
-    *last = count_arrival(params.arrivals + group) == gridDim.x - 1 ? 1 : 0;
-    if (*last != 0) params.arrivals[group] = 0;  // for the next launch
-  }
-  __syncthreads();
-  if (*last != 0)
-    finish<D>(params, partials, kv_head, first_row, heads, merged, reinterpret_cast<float*>(shared + 32 * D + 16));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Which columns a head of a page has, as a warp sees it: a lane knows those of channels lane, lane + 32, ....
+// Which columns a head of a page has, as a warp sees it: a lane knows those of D / 32 channels that follow each other.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +12,7 @@ namespace kvasir::cuda {
 // Planes of columns as attention numbers them: each begins at a multiple of 32, a step of mma.m16n8k32.
 struct ColumnPlanes {
   int count[spectral::kPlanes];  // columns
-  int wide;                      // high digits, the first columns of all
+  int wide;                      // high digits, the first columns of all; there are as many low ones, the plane's last
 
   __device__ __forceinline__ int first(int plane) const {
     const int wide = (count[0] + 31) / 32 * 32;
@@ -24,65 +24,134 @@ struct ColumnPlanes {
   }
 };
 
-// A channel of a head: column -1 where it has none; of 8 bits `low_digit` is its second column, of the others -1.
-struct ChannelView {
-  int column, low_digit;
-  float step;      // of a code of the first column
-  float low;       // what code 0 stands for
-  uint8_t stored;  // its step
+// Where numbers of a channel stand in arrays of shared memory that a warp reads a channel of each lane at a time.
+template <int D>
+__device__ __forceinline__ int place_of(int channel) {
+  constexpr int kLane = D / 32;
+  return channel % kLane * 32 + channel / kLane;
+}
+
+// 2^((byte i of word - bias) / 8). The byte becomes a float without an instruction that converts: it is the last bits
+// of 2^23 + byte, and one fused addition takes 2^23 away again.
+__device__ __forceinline__ float eighths(uint32_t word, int i, int bias) {
+  const float shifted = __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7440u + static_cast<uint32_t>(i)));
+  return exp2_approx(fmaf(shifted, 0.125f, -0.125f * static_cast<float>(8388608 + bias)));
+}
+
+// The lane's channels of a head. Columns are counted for four classes at once, each in a field of its own of a word: a
+// channel adds 1 to the field of its class, and a scan over the warp says how many are before it.
+template <int D>
+struct LaneChannels {
+  static constexpr int kCount = D / 32;
+
+  ColumnPlanes planes;
+  int column[kCount];  // where used(): the first of a channel of 8 bits is its high digit
+  float step[kCount];  // of a code of the first column
+  float low[kCount];   // what code 0 stands for
+
+  // head: in shared memory.
+  __device__ __forceinline__ LaneChannels(const uint8_t* head, const spectral::Layout& layout, int lane) {
+    read_classes(head, lane);
+    number_columns();
+    read_parameters(head, layout, lane);
+  }
+
+  __device__ __forceinline__ bool used(int j) const { return shift_[j] != 32; }
+  __device__ __forceinline__ bool wide(int j) const { return shift_[j] == 0; }
+  __device__ __forceinline__ int low_digit(int j) const { return column[j] + planes.count[0] - planes.wide; }
+
+ private:
+  static constexpr int kFields = D <= 128 ? 4 : 2;  // of a word: as many channels as there are must fit
+  static constexpr int kFieldBits = 32 / kFields, kWords = 4 / kFields;
+
+  // 8 times what the class lacks of 4: the order of columns, and the bit at which a byte of the class begins.
+  __device__ __forceinline__ void read_classes(const uint8_t* head, int lane) {
+    uint32_t bits[3];
+    const int at = kCount * lane;
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const auto* const words = reinterpret_cast<const uint32_t*>(head + i * (D / 8)) + at / 32;
+      bits[i] = 32 % kCount == 0 ? words[0] >> at % 32 : __funnelshift_r(words[0], words[1], at % 32);
+    }
+#pragma unroll
+    for (int quad = 0; quad < kCount; quad += 4) {
+      uint32_t shifts = 0x20202020u;
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        // Bit k of four becomes bit 0 of byte k.
+        shifts -= ((bits[i] >> quad & 15u) * 0x00204081u & 0x01010101u) * (8u << i);
+      }
+#pragma unroll
+      for (int j = quad; j < quad + 4 && j < kCount; ++j) shift_[j] = static_cast<int>(shifts >> 8 * (j - quad) & 255u);
+    }
+  }
+
+  // 1 in the field of channel j's class, if that is in this word.
+  __device__ __forceinline__ uint32_t one(int word, int j) const {
+    if constexpr (kWords == 1) return __funnelshift_lc(0u, 1u, static_cast<uint32_t>(shift_[j]));
+    return shift_[j] / 16 == word ? 1u << shift_[j] % 16 * 2 : 0u;
+  }
+
+  __device__ __forceinline__ static uint32_t field(const uint32_t (&words)[kWords], int shift) {
+    if constexpr (kWords == 1) return __funnelshift_rc(words[0], 0u, static_cast<uint32_t>(shift)) & 255u;
+    return (shift & 16 ? words[kWords - 1] : words[0]) >> shift % 16 * 2 & 0xFFFFu;
+  }
+
+  __device__ __forceinline__ void number_columns() {
+    uint32_t before[kWords], all[kWords];
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      uint32_t own = 0;
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) own += one(w, j);
+      uint32_t sum = own;
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        asm volatile("{ .reg .pred p; .reg .b32 t; shfl.sync.up.b32 t|p, %0, %1, 0, 0xffffffff; @p add.u32 %0, %0, t; }"
+                     : "+r"(sum)
+                     : "r"(lanes));
+      }
+      all[w] = __shfl_sync(0xffffffffu, sum, 31);
+      before[w] = sum - own;
+    }
+    const int eights = static_cast<int>(field(all, 0)), fours = static_cast<int>(field(all, 8));
+    planes = {{2 * eights + fours, static_cast<int>(field(all, 16)), static_cast<int>(field(all, 24))}, eights};
+    // Where columns of the classes begin, a byte each: all are multiples of eight.
+    const uint32_t firsts = static_cast<uint32_t>(eights / 8) << 8 | static_cast<uint32_t>(planes.first(1) / 8) << 16 |
+                            static_cast<uint32_t>(planes.first(2) / 8) << 24;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const uint32_t first = __funnelshift_rc(firsts, 0u, static_cast<uint32_t>(shift_[j])) & 255u;
+      column[j] = static_cast<int>(8 * first + field(before, shift_[j]));
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) before[w] += one(w, j);
+    }
+  }
+
+  __device__ __forceinline__ void read_parameters(const uint8_t* head, const spectral::Layout& layout, int lane) {
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      uint32_t step_word, low_word;
+      if constexpr (kCount % 4 == 0) {
+        const int quad = kCount * lane + j / 4 * 4;
+        step_word = *reinterpret_cast<const uint32_t*>(head + layout.steps + quad) >> 8 * (j % 4);
+        low_word = *reinterpret_cast<const uint32_t*>(head + layout.lows + quad) >> 8 * (j % 4);
+      } else {
+        step_word = head[layout.steps + kCount * lane + j];
+        low_word = head[layout.lows + kCount * lane + j];
+      }
+      step[j] = eighths(step_word, 0, spectral::kStepBias);
+      // A unit of `low` is 2^-2 steps at 4 bits, 2^-3 at 2 and 1; at 8 and 0 a step.
+      const uint32_t halvings = __funnelshift_rc(0x03030200u, 0u, static_cast<uint32_t>(shift_[j])) & 255u;
+      const float unit = __uint_as_float(__float_as_uint(step[j]) - (halvings << 23));
+      low[j] = static_cast<float>(static_cast<int8_t>(low_word)) * unit;
+    }
+    if (planes.wide == 0) return;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) step[j] = wide(j) ? 16.0f * step[j] : step[j];
+  }
+
+  int shift_[kCount];
 };
-
-__device__ __forceinline__ float eighths(int code, int bias) {
-  return exp2_approx(static_cast<float>(code - bias) * 0.125f);
-}
-
-// use(channel, view) for the lane's channels. head: in shared memory.
-template <int D, class Use>
-__device__ __forceinline__ ColumnPlanes for_each_channel(const uint8_t* head, const spectral::Layout& layout, int lane,
-                                                         const Use& use) {
-  constexpr int kWords = D / 32;
-  uint32_t bits[3][kWords];
-#pragma unroll
-  for (int i = 0; i < 3; ++i) {
-#pragma unroll
-    for (int j = 0; j < kWords; ++j) bits[i][j] = *reinterpret_cast<const uint32_t*>(head + i * (D / 8) + 4 * j);
-  }
-  int eights = 0, fours = 0, twos = 0, ones = 0;
-#pragma unroll
-  for (int j = 0; j < kWords; ++j) {
-    eights += __popc(bits[2][j]);
-    fours += __popc(bits[1][j] & bits[0][j]);
-    twos += __popc(bits[1][j] & ~bits[0][j]);
-    ones += __popc(bits[0][j] & ~bits[1][j]);
-  }
-  const ColumnPlanes planes = {{2 * eights + fours, twos, ones}, eights};
-  const uint32_t before = (1u << lane) - 1;
-  // The next column of each class: 8 bits, 4, 2, 1.
-  int next8 = 0, next4 = eights, next2 = planes.first(1), next1 = planes.first(2);
-#pragma unroll
-  for (int j = 0; j < kWords; ++j) {
-    const uint32_t eight = bits[2][j], four = bits[1][j] & bits[0][j], two = bits[1][j] & ~bits[0][j],
-                   one = bits[0][j] & ~bits[1][j];
-    const int c = 32 * j + lane;
-    const bool is8 = eight >> lane & 1, is4 = four >> lane & 1, is2 = two >> lane & 1, is1 = one >> lane & 1;
-    const uint32_t own = is8 ? eight : is4 ? four : is2 ? two : one;
-    const int base = is8 ? next8 : is4 ? next4 : is2 ? next2 : next1;
-    ChannelView view;
-    const int rank = base + __popc(own & before);
-    view.column = is8 || is4 || is2 || is1 ? rank : -1;
-    view.low_digit = is8 ? eights + fours + rank : -1;
-    view.stored = head[layout.steps + c];
-    const float step = eighths(view.stored, spectral::kStepBias);
-    const float unit = is4 ? 0.25f : is2 || is1 ? 0.125f : 1.0f;
-    view.low = static_cast<float>(static_cast<int8_t>(head[layout.lows + c])) * (unit * step);
-    view.step = is8 ? 16.0f * step : step;
-    use(j, c, view);
-    next8 += __popc(eight);
-    next4 += __popc(four);
-    next2 += __popc(two);
-    next1 += __popc(one);
-  }
-  return planes;
-}
 
 }  // namespace kvasir::cuda

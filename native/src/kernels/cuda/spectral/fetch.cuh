@@ -15,6 +15,9 @@ class SpectralFetcher {
   __device__ SpectralFetcher(const SpectralParams& params, const uint64_t* pages, int first, int end, int stride,
                              int kv_head, int lane, uint8_t* slots)
       : params_(params), pages_(pages), keys_(first), values_(first), end_(end), stride_(stride), lane_(lane) {
+    const int codes = static_cast<int>(params.layouts[0].codes), at = 16 * lane - codes;
+    moves_[0] = (at ^ swapped(at >> 6)) - at;  // the same 512 bytes on
+#pragma unroll
     for (int side = 0; side < 2; ++side) {
       slots_[side] = slots + (side == 0 ? 0 : params.slot_bytes[0]);
       offsets_[side] = (side == 0 ? 0 : params.value_offset) + static_cast<int64_t>(kv_head) * params.slot_bytes[side];
@@ -46,14 +49,19 @@ class SpectralFetcher {
   __device__ __forceinline__ int fetch(int page) {
     __syncwarp();
     if (page < end_) {
-      const uint8_t* const from = reinterpret_cast<const uint8_t*>(__ldg(pages_ + page)) + offsets_[kSide];
-      const uint32_t to = shared_address(slots_[kSide]);
-      const int codes = static_cast<int>(params_.layouts[kSide].codes);
-#pragma unroll 4
-      for (int at = 16 * lane_; at < params_.slot_bytes[kSide]; at += 512) {
-        const int flip = kSide == 0 && at >= codes ? swapped((at - codes) / 64) : 0;
-        copy16(to + (codes + ((at - codes) ^ flip)), from + at);
+      const uint8_t* const from = reinterpret_cast<const uint8_t*>(__ldg(pages_ + page)) + offsets_[kSide] + 16 * lane_;
+      uint32_t to = shared_address(slots_[kSide]) + 16 * lane_;
+      const int codes = static_cast<int>(params_.layouts[kSide].codes), bytes = params_.slot_bytes[kSide];
+      int at = 0;
+#pragma unroll 1
+      for (; at < codes; at += 512) {  // what the page has before its codes; the last lanes may have some of these
+        const int move = at + 16 * lane_ < codes ? 0 : moves_[kSide];
+        if (at + 16 * lane_ < bytes) copy16(to + at + move, from + at);
       }
+      to += moves_[kSide];
+#pragma unroll 4
+      for (; at + 512 <= bytes; at += 512) copy16(to + at, from + at);
+      if (at + 16 * lane_ < bytes) copy16(to + at, from + at);
     }
     commit_copies();
     return page + stride_;
@@ -65,6 +73,7 @@ class SpectralFetcher {
   const int end_, stride_, lane_;
   uint8_t* slots_[2];
   int64_t offsets_[2];
+  int moves_[2] = {};  // of this lane's codes, from where they would lie
 };
 
 }  // namespace kvasir::cuda

@@ -32,19 +32,23 @@ struct SpectralParams {
   RowEnds ends;
 };
 
-constexpr int kWeightStride = 196;  // bytes of weights of 128 tokens
-
 KVASIR_HOST_DEVICE constexpr int greater(int a, int b) { return a > b ? a : b; }
-// Most columns of a head whose tiles have so many bits, each plane padded to a step of 32: 8 bits of a tile are two.
+KVASIR_HOST_DEVICE constexpr int lesser(int a, int b) { return a < b ? a : b; }
+// Most columns of a head whose tiles have so many bits, each plane padded to a step of 32. Only a tile of 8 bits, which
+// is 7 more than the least, has two columns for a channel.
 KVASIR_HOST_DEVICE constexpr int most_columns(int d, int tile_bits) {
-  return ((tile_bits < d ? d + tile_bits : 2 * d) + 3 * 24 + 31) / 32 * 32;
+  return (d + 8 * lesser(d / 8, greater(tile_bits - d / 8, 0) / 7) + 3 * 24) / 32 * 32;
 }
-// Bytes of a factor for all columns: the eight rows of a fragment lie in different banks.
-KVASIR_HOST_DEVICE constexpr int factor_stride(int columns) { return columns + 16; }
-// What a warp has beside its slots: sums [d][4], bases [d], and factors of keys. In the place of these come, for
-// values, weights, steps and channels of columns.
+// Bytes of a head's factors, two for each column, and of its weights, two for each token: heads begin in different
+// banks.
+KVASIR_HOST_DEVICE constexpr int factor_stride(int columns) { return 2 * columns + 32; }
+constexpr int kWeightStride = 2 * kPageTokens + 32;
+// Norms of a page, as floats: eight rows of 16, in different banks.
+constexpr int kNormStride = 80;
+// What a warp has beside its slots: sums [d][4]; factors of keys and norms; in the place of these come, for values,
+// weights, in whose place norms were, and steps and places of columns.
 KVASIR_HOST_DEVICE constexpr int warp_room(int d, int columns) {
-  return 20 * d + greater(8 * factor_stride(columns), 8 * kWeightStride + 2 * columns);
+  return 16 * d + greater(4 * factor_stride(columns) + 8 * kNormStride, 4 * kWeightStride + 8 * columns);
 }
 // With slots. In the end, the state of four heads stands behind the sums.
 KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int slots) {

@@ -1,12 +1,15 @@
 // What one warp computes of attention over spectral pages: scores, softmax and sums of its pages and row tiles.
 //
-// A lane (g = lane / 4, h = lane % 4) holds head h: of the scores those of tokens g, g + 8, .... Scores are base-2
-// logarithms. Products are those of bytes, as in attend/folded_factors.cuh: steps fold into the coefficients of
-// queries, norms of values into weights; each such factor is two bytes, in rows 2 h and 2 h + 1 of an array in shared
-// memory, so that a lane reads its B fragments from there.
+// A lane (g = lane / 4, h = lane % 4) holds head h: of the scores of a page those of tokens 2 g and 2 g + 1 of every
+// sixteen. Scores are base-2 logarithms. Products are those of bytes, as in attend/folded_factors.cuh: steps fold into
+// the coefficients of queries, norms of values into weights; each such factor is two bytes, which stand together in
+// shared memory, by head. A lane reads those of four columns or tokens as they stand, and its B fragment is the high
+// bytes where g is even, else the low ones.
 //
 // Fragments of codes are words of the page. Of keys a word has four columns of a token; of values four tokens of a
-// column, and tokens are multiplied in whatever order the words have them, weights alike.
+// column, and tokens are multiplied in whatever order the words have them, weights alike. What a byte has above the
+// codes that are wanted is masked, but a code in its upper half stays there, 16 times as great: shifts would cost as
+// much as all products.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +24,7 @@ namespace kvasir::cuda {
 template <int D>
 class SpectralWarp {
  public:
-  // room: warp_room(D) bytes. queries, terms: [D][4].
+  // room: warp_room(D) bytes. queries: [D][4]; terms: the same, by place_of.
   __device__ SpectralWarp(const SpectralParams& params, const float* queries, const float* terms, float scale,
                           uint8_t* room, int lane)
       : params_(params),
@@ -29,8 +32,7 @@ class SpectralWarp {
         terms_(terms),
         scale_(scale),
         sums_(reinterpret_cast<float*>(room)),
-        bases_(sums_ + 4 * D),
-        factors_(reinterpret_cast<uint8_t*>(bases_ + D)),
+        factors_(room + 16 * D),
         stride_(factor_stride(params.columns)),
         lane_(lane),
         g_(lane / 4),
@@ -44,9 +46,11 @@ class SpectralWarp {
     const uint8_t* const keys = fetcher.acquire_keys();
     key_scores(keys, scores);
     fetcher.release_keys();
+    if (hidden > 0) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      if (8 * i + g_ < hidden) scores[i] = kHidden;
+      for (int i = 0; i < 16; ++i) {
+        if (16 * (i / 2) + 2 * g_ + i % 2 < hidden) scores[i] = kHidden;
+      }
     }
     const Joining joining = softmax_step(scores, highest_, sum_);
     value_sums(fetcher.acquire_values(), scores, joining);
@@ -86,7 +90,7 @@ class SpectralWarp {
     float* const head = state + h_ * (2 * D + 2);
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
-      head[8 * i + g_] = sums_[32 * i + lane_];
+      head[8 * i + g_] = sums_[4 * place_of<D>(8 * i + g_) + h_];
       head[D + 8 * i + g_] = output_[i];
     }
     const float sum = sum_over_rows(sum_);
@@ -97,68 +101,115 @@ class SpectralWarp {
   }
 
  private:
+  // Odd tiles of keys' products are 2^kOddBits times as great; where columns are many, sums have no room for that.
+  static constexpr int kOddBits = D <= 128 ? 4 : 0;
+  static constexpr int kLaneCount = LaneChannels<D>::kCount;
+
   __device__ __forceinline__ void key_scores(const uint8_t* head, float (&scores)[16]) {
-    float factor[D / 32][4], peak[4] = {}, zero[4] = {};
-    int column[D / 32], low_digit[D / 32];
     __syncwarp();  // the room was read
-#pragma unroll 4
-    for (int at = 16 * lane_; at < 8 * stride_; at += 512) {
-      *reinterpret_cast<uint4*>(factors_ + at) = make_uint4(0, 0, 0, 0);
+#pragma unroll 2
+    for (int at = 16 * lane_; at < 4 * stride_; at += 512) {
+      *reinterpret_cast<uint4*>(factors_ + at) = make_uint4(kNoFactors, kNoFactors, kNoFactors, kNoFactors);
     }
-    const ColumnPlanes planes =
-        for_each_channel<D>(head, params_.layouts[0], lane_, [&](int j, int c, const ChannelView& view) {
-          const float4 terms = *reinterpret_cast<const float4*>(terms_ + 4 * c);
-          const float of[4] = {terms.x, terms.y, terms.z, terms.w};
-          column[j] = view.column;
-          low_digit[j] = view.low_digit;
-#pragma unroll
-          for (int h = 0; h < 4; ++h) {
-            factor[j][h] = of[h] * view.step;
-            zero[h] = fmaf(of[h], view.low, zero[h]);
-            if (view.column >= 0) peak[h] = fmaxf(peak[h], fabsf(factor[j][h]));
-          }
-        });
-    __syncwarp();
-    float own_peak = 0.0f, own_zero = 0.0f;
-#pragma unroll
-    for (int h = 0; h < 4; ++h) {
-      peak[h] = max_over_warp(peak[h]);
-      zero[h] = sum_over_warp(zero[h]);
-      const float inverse = peak[h] > kLeastPeak ? __fdividef(kQuantum<true>, peak[h]) : 0.0f;
-      if (h == h_) {
-        own_peak = peak[h];
-        own_zero = zero[h];
-      }
-#pragma unroll
-      for (int j = 0; j < D / 32; ++j) {
-        if (column[j] >= 0) put_signed(h, column[j], factor[j][h] * inverse);
-        if (low_digit[j] >= 0) put_signed(h, low_digit[j], factor[j][h] * inverse * 0.0625f);
-      }
-    }
+    uint8_t* const norms = factors_ + 4 * stride_;
+    put_norms(head + params_.layouts[0].norms, norms);
+    const LaneChannels<D> own(head, params_.layouts[0], lane_);
+    float peak = 0.0f, zero = 0.0f;
+    put_factors(own, peak, zero);
     __syncwarp();
     int products[8][4] = {};
     const uint8_t* const codes = head + params_.layouts[0].codes;
-    add_keys<4>(codes, planes, 0, products);
-    add_keys<2>(codes, planes, 1, products);
-    add_keys<1>(codes, planes, 2, products);
-    const float inverse = own_peak * (1.0f / kQuantum<true>);
-    const uint8_t* const norms = head + params_.layouts[0].norms;
+    add_keys<4>(codes, own.planes, 0, products);
+    add_keys<2>(codes, own.planes, 1, products);
+    add_keys<1>(codes, own.planes, 2, products);
+    const float even = peak * (scale_ / kQuantum<true>), odd = even * (1.0f / (1 << kOddBits));
+    zero *= scale_;
+    float of_tokens[16];
+    get_norms(norms, of_tokens);
 #pragma unroll
-    for (int t = 0; t < 8; ++t) {
+    for (int i = 0; i < 16; ++i) {
+      const float product = joined(products[i / 2][2 * (i % 2)], products[i / 2][2 * (i % 2) + 1]);
+      scores[i] = fmaf(product, i / 2 % 2 == 0 ? even : odd, zero) * of_tokens[i];
+    }
+  }
+
+  // Factors of all columns, for all heads. Leaves, for the lane's head, their peak and what codes of 0 make.
+  __device__ __forceinline__ void put_factors(const LaneChannels<D>& own, float& own_peak, float& own_zero) {
+    float factor[kLaneCount][4], peak[4], zero[4] = {};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float norm = eighths(norms[16 * t + 8 * i + g_], spectral::kNormBias);
-        const float product = joined(products[t][2 * i], products[t][2 * i + 1]);
-        scores[2 * t + i] = fmaf(product, inverse, own_zero) * (norm * scale_);
+    for (int h = 0; h < 4; ++h) peak[h] = kLeastPeak;
+#pragma unroll
+    for (int j = 0; j < kLaneCount; ++j) {
+      const float4 four = *reinterpret_cast<const float4*>(terms_ + 4 * (32 * j + lane_));
+      const float of[4] = {four.x, four.y, four.z, four.w};
+      const float step = own.used(j) ? own.step[j] : 0.0f;
+#pragma unroll
+      for (int h = 0; h < 4; ++h) {
+        factor[j][h] = of[h] * step;
+        zero[h] = fmaf(of[h], own.low[j], zero[h]);
+        peak[h] = fmaxf(peak[h], fabsf(factor[j][h]));
+      }
+    }
+    own_zero = sum_of_own(zero);
+    __syncwarp();  // there are no factors yet
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      // Bits of positive floats are in the order of the floats.
+      peak[h] = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(peak[h])));
+      if (h == h_) own_peak = peak[h];
+      const float inverse = __fdividef(kQuantum<true>, peak[h]);
+#pragma unroll
+      for (int j = 0; j < kLaneCount; ++j) {
+        if (own.used(j)) put_factor(h, own.column[j], factor[j][h], inverse);
+      }
+      if (own.planes.wide == 0) continue;
+#pragma unroll
+      for (int j = 0; j < kLaneCount; ++j) {
+        if (own.wide(j)) put_factor(h, own.low_digit(j), factor[j][h], inverse * 0.0625f);
       }
     }
   }
 
-  // A product of at most kQuantum<true>, as two bytes.
-  __device__ __forceinline__ void put_signed(int h, int column, float product) {
-    const int value = __float2int_rn(product), high = (value + 128) >> 8;
-    factors_[2 * h * stride_ + column] = static_cast<uint8_t>(high);
-    factors_[(2 * h + 1) * stride_ + column] = static_cast<uint8_t>(value);
+  // A product of at most kQuantum<true>, rounded, as two bytes: 128 more than it is, for the low byte to be a signed
+  // one when its top bit is flipped. Columns that a plane is padded with multiply whatever lies there by 0.
+  static constexpr uint32_t kNoFactors = 0x00800080u;  // two of 0
+  __device__ __forceinline__ void put_factor(int h, int column, float factor, float scale) {
+    const uint32_t bits = __float_as_uint(fmaf(factor, scale, kRoundingBias + 128.0f));
+    *reinterpret_cast<uint16_t*>(factors_ + h * stride_ + 2 * column) = static_cast<uint16_t>(bits);
+  }
+
+  // The sum over the warp of one of four numbers: that of the lane's head.
+  __device__ __forceinline__ float sum_of_own(const float (&of)[4]) const {
+    float pair[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float given = h_ % 2 == 0 ? of[2 * i + 1] : of[2 * i];
+      pair[i] = (h_ % 2 == 0 ? of[2 * i] : of[2 * i + 1]) + __shfl_xor_sync(0xffffffffu, given, 1);
+    }
+    const float given = h_ < 2 ? pair[1] : pair[0];
+    return sum_over_rows((h_ < 2 ? pair[0] : pair[1]) + __shfl_xor_sync(0xffffffffu, given, 2));
+  }
+
+  // Norms as floats: each lane makes those of four tokens, and row g has the 16 that lanes of this g want.
+  __device__ __forceinline__ void put_norms(const uint8_t* norms, uint8_t* rows) const {
+    const uint32_t four = *reinterpret_cast<const uint32_t*>(norms + 4 * lane_);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      *reinterpret_cast<float2*>(rows + (2 * h_ + i) * kNormStride + 8 * g_) =
+          make_float2(eighths(four, 2 * i, spectral::kNormBias), eighths(four, 2 * i + 1, spectral::kNormBias));
+    }
+  }
+  __device__ __forceinline__ void get_norms(const uint8_t* rows, float (&norms)[16]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 four = *reinterpret_cast<const float4*>(rows + g_ * kNormStride + 16 * i);
+      norms[4 * i] = four.x, norms[4 * i + 1] = four.y, norms[4 * i + 2] = four.z, norms[4 * i + 3] = four.w;
+    }
+  }
+
+  // Of two bytes for each of four columns or tokens the high ones, or the low ones.
+  __device__ __forceinline__ uint32_t own_bytes(uint32_t first, uint32_t second) const {
+    return __byte_perm(first, second, g_ % 2 == 0 ? 0x7531 : 0x6420);
   }
 
   // Columns of one width, 32 at a time, times all tokens.
@@ -167,144 +218,200 @@ class SpectralWarp {
                                            int (&products)[8][4]) const {
     constexpr int kParts = 8 / kBits;    // tiles of tokens in a word
     constexpr int kBlocks = 8 / kParts;  // of tokens
-    constexpr uint32_t kMask = 0x01010101u * ((1u << kBits) - 1);
     const int count = planes.count[plane], first = planes.offset(plane) / 64 + h_;
-    const uint8_t* factors = factors_ + g_ * stride_ + planes.first(plane) + 4 * h_;
+    const uint8_t* factors = factors_ + g_ / 2 * stride_ + 2 * planes.first(plane) + 8 * h_;
+    const uint32_t flip = g_ % 2 == 0 ? 0u : 0x80808080u;
+    const uint8_t* at[kBlocks];
+#pragma unroll
+    for (int block = 0; block < kBlocks; ++block) {
+      const int vector = first + block * (count / 4);
+      at[block] = codes + 64 * vector + (8 * g_ ^ SpectralFetcher::swapped(vector));
+    }
 #pragma unroll 1
-    for (int chunk = 0; 32 * chunk < count; ++chunk) {
-      const uint32_t b0 = *reinterpret_cast<const uint32_t*>(factors + 32 * chunk);
-      const uint32_t b1 = *reinterpret_cast<const uint32_t*>(factors + 32 * chunk + 16);
+    for (int column = 0; column < count; column += 32) {
+      const uint2 low = *reinterpret_cast<const uint2*>(factors);
+      const uint2 high = *reinterpret_cast<const uint2*>(factors + 32);
+      const uint32_t b0 = own_bytes(low.x, low.y) ^ flip, b1 = own_bytes(high.x, high.y) ^ flip;
+      factors += 64;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
-        const int vector = first + block * (count / 4) + 8 * chunk;
-        uint32_t words[4];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint8_t* const at = codes + 64 * (vector + 4 * i);
-          const int swap = SpectralFetcher::swapped(vector + 4 * i);
-          words[2 * i] = *reinterpret_cast<const uint32_t*>(at + (4 * g_ ^ swap));
-          words[2 * i + 1] = *reinterpret_cast<const uint32_t*>(at + ((4 * g_ + 32) ^ swap));
-        }
+        const uint2 of_low = *reinterpret_cast<const uint2*>(at[block]);
+        const uint2 of_high = *reinterpret_cast<const uint2*>(at[block] + 256);
+        at[block] += 512;
 #pragma unroll
         for (int p = 0; p < kParts; ++p) {
-          const uint32_t a[4] = {words[0] >> kBits * p & kMask, words[1] >> kBits * p & kMask,
-                                 words[2] >> kBits * p & kMask, words[3] >> kBits * p & kMask};
+          const uint32_t a[4] = {part<kBits>(of_low.x, p), part<kBits>(of_low.y, p), part<kBits>(of_high.x, p),
+                                 part<kBits>(of_high.y, p)};
           mma_bytes<true>(products[block * kParts + p], a, b0, b1);
         }
       }
     }
   }
 
-  // In place of the factors: bytes of weights, steps and channels of columns.
-  __device__ __forceinline__ uint8_t* steps() const { return factors_ + 8 * kWeightStride; }
-  __device__ __forceinline__ uint8_t* channels() const { return steps() + params_.columns; }
+  // Codes of tile p of a word of keys; of an odd one in the upper bits.
+  template <int kBits>
+  __device__ __forceinline__ static uint32_t part(uint32_t word, int p) {
+    const int to = p % 2 == 0 ? 0 : kOddBits, right = kBits * p - to;
+    return (right >= 0 ? word >> right : word << -right) & (0x01010101u * ((1u << kBits) - 1)) << to;
+  }
+
+  // In place of the factors: weights, then what a column is to sums: its step, and where they are.
+  struct ColumnEnd {
+    float step;
+    int at;
+  };
+  __device__ __forceinline__ ColumnEnd* column_ends() const {
+    return reinterpret_cast<ColumnEnd*>(factors_ + 4 * kWeightStride);
+  }
 
   __device__ __forceinline__ void value_sums(const uint8_t* head, const float (&weights)[16], const Joining& joining) {
-    const uint8_t* const norms = head + params_.layouts[1].norms;
-    float products[16], zero = 0.0f, peak = 0.0f;
+    float norms[16], zero = 0.0f, peak = kLeastPeak;
+    __syncwarp();  // factors were read
+    put_norms(head + params_.layouts[1].norms, factors_);
+    const LaneChannels<D> own(head, params_.layouts[1], lane_);
+#pragma unroll
+    for (int j = 0; j < kLaneCount; ++j) {
+      const int at = 4 * (32 * j + lane_);
+      if (own.used(j)) column_ends()[own.column[j]] = {own.step[j], at};
+      if (own.planes.wide != 0 && own.wide(j)) column_ends()[own.low_digit(j)] = {0.0625f * own.step[j], at};
+    }
+    __syncwarp();
+    get_norms(factors_, norms);
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
-      products[i] = weights[i] * eighths(norms[8 * i + g_], spectral::kNormBias);
-      zero += products[i];
-      peak = fmaxf(peak, products[i]);
+      norms[i] *= weights[i];
+      zero += norms[i];
+      peak = fmaxf(peak, norms[i]);
     }
     zero = sum_over_rows(zero);
     peak = max_over_rows(peak);
-    const float inverse = peak > kLeastPeak ? __fdividef(kQuantum<false>, peak) : 0.0f;
-    __syncwarp();  // factors were read
+    add_lows(own, joining.keep, zero * joining.gain);
+    const float inverse = __fdividef(kQuantum<false>, peak);
+    __syncwarp();  // norms were read
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      const uint32_t value = __float2uint_rn(products[i] * inverse);
-      factors_[2 * h_ * kWeightStride + 8 * i + g_] = static_cast<uint8_t>(value >> 8);
-      factors_[(2 * h_ + 1) * kWeightStride + 8 * i + g_] = static_cast<uint8_t>(value);
+    for (int i = 0; i < 16; i += 2) {
+      const uint32_t even = __float_as_uint(fmaf(norms[i], inverse, kRoundingBias));
+      const uint32_t odd = __float_as_uint(fmaf(norms[i + 1], inverse, kRoundingBias));
+      *reinterpret_cast<uint32_t*>(factors_ + h_ * kWeightStride + 16 * i + 4 * g_) = __byte_perm(even, odd, 0x5410);
     }
-    const ColumnPlanes planes =
-        for_each_channel<D>(head, params_.layouts[1], lane_, [&](int, int c, const ChannelView& view) {
-          bases_[c] = view.low;
-          if (view.column >= 0) put_column(view.column, c, view.stored);
-          if (view.low_digit >= 0) put_column(view.low_digit, c, view.stored);
-        });
     __syncwarp();
-    const float lows = zero * joining.gain;
-#pragma unroll
-    for (int i = 0; i < D / 8; ++i) {
-      float& sum = sums_[32 * i + lane_];
-      sum = fmaf(sum, joining.keep, lows * bases_[8 * i + g_]);
-    }
-    const float scale = peak * (1.0f / kQuantum<false>)*joining.gain;
+    const float scale = peak * (0.0625f / kQuantum<false>)*joining.gain;
     const uint8_t* const codes = head + params_.layouts[1].codes;
-    add_values<4>(codes, planes, 0, scale);
-    add_values<2>(codes, planes, 1, scale);
-    add_values<1>(codes, planes, 2, scale);
+    add_values<4>(codes, own.planes, 0, scale);
+    add_values<2>(codes, own.planes, 1, scale);
+    add_values<1>(codes, own.planes, 2, scale);
   }
 
-  __device__ __forceinline__ void put_column(int column, int channel, uint8_t step) const {
-    steps()[column] = step;
-    channels()[column] = static_cast<uint8_t>(channel);
+  // Sums so far times `keep`, and what codes of 0 add. `keep` and `lows` are of the lane's head.
+  __device__ __forceinline__ void add_lows(const LaneChannels<D>& own, float keep, float lows) {
+    float keeps[4], adds[4];
+#pragma unroll
+    for (int h = 0; h < 4; ++h) {
+      keeps[h] = __shfl_sync(0xffffffffu, keep, h);
+      adds[h] = __shfl_sync(0xffffffffu, lows, h);
+    }
+#pragma unroll
+    for (int j = 0; j < kLaneCount; ++j) {
+      float4& sums = *reinterpret_cast<float4*>(sums_ + 4 * (32 * j + lane_));
+      const float4 four = sums;
+      sums = make_float4(fmaf(own.low[j], adds[0], four.x * keeps[0]), fmaf(own.low[j], adds[1], four.y * keeps[1]),
+                         fmaf(own.low[j], adds[2], four.z * keeps[2]), fmaf(own.low[j], adds[3], four.w * keeps[3]));
+    }
   }
 
-  // Columns of one width, 16 at a time, times all tokens: of the first eight a lane has column g, of the others g + 8.
+  // Columns of one width, 16 at a time, times all tokens: a lane has columns 2 g and 2 g + 1. Codes in lower halves of
+  // bytes and those in upper ones are added up apart, so that these need no shift.
   template <int kBits>
   __device__ __forceinline__ void add_values(const uint8_t* codes, const ColumnPlanes& planes, int plane, float scale) {
-    constexpr int kTokens = 32 / kBits;  // of a word
-    constexpr uint32_t kMask = 0x01010101u * ((1u << kBits) - 1);
-    const int count = planes.count[plane], first = planes.first(plane);
+    constexpr int kWords = kBits;  // of a column that a lane has: each of 32 / kBits tokens
+    const int count = planes.count[plane];
     if (count == 0) return;
-    uint32_t b[4][2];
-#pragma unroll
-    for (int s = 0; s < 4; ++s) {
-      const uint8_t* const at = factors_ + g_ * kWeightStride + step_token<kBits>(s);
-      b[s][0] = *reinterpret_cast<const uint32_t*>(at);
-      b[s][1] = *reinterpret_cast<const uint32_t*>(at + 4);
-    }
-    const uint8_t* tile = codes + planes.offset(plane) + 32 * h_ + 4 * g_;
+    uint32_t b[2][4];  // of lower halves, of upper ones; by words, and shifts of these
+    read_weights<kBits>(b);
+    const uint8_t* tile = codes + planes.offset(plane) + g_ / 4 * (128 * kBits) + 32 * h_ + 8 * (g_ % 4);
+    const ColumnEnd* ends = column_ends() + planes.first(plane) + 2 * g_;
+    // Both digits of a channel among the sixteen: they are added one after the other.
+    const bool clash = kBits == 4 && planes.wide == 8 && count == 16;
 #pragma unroll 1
-    for (int column = 0; column < count; column += 16) {
-      int sums[4] = {};
-      uint32_t words[2];
+    for (int column = 2 * g_; column < count + 2 * g_; column += 16) {
+      __syncwarp();  // other columns of the channel are in the sums
+      uint2 words[4];
 #pragma unroll
-      for (int s = 0; s < 4; ++s) {
-        constexpr int kSteps = kTokens / 8;  // that a word has codes for
-        if (s % kSteps == 0) {
-          words[0] = *reinterpret_cast<const uint32_t*>(tile + 128 * (s / kSteps));
-          words[1] = *reinterpret_cast<const uint32_t*>(tile + 128 * (s / kSteps) + 128 * kBits);
+      for (int i = 0; i < 4; ++i) {
+        if (i < kWords) {
+          words[i] = *reinterpret_cast<const uint2*>(tile + 128 * i);
+        } else {
+          words[i] = make_uint2(words[i - kWords].x >> kBits, words[i - kWords].y >> kBits);
         }
-        const int shift = 2 * kBits * (s % kSteps);
-        const uint32_t a[4] = {words[0] >> shift & kMask, words[1] >> shift & kMask,
-                               words[0] >> (shift + kBits) & kMask, words[1] >> (shift + kBits) & kMask};
-        mma_bytes<false>(sums, a, b[s][0], b[s][1]);
+      }
+      // Sums are read before the products are there.
+      const bool here = column < count;
+      const float4 two = *reinterpret_cast<const float4*>(ends);
+      float* const first = sums_ + (here ? __float_as_int(two.y) : 0) + h_;
+      float* const second = sums_ + (here ? __float_as_int(two.w) : 0) + h_;
+      float before[2] = {*first, *second};
+      int products[4];
+      value_products<kBits>(words, b, products);
+      const float of_first = joined(products[0], products[1]) * scale;
+      const float of_second = joined(products[2], products[3]) * scale;
+      if (clash) {
+        if (g_ < 4) *first = fmaf(of_first, two.x, *first), *second = fmaf(of_second, two.z, *second);
+        __syncwarp();
+        before[0] = *first, before[1] = *second;
+      }
+      if (here && !(clash && g_ < 4)) {
+        *first = fmaf(of_first, two.x, before[0]);
+        *second = fmaf(of_second, two.z, before[1]);
       }
       tile += 2 * 128 * kBits;
-      __syncwarp();  // sums of other columns of the channel are there
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int at = column + 8 * i + g_;
-        if (at < count) {
-          float& sum = sums_[4 * channels()[first + at] + h_];
-          const float step = eighths(steps()[first + at], spectral::kStepBias);
-          const float digit = kBits == 4 && at < planes.wide ? 16.0f * scale : scale;
-          sum = fmaf(joined(sums[2 * i], sums[2 * i + 1]), digit * step, sum);
-        }
-      }
+      ends += 16;
     }
     __syncwarp();
   }
 
-  // The first token of this lane's eight in a step of 32: words of vector h of four, h + 4, ....
+  // Of 16 columns with all tokens, 16 times as great. words: of two columns.
   template <int kBits>
-  __device__ __forceinline__ int step_token(int s) const {
-    constexpr int kTokens = 32 / kBits, kSteps = kTokens / 8;
-    return (4 * (s / kSteps) + h_) * kTokens + s % kSteps * 8;
+  __device__ __forceinline__ static void value_products(const uint2 (&words)[4], const uint32_t (&b)[2][4],
+                                                        int (&products)[4]) {
+    constexpr uint32_t kMask = 0x01010101u * ((1u << kBits) - 1);
+    int low[4] = {}, high[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+      const uint32_t lower[4] = {words[i].x & kMask, words[i].y & kMask, words[i + 1].x & kMask,
+                                 words[i + 1].y & kMask};
+      const uint32_t upper[4] = {words[i].x & kMask << 4, words[i].y & kMask << 4, words[i + 1].x & kMask << 4,
+                                 words[i + 1].y & kMask << 4};
+      mma_bytes<false>(low, lower, b[0][i], b[0][i + 1]);
+      mma_bytes<false>(high, upper, b[1][i], b[1][i + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) products[i] = low[i] * 16 + high[i];
+  }
+
+  // B fragments, four tokens each, of lower and of upper halves of bytes. Word i of a lane is that of vector h of four,
+  // h + 4, ...; with fewer than four words the next are those shifted.
+  template <int kBits>
+  __device__ __forceinline__ void read_weights(uint32_t (&b)[2][4]) const {
+    constexpr int kTokens = 32 / kBits, kShifts = 4 / kBits;
+#pragma unroll
+    for (int word = 0; word < kBits; ++word) {
+#pragma unroll
+      for (int part = 0; part < 2 * kShifts; part += 2) {
+        const int token = (4 * word + h_) * kTokens + 4 * part;
+        const uint4 eight = *reinterpret_cast<const uint4*>(factors_ + g_ / 2 * kWeightStride + 2 * token);
+        b[part / kShifts][word + kBits * (part % kShifts)] = own_bytes(eight.x, eight.y);
+        b[(part + 1) / kShifts][word + kBits * ((part + 1) % kShifts)] = own_bytes(eight.z, eight.w);
+      }
+    }
   }
 
   const SpectralParams& params_;
   const float* const queries_;  // at this lane's head
   const float* const terms_;
   const float scale_;
-  float* const sums_;       // [D][4]
-  float* const bases_;      // [D]
-  uint8_t* const factors_;  // [8][stride]
-  const int stride_;        // of factors
+  float* const sums_;       // [D][4], by place_of
+  uint8_t* const factors_;  // [4][stride]
+  const int stride_;        // of a head's factors
   const int lane_, g_, h_;
   float highest_ = kHidden;
   float sum_ = 0.0f;          // this lane's share
