@@ -8,14 +8,20 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Runs steps of decoding on a GPU, and records them: a batch whose sequences come again, one token of each, runs as one
- * CUDA graph from its third step on, until another batch comes. Java has to launch nothing then but the graph.
+ * CUDA graph after some steps, until another batch comes. Java has to launch nothing then but the graph.
+ *
+ * <p>What a graph works in, some megabytes for a model of 32 layers, belongs to the cache until that is closed. So a cache
+ * gets so many graphs and no more: a server whose batches change all the time goes back to plain steps.
  */
 final class StepRecord {
 
   private static final System.Logger LOG = System.getLogger(StepRecord.class.getName());
 
-  /** Steps that a batch makes before it is recorded: it costs as much as one or two, and many batches stay for few. */
-  private static final int PLAIN_STEPS = 2;
+  /** Steps that a batch makes before it is recorded: many stay for few. */
+  private static final int PLAIN_STEPS = 16;
+
+  /** Graphs of one cache. */
+  private static final int MOST_GRAPHS = 32;
 
   /** Steps of one graph: with some codecs it follows a sequence for 32K tokens (see KvCache.extend). */
   private static final int GRAPH_STEPS = 16384;
@@ -25,6 +31,8 @@ final class StepRecord {
   private long[] lengths = {};
   private int steps;
   private boolean recordable;
+  private @Nullable KvCache cache;
+  private int graphs;
   private CudaDevice.@Nullable Graph graph;
 
   StepRecord(CudaDevice device) {
@@ -36,7 +44,11 @@ final class StepRecord {
     if (tokens != sequences.size() || !follows(sequences)) {
       forget();
       batch = tokens == sequences.size() ? sequences : List.of();
-      recordable = true;
+      if (cache != sequences.get(0).cache()) {
+        cache = sequences.get(0).cache();
+        graphs = 0;
+      }
+      recordable = graphs < MOST_GRAPHS;
     }
     if (!batch.isEmpty()) {
       lengths = sequences.stream().mapToLong(each -> each.length(0) + 1).toArray();
@@ -44,7 +56,7 @@ final class StepRecord {
         forgetGraph();
       }
     }
-    if (batch.isEmpty() || steps <= PLAIN_STEPS || !recordable || !launched(sequences.get(0).cache(), operations)) {
+    if (batch.isEmpty() || steps <= PLAIN_STEPS || !recordable || !launched(operations)) {
       operations.run();
     }
   }
@@ -63,14 +75,15 @@ final class StepRecord {
   }
 
   /** False, with nothing done, where such a step cannot be recorded. */
-  private boolean launched(KvCache cache, Runnable operations) {
+  private boolean launched(Runnable operations) {
     try {
-      cache.extend(batch, device.stream());
+      batch.get(0).cache().extend(batch, device.stream());
     } catch (IllegalArgumentException e) { // of a sequence that graphs do not follow, because it was shifted
       return plainFromNowOn(e);
     }
     if (graph == null) {
       try {
+        graphs++;
         graph = device.record(operations);
       } catch (KvException | IllegalArgumentException e) {
         for (int i = 0; i < lengths.length; i++) {
