@@ -14,7 +14,6 @@ import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutorService;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.AbstractPipeline;
@@ -212,16 +211,6 @@ public final class RedisBlockStore implements BlockStore {
   }
 
   private <T> CompletableFuture<T> work(Callable<T> task) {
-    return CompletableFuture.supplyAsync(
-        () -> {
-          try {
-            return task.call();
-          } catch (RuntimeException e) {
-            throw e;
-          } catch (Exception e) {
-            throw new CompletionException(e);
-          }
-        },
-        threads);
+    return StoreThreads.call(threads, task);
   }
 }

@@ -26,7 +26,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutorService;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
@@ -284,18 +283,6 @@ public final class FolderBlockStore implements BlockStore {
   }
 
   private <T> CompletableFuture<T> work(Callable<T> task) {
-    return CompletableFuture.supplyAsync(
-        () -> {
-          try {
-            return task.call();
-          } catch (IOException e) {
-            throw new UncheckedIOException(e);
-          } catch (RuntimeException e) {
-            throw e;
-          } catch (Exception e) {
-            throw new CompletionException(e);
-          }
-        },
-        executor);
+    return StoreThreads.call(executor, task);
   }
 }

@@ -1,6 +1,12 @@
 package dev.kvasir.prefix.store;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.util.concurrent.ArrayBlockingQueue;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -36,6 +42,29 @@ public final class StoreThreads {
             });
     threads.allowCoreThreadTimeOut(true);
     return threads;
+  }
+
+  /**
+   * Does work elsewhere, of any exceptions.
+   *
+   * @param executor where
+   * @param task the work
+   * @return what comes of it, or how it failed
+   */
+  public static <T> CompletableFuture<T> call(Executor executor, Callable<T> task) {
+    return CompletableFuture.supplyAsync(
+        () -> {
+          try {
+            return task.call();
+          } catch (IOException e) {
+            throw new UncheckedIOException(e);
+          } catch (RuntimeException e) {
+            throw e;
+          } catch (Exception e) {
+            throw new CompletionException(e);
+          }
+        },
+        executor);
   }
 
   /**
