@@ -31,6 +31,7 @@ final class CalibrateCommand implements Callable<Integer> {
 
   @ParentCommand private Main main;
   @Mixin private TextOptions text;
+  @Mixin private LearningOptions learning;
 
   @Spec private CommandLine.Model.CommandSpec spec;
 
@@ -39,23 +40,6 @@ final class CalibrateCommand implements Callable<Integer> {
       paramLabel = "NAME",
       description = "spectral: its bases and bits, from all of --tuning. Default: key scaling, from --text.")
   private @Nullable String method;
-
-  @Option(
-      names = "--tuning",
-      paramLabel = "DIR",
-      description = "spectral: texts (*_val.bin) to learn from. Default: tests beside the model's files.")
-  private @Nullable Path tuning;
-
-  @Option(
-      names = "--alike",
-      description = "spectral: the same bits for all layers, without measuring what each loses, which takes longest.")
-  private boolean alike;
-
-  @Option(
-      names = "--backend",
-      paramLabel = "NAME",
-      description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
-  private String backend = "cpu";
 
   @Option(
       names = "--out",
@@ -83,7 +67,7 @@ final class CalibrateCommand implements Callable<Integer> {
         throw new CommandLine.ParameterException(
             spec.commandLine(), "--method " + method + " is not " + Spectra.NAME + "; others have train");
       }
-      TrainCommand.train(main, text.path(), method, tuning, alike, backend, target);
+      learning.learn(main, text.path(), method, target);
       return 0;
     }
     Path file = target == null ? Path.of("kvasir.profile") : target;

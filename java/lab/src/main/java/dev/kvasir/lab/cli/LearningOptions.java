@@ -1,0 +1,56 @@
+package dev.kvasir.lab.cli;
+
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.lab.evaluate.Calibrations;
+import dev.kvasir.lab.evaluate.Codebooks;
+import dev.kvasir.lab.evaluate.Spectra;
+import dev.kvasir.runner.Model;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Locale;
+import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Option;
+
+/** What a method learns from, and how. */
+final class LearningOptions {
+
+  @Option(
+      names = "--tuning",
+      paramLabel = "DIR",
+      description =
+          "Texts (*_val.bin) and, for codebooks, tasks (*_val.jsonl) to learn from. Default: tests beside the model's files.")
+  private @Nullable Path tuning;
+
+  @Option(
+      names = "--alike",
+      description = "spectral: the same bits for all layers, without measuring what each loses, which takes longest.")
+  private boolean alike;
+
+  @Option(
+      names = "--backend",
+      paramLabel = "NAME",
+      description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
+  private String backend = "cpu";
+
+  /** Writes the profile of a method, by default to a file of its name; spectral says how far it is. */
+  void learn(Main main, Path path, String method, @Nullable Path target) throws IOException {
+    Model model = Model.load(path);
+    Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
+    Calibrations calibrations =
+        new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning)).on(backend);
+    long start = System.nanoTime();
+    Profile.Builder profile =
+        method.equals(Spectra.NAME)
+            ? Spectra.calibrate(calibrations, alike, line -> say(main, start, line)).toBuilder()
+            : Profile.builder(model.geometry()).codebooks(Codebooks.train(calibrations, method));
+    Path file = target == null ? Path.of(method + ".profile") : target;
+    profile.note("method", method).build().save(file);
+    main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
+  }
+
+  private static void say(Main main, long start, String line) {
+    main.out().printf(Locale.ROOT, "%5.0f s  %s%n", (System.nanoTime() - start) / 1e9, line);
+    main.out().flush();
+  }
+}
