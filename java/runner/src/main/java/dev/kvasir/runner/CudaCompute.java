@@ -86,6 +86,7 @@ class CudaCompute implements Compute {
   private List<Decoder.Feed> feeds = List.of();
   private List<KvSequence> sequences = List.of();
   private int[] counts = {};
+  private int[] positions = {};
   private @Nullable AttendBatch batch;
   private final StepRecord record = new StepRecord(device);
 
@@ -259,6 +260,7 @@ class CudaCompute implements Compute {
 
   @Override
   public void begin(List<Decoder.Feed> step, int[] numbers, int[] positions) {
+    this.positions = positions;
     count = numbers.length;
     if (count > room) {
       record.forget();
@@ -288,7 +290,7 @@ class CudaCompute implements Compute {
 
   @Override
   public void run(Runnable operations) {
-    record.run(sequences, count, operations);
+    record.run(sequences, positions, operations);
   }
 
   private DeviceBuffer buffer(CudaRows rows, ElementType type) {

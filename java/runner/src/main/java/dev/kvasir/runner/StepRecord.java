@@ -3,6 +3,7 @@ package dev.kvasir.runner;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.error.KvException;
+import java.util.Arrays;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 
@@ -28,7 +29,8 @@ final class StepRecord {
 
   private final CudaDevice device;
   private List<KvSequence> batch = List.of();
-  private long[] lengths = {};
+  /** Where the next tokens of the batch will be. */
+  private int[] next = {};
   private int steps;
   private boolean recordable;
   private @Nullable KvCache cache;
@@ -39,43 +41,35 @@ final class StepRecord {
     this.device = device;
   }
 
-  /** Runs a step of these sequences, which have so many tokens in it together. Of one cache. */
-  void run(List<KvSequence> sequences, int tokens, Runnable operations) {
-    if (tokens != sequences.size() || !follows(sequences)) {
+  /**
+   * Runs a step of these sequences, of one cache.
+   *
+   * @param positions of all tokens of the step: where there is one of each sequence, its length
+   */
+  void run(List<KvSequence> sequences, int[] positions, Runnable operations) {
+    boolean single = positions.length == sequences.size();
+    if (!single || !sequences.equals(batch) || !Arrays.equals(positions, next)) {
       forget();
-      batch = tokens == sequences.size() ? sequences : List.of();
+      batch = single ? sequences : List.of();
       if (cache != sequences.get(0).cache()) {
         cache = sequences.get(0).cache();
         graphs = 0;
       }
       recordable = graphs < MOST_GRAPHS;
     }
-    if (!batch.isEmpty()) {
-      lengths = sequences.stream().mapToLong(each -> each.length(0) + 1).toArray();
+    if (single) {
+      next = Arrays.stream(positions).map(each -> each + 1).toArray();
       if (steps++ == GRAPH_STEPS) {
         forgetGraph();
       }
     }
-    if (batch.isEmpty() || steps <= PLAIN_STEPS || !recordable || !launched(operations)) {
+    if (!single || steps <= PLAIN_STEPS || !recordable || !launched(positions, operations)) {
       operations.run();
     }
   }
 
-  /** Whether these are the sequences of the step before, each with its token. */
-  private boolean follows(List<KvSequence> sequences) {
-    if (!sequences.equals(batch)) {
-      return false;
-    }
-    for (int i = 0; i < lengths.length; i++) {
-      if (sequences.get(i).length(0) != lengths[i]) {
-        return false;
-      }
-    }
-    return true;
-  }
-
   /** False, with nothing done, where such a step cannot be recorded. */
-  private boolean launched(Runnable operations) {
+  private boolean launched(int[] positions, Runnable operations) {
     try {
       batch.get(0).cache().extend(batch, device.stream());
     } catch (IllegalArgumentException e) { // of a sequence that graphs do not follow, because it was shifted
@@ -86,8 +80,8 @@ final class StepRecord {
         graphs++;
         graph = device.record(operations);
       } catch (KvException | IllegalArgumentException e) {
-        for (int i = 0; i < lengths.length; i++) {
-          batch.get(i).truncate(lengths[i] - 1);
+        for (int i = 0; i < positions.length; i++) {
+          batch.get(i).truncate(positions[i]);
         }
         return plainFromNowOn(e);
       }
