@@ -34,6 +34,10 @@ import redis.clients.jedis.UnifiedJedis;
  */
 public final class Client {
 
+  /** Of a text. */
+  static final int MOST_BLOCKS = 7;
+
+  private static final int SHARED_BLOCKS = 3;
   private static final int TENANTS = 3;
 
   private Client() {}
@@ -59,8 +63,8 @@ public final class Client {
   /** A text of a tenant: three blocks that all have, then one to four of its own. */
   static PrefixRequest text(int number) {
     Random random = new Random(number);
-    int shared = 4 + 3 * 128;
-    int[] tokens = new int[shared + 128 * (1 + random.nextInt(4)) + 1 + random.nextInt(100)];
+    int shared = 4 + SHARED_BLOCKS * 128;
+    int[] tokens = new int[shared + 128 * (1 + random.nextInt(MOST_BLOCKS - SHARED_BLOCKS)) + 1 + random.nextInt(100)];
     for (int i = 0; i < tokens.length; i++) {
       tokens[i] = i < shared ? i : random.nextInt(32000);
     }
