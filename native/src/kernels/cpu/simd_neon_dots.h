@@ -25,7 +25,7 @@ inline void dot_row(const U32 (&codes)[kVectors][4], const int8_t* in, I32 (&sum
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 // SMMLA multiplies two rows of eight bytes with two rows of eight bytes: twice the products of SDOT. For that, codes of
 // two tokens and eight x must meet in a register, which takes one instruction for every 16 codes, and factors of two
-// rows and eight x, which is done once for all tokens. It pays from four rows on (docs/performance.md). A last odd row
+// rows and eight x, which is done once for all tokens. It pays from four rows on (docs/kernels.md). A last odd row
 // is left to SDOT.
 constexpr int rows_in_pairs(int rows) { return rows < 4 ? 0 : rows / 2 * 2; }
 

@@ -6,7 +6,7 @@ namespace kvasir::cuda {
 namespace {
 
 // Query tokens that are taken one by one; with more of them, unpacking pages to memory once is less work
-// (docs/performance.md, "Prompts on CUDA").
+// (docs/kernels.md, "Prompts on CUDA").
 constexpr int kMostSteps = 64;
 
 }  // namespace

@@ -18,7 +18,7 @@
 // loads their parameters four at a time. A token has parameters for each 128 channels, as values have: such keys
 // lie in key_parts() parts of up to 128 channels, whose scores add up.
 //
-// docs/performance.md says why. Conversion from and to the canonical layout is in pack.h.
+// docs/kernels.md says why. Conversion from and to the canonical layout is in pack.h.
 #pragma once
 
 #include <cstdint>
