@@ -4,6 +4,7 @@
 // config.h           what a cache is: geometry, codecs, budget
 // attend.h           one call of attention, and merging results
 // cache.h            sequences, append, attend, inspection, stats
+// estimate.h         what sequences would take
 // saving.h           sequences as bytes, and back
 // codec.h            the table of codecs
 // backend.h          where kernels run; threads
@@ -25,6 +26,7 @@
 #include "kvasir/commvq_training.h"
 #include "kvasir/config.h"
 #include "kvasir/error.h"
+#include "kvasir/estimate.h"
 #include "kvasir/held_call.h"
 #include "kvasir/kmeans.h"
 #include "kvasir/matrix.h"

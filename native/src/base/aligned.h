@@ -1,19 +1,17 @@
 // Uninitialised memory at multiples of 64 bytes: cache lines, and whole vectors of every backend.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
+#include "base/system_memory.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
 
 struct FreeDeleter {
-  void operator()(void* memory) const { std::free(memory); }
+  void operator()(void* memory) const { give_back_aligned(memory); }
 };
 
 template <class T>
@@ -22,7 +20,7 @@ using AlignedArray = std::unique_ptr<T[], FreeDeleter>;
 template <class T>
 AlignedArray<T> make_aligned(size_t count) {
   const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-  void* memory = std::aligned_alloc(64, bytes ? bytes : 64);
+  void* memory = take_aligned(64, bytes ? bytes : 64);
   if (!memory) throw Error(ErrorCode::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes");
   return AlignedArray<T>(static_cast<T*>(memory));
 }
@@ -34,9 +32,9 @@ AlignedArray<T> make_large(size_t count) {
   constexpr size_t kLargePage = size_t{2} << 20;
   const size_t bytes = (count * sizeof(T) + kLargePage - 1) / kLargePage * kLargePage;
   if (count * sizeof(T) < 2 * kLargePage) return make_aligned<T>(count);
-  void* memory = std::aligned_alloc(kLargePage, bytes);
+  void* memory = take_aligned(kLargePage, bytes);
   if (!memory) throw Error(ErrorCode::kOutOfMemory, "no memory for " + std::to_string(bytes) + " bytes");
-  madvise(memory, bytes, MADV_HUGEPAGE);  // a wish
+  wish_large_pages(memory, bytes);
   return AlignedArray<T>(static_cast<T*>(memory));
 }
 

@@ -9,7 +9,8 @@
 #define KVASIR_CRC_TARGET __attribute__((target("sse4.2")))
 #elif defined(__aarch64__)
 #include <arm_acle.h>  // CMake compiles this file with +crc: clang has the instructions in no other way
-#include <sys/auxv.h>
+
+#include "base/arm_features.h"
 #define KVASIR_CRC_TARGET
 #endif
 
@@ -123,8 +124,7 @@ bool has_instruction() {
 #if defined(__x86_64__)
   return __builtin_cpu_supports("sse4.2");
 #else
-  constexpr unsigned long kCrc32 = 1ul << 7;  // HWCAP_CRC32
-  return (getauxval(AT_HWCAP) & kCrc32) != 0;
+  return arm::has_crc();
 #endif
 }
 

@@ -120,10 +120,13 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
       window_.missing_in_steps(rows, window.rows + needs.pages * kPageTokens, plan.most_window_rows(), window.dropped);
   needs.bytes = blocks * plan.row_block_bytes() + needs.pages * plan.most_varying_bytes();
   for (int side = 0; side < 2; ++side) {
-    if (!plan.codecs[side]->most_growth) continue;
-    needs.bytes += static_cast<int64_t>(sizeof(uint16_t)) *
-                   plan.codecs[side]->most_growth(plan.attention.formats[side], plan.attention.kv_heads, needs.pages,
-                                                  tables_[side].size() > 0);
+    if (!plan.codecs[side]->growth || needs.pages == 0) continue;
+    const auto growth = [&](int64_t pages, bool has_vectors) {
+      return plan.codecs[side]->growth(plan.attention.formats[side], plan.attention.kv_heads, pages, has_vectors);
+    };
+    // Most where every page is sealed by a call of its own.
+    const int64_t halves = growth(1, tables_[side].size() > 0) + growth(needs.pages - 1, true);
+    needs.bytes += halves * static_cast<int64_t>(sizeof(uint16_t));
   }
   if (needs.pages == 0) return needs;
   const int64_t in_turn = bytes_in_turn(plan, tokens, needs.pages);
@@ -136,7 +139,7 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
 
 int64_t SequenceLayer::bytes_in_turn(const LayerPlan& plan, int64_t tokens, int64_t pages) const {
   const int64_t rows = body(plan) - sealed_pages() * kPageTokens, most = plan.window + kPageTokens;
-  const bool tables = plan.codecs[0]->most_growth || plan.codecs[1]->most_growth;
+  const bool tables = plan.codecs[0]->growth || plan.codecs[1]->growth;
   // Pages that may be wide would take what later rows need, and blocks that others hold do not come back.
   if (tables || plan.can_shrink() || guessing() || rows > most || window_.shared()) return INT64_MAX;
   const int64_t page = static_cast<int64_t>(plan.shapes[0].bytes()) + plan.most_varying_bytes();

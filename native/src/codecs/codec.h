@@ -60,8 +60,8 @@ struct Codec {
   //
   // Adds what the pages about to be sealed need to `table`. On failure the caller drops the table.
   void (*grow)(const PageFormat& format, SealInput& input, SideTable& table) = nullptr;
-  // The most halves that grow takes for so many pages, where the table has vectors already or not.
-  int64_t (*most_growth)(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) = nullptr;
+  // The halves that one grow takes for so many pages, where the table has vectors already or not.
+  int64_t (*growth)(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) = nullptr;
   // Before encode: turns `rows` into what is to be encoded and writes the codec's own bytes of the page.
   void (*flatten)(const PageFormat& format, const SideView& side, const MatchKernels& match, float* rows,
                   uint8_t* page) = nullptr;
@@ -88,6 +88,11 @@ struct Codec {
   // For codecs whose channels differ in width: adds the number of those of n bits to channels[n]. Looks at the first
   // kWidthBytes of what a part holds of a kv head.
   void (*count_widths)(const PageFormat& format, const uint8_t* head, int64_t* channels) = nullptr;
+  // For codecs whose parts vary in size: the bytes of a part, whatever is in it.
+  struct PartRange {
+    size_t least, most;
+  };
+  PartRange (*part_range)(const PageFormat& format) = nullptr;
   // For codecs whose bytes say where to look (labels, channels, sizes): whether those of a part that comes from outside
   // stay within it and the side table. `part` has `bytes` bytes, page_bytes of them where that does not vary. Null: any
   // bytes can be read.

@@ -1,7 +1,9 @@
 // The thread pool: every task once, nesting, many callers at once, exceptions, and resizing under load.
 #include "base/thread_pool.h"
 
+#if !defined(_WIN32)  // which has neither limits of addresses nor default stacks
 #include <pthread.h>
+#endif
 
 #include <atomic>
 #include <chrono>
@@ -13,12 +15,15 @@
 #include "kvasir/error.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#if !defined(_WIN32)
 #include "support/narrow_process.h"
+#endif
 
 using kvasir::ThreadPool;
 
 namespace {
 
+#if !defined(_WIN32)
 // While it lives, no thread can be started: nothing has room for such a stack.
 class NoThreads {
  public:
@@ -38,6 +43,7 @@ class NoThreads {
  private:
   pthread_attr_t before_;
 };
+#endif
 
 }  // namespace
 
@@ -212,6 +218,7 @@ TEST_CASE("thread pool: the size may change while others work") {
   CHECK(wrong.load() == 0);
 }
 
+#if !defined(_WIN32)
 TEST_CASE("thread pool: where no thread can be started, the size stays, and tasks run on the caller's thread") {
   ThreadPool pool(3);
   {
@@ -251,6 +258,7 @@ TEST_CASE("thread pool: where only some threads can be started, those that were 
   });
   CHECK(outcome == 0);
 }
+#endif
 #endif
 
 TEST_CASE("thread pool: work splits over the pool that its caller uses, however deep") {

@@ -14,7 +14,9 @@
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/formats.h"
+#if !defined(_WIN32)
 #include "support/narrow_process.h"
+#endif
 
 namespace {
 
@@ -243,7 +245,7 @@ TEST_CASE("kmeans: wrong arguments are refused") {
   CHECK(std::isfinite(call(64, 32, 1, 5)));
 }
 
-#if !defined(KVASIR_TESTS_SANITIZED)
+#if !defined(KVASIR_TESTS_SANITIZED) && !defined(_WIN32)
 TEST_CASE("kmeans: very many clusters need memory for themselves, not for each stretch of points") {
   const auto points = support::float_rows(41, 40'000, 32);
   // 80 stretches of points, 5 MB of centres. It would go on for long, but memory is taken first.

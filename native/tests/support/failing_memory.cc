@@ -31,6 +31,7 @@ bool FailingMemory::has_failed() { return failed; }
 
 }  // namespace support
 
+#if !defined(_WIN32)
 extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   void* memory = nullptr;
   if (fails_now() || posix_memalign(&memory, alignment, bytes) != 0) {
@@ -39,6 +40,7 @@ extern "C" void* aligned_alloc(size_t alignment, size_t bytes) {
   }
   return memory;
 }
+#endif
 
 void* operator new(size_t bytes) {
   void* memory = fails_now() ? nullptr : std::malloc(bytes ? bytes : 1);

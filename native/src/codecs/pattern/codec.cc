@@ -117,12 +117,11 @@ void grow(const PageFormat& format, SealInput& input, SideTable& table) {
   }
 }
 
-// Cut into calls, the first page mines, and the others add their centres.
-int64_t most_growth(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) {
-  if (pages == 0) return 0;
-  const int64_t mined = has_vectors ? 0 : pattern::mined_patterns(format);
+// There are more tokens in the first page than patterns to mine.
+int64_t growth(const PageFormat& format, int kv_heads, int64_t pages, bool has_vectors) {
   const int64_t added = pattern::adds_patterns(format) ? pages : 0;
-  return (mined + added) * kv_heads * format.head_dim;
+  const int64_t vectors = has_vectors || pages == 0 ? added : pattern::mined_patterns(format);
+  return vectors * kv_heads * format.head_dim;
 }
 
 // The labelled vectors of a view as float32, label 0 a zero vector.
@@ -236,7 +235,7 @@ constexpr Codec make_codec() {
       kOptions,
       configure,
       grow,
-      most_growth,
+      growth,
       flatten,
       restore,
       labelled,

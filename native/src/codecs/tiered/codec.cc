@@ -1,8 +1,9 @@
 #include "codecs/codec.h"
 
+#include <algorithm>
 #include <string>
 
-#include "codecs/tiered/format.h"
+#include "codecs/tiered/formula.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -91,12 +92,46 @@ bool valid(const PageFormat& format, const SideView&, const uint8_t* part, size_
   return true;
 }
 
+// Over all numbers of channels that choose_tiers may give the two wider tiers.
+Codec::PartRange part_range(const PageFormat& format) {
+  const int d = format.head_dim;
+  const double rounding = 1.0 + 1e-5;  // of sums and products in float32
+  const auto possible = [&](int n16, int n4) {
+    if (n4 % tiered::kColumnsPerVector != 0 && n16 + n4 < d) return false;
+    // Up to so many channels were put among the 4-bit ones to fill a vector.
+    const auto before = [&](int added) { return n4 > added ? n4 - added : 0; };
+    const int chosen = before(tiered::kColumnsPerVector - 1);
+    if (tiered::mode_of(format) == tiered::kBudget) {
+      const float target = format.numbers[tiered::kKeyBits] * static_cast<float>(d);
+      // Where no channel has 2 bits, one step of 12 bits may go to the nearest. Elsewhere no channel is alone in a
+      // vector.
+      if (n16 + n4 == d) return static_cast<float>(tiered::code_bits(d, n16, chosen)) <= target + 6.0f;
+      return static_cast<float>(tiered::code_bits(d, n16, before(tiered::kColumnsPerVector - 2))) <= target;
+    }
+    // No more channels can pass a share of the mean than their sum allows.
+    const double share = n16 * static_cast<double>(format.numbers[tiered::kTau16]) +
+                         chosen * static_cast<double>(format.numbers[tiered::kTau4]);
+    return tiered::mode_of(format) == tiered::kAbsolute || share <= d * rounding;
+  };
+  Codec::PartRange range = {SIZE_MAX, 0};
+  for (int n16 = 0; n16 <= d; ++n16) {
+    for (int n4 = 0; n16 + n4 <= d; ++n4) {
+      if (!possible(n16, n4)) continue;
+      const size_t bytes = tiered::layout_of(format, n16, n4).bytes;
+      range.least = std::min(range.least, bytes);
+      range.most = std::max(range.most, bytes);
+    }
+  }
+  return range;
+}
+
 constexpr Codec make_codec() {
   Codec codec = {"tiered", "MixKVQ: key channels of 16, 4 or 2 bits, by what their error would do to the logits",
                  1u << 2, kOptions, configure};
   codec.sides = 1u << static_cast<int>(Side::kKeys);
   codec.wants_queries = tiered::goes_by_queries;
   codec.count_widths = count_widths;
+  codec.part_range = part_range;
   codec.valid = valid;
   return codec;
 }

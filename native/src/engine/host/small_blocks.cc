@@ -1,12 +1,9 @@
 #include "engine/host/small_blocks.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <new>
 #include <string>
 
+#include "base/system_memory.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -29,13 +26,6 @@ class Bits {
 };
 
 }  // namespace
-
-void return_pages(uint8_t* begin, uint8_t* end) noexcept {
-  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page * page;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
-}
 
 // Stands at the beginning of its memory; blocks fill it to the end.
 struct SmallBlocks::Slab {
@@ -76,7 +66,7 @@ SmallBlocks::Rounded SmallBlocks::round_up(size_t bytes) {
 SmallBlocks::Slab* SmallBlocks::make_slab(size_t size) {
   static_assert(kSlabBytes / kLeastSize <= 16 * 64, "a bit for each block");
   static_assert(std::size_t{64} << 5 == kMost / 16 || kMost == 0, "the last size");
-  void* memory = std::aligned_alloc(kSlabBytes, kSlabBytes);
+  void* memory = take_aligned(kSlabBytes, kSlabBytes);
   if (!memory) throw Error(ErrorCode::kOutOfMemory, "no memory for " + std::to_string(kSlabBytes) + " bytes");
   return new (memory) Slab(size);
 }
@@ -116,7 +106,7 @@ void SmallBlocks::give_back(uint8_t* memory, size_t bytes) noexcept {
   if (slab->used > 0 || (size.open == slab && !slab->after)) return slab->return_around(i);  // one stays for the next
   unlink(size, slab);
   return_pages(reinterpret_cast<uint8_t*>(slab), reinterpret_cast<uint8_t*>(slab) + kSlabBytes);
-  std::free(slab);
+  give_back_aligned(slab);
 }
 
 }  // namespace kvasir

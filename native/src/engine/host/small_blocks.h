@@ -15,9 +15,6 @@ namespace kvasir {
 // Below this a call costs more than the memory is worth.
 constexpr size_t kLeastReturned = 16 << 10;
 
-// Whole pages of the system in begin .. end go back; what lies in them is lost.
-void return_pages(uint8_t* begin, uint8_t* end) noexcept;
-
 class SmallBlocks {
  public:
   // Above this a block goes back well enough by itself. Address sanitizers watch none but whole allocations.

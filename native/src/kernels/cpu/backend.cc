@@ -1,8 +1,7 @@
 #include "kernels/cpu/cpu.h"
 
 #if defined(__aarch64__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
+#include "base/arm_features.h"
 #endif
 
 namespace kvasir::KVASIR_LEVEL {
@@ -33,15 +32,15 @@ bool available() {
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr char kName[] = "neon_i8mm";
 constexpr char kSummary[] = "AArch64 with the 8-bit matrix and dot product extensions (ARMv8.6): 128-bit vectors";
-bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0 && (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0; }
+bool available() { return arm::has_dot_products() && arm::has_matrix_products(); }
 #elif defined(__ARM_FEATURE_DOTPROD)
 constexpr char kName[] = "neon_dotprod";
 constexpr char kSummary[] = "AArch64 with the dot product extension (ARMv8.2): 128-bit vectors, byte dot products";
-bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+bool available() { return arm::has_dot_products(); }
 #else
 constexpr char kName[] = "neon";
 constexpr char kSummary[] = "any AArch64 (ARMv8.0): 128-bit vectors";
-bool available() { return (getauxval(AT_HWCAP) & HWCAP_ASIMD) != 0; }
+bool available() { return true; }
 #endif
 
 }  // namespace

@@ -5,10 +5,13 @@ import dev.kvasir.internal.NativeCache;
 import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.NativeLibrary;
 import dev.kvasir.internal.jni.CacheConfig;
+import dev.kvasir.internal.jni.CacheEstimate;
+import dev.kvasir.internal.jni.Native;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /**
  * Everything that is decided before a cache exists.
@@ -35,6 +38,36 @@ record CacheSettings(
   /** A new cache. */
   NativeCache create() {
     return NativeCache.create(geometry.layers(), this::apply);
+  }
+
+  /** What sequences of such a cache would take. */
+  KvEstimate estimate(long prompt, long decoded, long sequences) {
+    return NativeCache.estimate(
+        geometry.layers(),
+        this::apply,
+        prompt,
+        decoded,
+        one ->
+            new KvEstimate(
+                sequences,
+                Math.addExact(prompt, decoded),
+                read(one, Native.kAllLayers(), sequences),
+                IntStream.range(0, geometry.layers())
+                    .mapToObj(layer -> read(one, layer, sequences))
+                    .collect(Collectors.toList())));
+  }
+
+  private static KvEstimate.Layer read(CacheEstimate one, int layer, long sequences) {
+    long elements = one.elements(layer);
+    return new KvEstimate.Layer(
+        Math.multiplyExact(one.bytes(layer), sequences),
+        Math.multiplyExact(one.least_bytes(layer), sequences),
+        Math.multiplyExact(one.pages(layer), sequences),
+        Math.multiplyExact(one.page_bytes(layer), sequences),
+        Math.multiplyExact(one.window_bytes(layer), sequences),
+        Math.multiplyExact(one.table_bytes(layer), sequences),
+        one.codebook_bytes(layer),
+        elements == 0 ? 0 : 8.0 * one.bytes(layer) / elements);
   }
 
   private void apply(CacheConfig config) {

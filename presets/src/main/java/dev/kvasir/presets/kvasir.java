@@ -27,6 +27,7 @@ import org.bytedeco.javacpp.tools.InfoMapper;
               "kvasir/config.h",
               "kvasir/attend.h",
               "kvasir/cache.h",
+              "kvasir/estimate.h",
               "kvasir/saving.h",
               "kvasir/calibrate.h",
               "kvasir/codec.h",
@@ -56,13 +57,14 @@ public class kvasir implements InfoMapper {
         .put(new Info("kvasir::Error").skip())
         // What a class is made of stays in C++.
         .put(new Info("kvasir::Cache::Impl", "kvasir::CacheConfig::Impl", "kvasir::CacheStats::Impl").skip())
+        .put(new Info("kvasir::CacheEstimate::Impl").skip())
         .put(new Info("kvasir::CacheConfig::impl").skip())
         .put(new Info("kvasir::Saving::Impl", "kvasir::Restoring::Impl").skip())
         .put(new Info("kvasir::KeyCodebook::Impl", "kvasir::KeyTrainer::Impl", "kvasir::ValueCodebook::Impl").skip())
         .put(new Info("kvasir::ValueFitter::Impl", "kvasir::ValueEncoder::Impl", "kvasir::ValueTrainer::Impl").skip())
         .put(new Info("kvasir::KeyCodebook::impl", "kvasir::ValueCodebook::impl", "kvasir::ValueEncoder::impl").skip())
         // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
-        .put(new Info("kvasir::CacheStats", "kvasir::Saving", "kvasir::Restoring").purify())
+        .put(new Info("kvasir::CacheStats", "kvasir::CacheEstimate", "kvasir::Saving", "kvasir::Restoring").purify())
         // Views over memory of NativeMemory: no constructor, so that JavaCPP allocates none.
         .put(new Info("kvasir::RowsView", "kvasir::MutableRowsView", "kvasir::AttendBatch").purify());
   }

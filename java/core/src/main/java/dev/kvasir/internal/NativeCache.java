@@ -3,6 +3,7 @@ package dev.kvasir.internal;
 import dev.kvasir.internal.jni.AttendBatch;
 import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
+import dev.kvasir.internal.jni.CacheEstimate;
 import dev.kvasir.internal.jni.CacheStats;
 import dev.kvasir.internal.jni.Native;
 import dev.kvasir.internal.jni.RowsView;
@@ -35,12 +36,32 @@ public final class NativeCache implements AutoCloseable {
 
   /** A cache of the given layers and whatever else the settings say. */
   public static NativeCache create(int layers, Consumer<CacheConfig> settings) {
+    return configured(layers, settings, config -> new NativeCache(Cache.create(config)));
+  }
+
+  /** What a sequence of such a cache would take. */
+  public static <T> T estimate(
+      int layers, Consumer<CacheConfig> settings, long prompt, long decoded, Function<CacheEstimate, T> read) {
+    return configured(
+        layers,
+        settings,
+        config -> {
+          CacheEstimate estimate = CacheEstimate.create(config, prompt, decoded);
+          try {
+            return read.apply(estimate);
+          } finally {
+            CacheEstimate.destroy(estimate);
+          }
+        });
+  }
+
+  private static <T> T configured(int layers, Consumer<CacheConfig> settings, Function<CacheConfig, T> use) {
     NativeLibrary.get();
     try {
       CacheConfig config = CacheConfig.create(layers);
       try {
         settings.accept(config);
-        return new NativeCache(Cache.create(config));
+        return use.apply(config);
       } finally {
         CacheConfig.destroy(config);
       }

@@ -6,7 +6,11 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
 import dev.kvasir.Kvasir;
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.method.PatternKv;
+import dev.kvasir.method.PmKvq;
 import dev.kvasir.method.Uniform;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
@@ -17,8 +21,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One attention layer, kept in 16, 8, 4, 3, 2 and 1 bits side by side: memory, time and error of each. Tokens are synthetic,
- * so that it can be as long as one likes.
+ * One attention layer, kept by methods that need no training side by side: memory, time and error of each. Tokens are
+ * synthetic, so that it can be as long as one likes.
  */
 public final class LayerBench {
 
@@ -48,11 +52,17 @@ public final class LayerBench {
   }
 
   /** A cache that takes part in the comparison. */
-  private record Entry(String label, KvCache cache, KvSequence sequence) {
+  private record Entry(String label, KvCache cache, KvSequence sequence, long[] appendNanos) {
 
     static Entry of(String label, KvMethod method) {
       KvCache cache = KvCache.builder(GEOMETRY).method(method).build();
-      return new Entry(label, cache, cache.newSequence());
+      return new Entry(label, cache, cache.newSequence(), new long[1]);
+    }
+
+    void append(float[] keys, float[] values, int count) {
+      long start = System.nanoTime();
+      sequence.append(0, keys, values, count);
+      appendNanos[0] += System.nanoTime() - start;
     }
 
     float[] attend(float[] query) {
@@ -70,6 +80,9 @@ public final class LayerBench {
       for (int bits : new int[] {8, 4, 3, 2, 1}) {
         entries.add(Entry.of(bits + "-bit", Uniform.bits(bits)));
       }
+      entries.add(Entry.of("pattern-2", PatternKv.bits(2)));
+      entries.add(Entry.of("pm-kvq-2", PmKvq.floor(2).startBits(2)));
+      entries.add(Entry.of("mix-2.7", MixKvq.budget(2.7)));
       introduce();
       fill(source, entries);
       compare(source, entries);
@@ -79,7 +92,7 @@ public final class LayerBench {
   }
 
   private void introduce() {
-    print("Kvasir %s: the KV cache of one attention layer, %,d tokens long, in six widths.", Kvasir.version(), tokens);
+    print("Kvasir %s: the KV cache of one attention layer, %,d tokens long, by method.", Kvasir.version(), tokens);
     print("%d kv heads, %d query heads, %d channels; synthetic keys with clusters and outlier channels.",
         KV_HEADS, QUERY_HEADS, HEAD_DIM);
     print("Kernels: %s on %d threads.", Kvasir.defaultBackend(), Kvasir.threads());
@@ -88,15 +101,18 @@ public final class LayerBench {
 
   /** Gives every cache the same tokens. */
   private void fill(SyntheticTokens source, List<Entry> entries) {
+    ProgressBar bar = new ProgressBar(out, ProgressBar.onTerminal());
     for (int done = 0; done < tokens; done += CHUNK) {
       int count = Math.min(CHUNK, tokens - done);
       float[] keys = new float[count * GEOMETRY.rowSize(0)];
       float[] values = new float[count * GEOMETRY.rowSize(0)];
       source.fill(keys, values);
       for (Entry entry : entries) {
-        entry.sequence().append(0, keys, values, count);
+        entry.append(keys, values, count);
       }
+      bar.show(done + count, tokens, "fills the caches");
     }
+    bar.end();
   }
 
   private void compare(SyntheticTokens source, List<Entry> entries) {
@@ -105,24 +121,26 @@ public final class LayerBench {
       queries.add(source.query());
     }
     double[] micros = microsPerStep(entries, queries);
-    print("           stored bits   memory     times   attention    times   output");
-    print("   cache   per element      MiB   smaller     us/step   faster    error");
+    print("            stored bits   memory     times   appended   attention    times   output");
+    print("    cache   per element      MiB   smaller   tokens/s     us/step   faster    error");
     Entry reference = entries.get(0);
     for (int i = 0; i < entries.size(); i++) {
       Entry entry = entries.get(i);
       KvStats stats = entry.cache().stats();
       print(
-          "%8s %13.2f %8.1f %9.1f %11.0f %8.1f %7.2f%%",
+          "%9s %13.2f %8.1f %9.1f %10.0f %11.0f %8.1f %7.2f%%",
           entry.label(),
           stats.total().bitsPerElement(),
           stats.bytes() / (double) (1 << 20),
           (double) reference.cache().stats().bytes() / stats.bytes(),
+          tokens / (entry.appendNanos()[0] / 1e9),
           micros[i],
           micros[0] / micros[i],
           100 * relativeError(reference, entry, queries));
     }
     print("");
     print("stored bits    all of them: codes, scales, and the newest tokens, which wait in 16 bits");
+    print("appended       tokens that a layer takes in a second, compressed; a model has many layers");
     print("us/step        one new token's attention over the whole cache, computed on the packed data");
     print("output error   length of the difference from the 16-bit output, relative to that output");
   }

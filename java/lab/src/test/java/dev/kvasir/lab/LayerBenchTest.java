@@ -24,7 +24,7 @@ class LayerBenchTest {
     assertEquals(6, rows.size());
     for (int i = 1; i < rows.size(); i++) {
       assertTrue(number(rows.get(i)[1]) < number(rows.get(i - 1)[1]), "bits");
-      assertTrue(number(rows.get(i)[6]) > number(rows.get(i - 1)[6]), "error");
+      assertTrue(number(rows.get(i)[7]) > number(rows.get(i - 1)[7]), "error");
     }
   }
 

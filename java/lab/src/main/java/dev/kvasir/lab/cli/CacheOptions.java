@@ -11,6 +11,7 @@ import dev.kvasir.method.Uniform;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Engine;
 import dev.kvasir.runner.Model;
+import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Option;
@@ -21,9 +22,19 @@ final class CacheOptions {
   /** What --method may be: a name, and --bits or an ending such as -4 says how many. */
   static final List<String> METHODS = List.of("f16", "uniform", "pattern", "pm-kvq", "mix-kvq");
 
+  /** For completion. */
+  static final class Methods extends ArrayList<String> {
+    private static final long serialVersionUID = 1;
+
+    Methods() {
+      super(METHODS);
+    }
+  }
+
   @Option(
       names = "--method",
       paramLabel = "NAME",
+      completionCandidates = Methods.class,
       description = "f16, uniform, pattern, pm-kvq or mix-kvq; uniform-4 is uniform --bits 4. Default: f16.")
   private String method = "f16";
 
@@ -67,7 +78,12 @@ final class CacheOptions {
 
   /** The method. */
   KvMethod method() {
-    String name = method;
+    return method(method, bits);
+  }
+
+  /** A method by its name, and by its bits where the name does not end with them. */
+  static KvMethod method(String text, @Nullable Double bits) {
+    String name = text;
     double wanted = bits == null ? 4 : bits;
     int dash = name.lastIndexOf('-');
     if (!METHODS.contains(name) && dash > 0 && bits == null) {
@@ -75,7 +91,7 @@ final class CacheOptions {
         wanted = Double.parseDouble(name.substring(dash + 1));
         name = name.substring(0, dash);
       } catch (NumberFormatException e) {
-        throw unknown();
+        throw unknown(text);
       }
     }
     switch (name) {
@@ -90,11 +106,11 @@ final class CacheOptions {
       case "mix-kvq":
         return MixKvq.budget(wanted);
       default:
-        throw unknown();
+        throw unknown(text);
     }
   }
 
-  private IllegalArgumentException unknown() {
+  private static IllegalArgumentException unknown(String method) {
     return new IllegalArgumentException("no method \"" + method + "\"; there are " + String.join(", ", METHODS));
   }
 
@@ -105,12 +121,13 @@ final class CacheOptions {
     return (int) bits;
   }
 
-  private static long bytes(String text) {
+  /** Bytes, as 67108864 or 64M. */
+  static long bytes(String text) {
     int unit = "KMG".indexOf(Character.toUpperCase(text.charAt(text.length() - 1))) + 1;
     try {
       return Math.multiplyExact(Long.parseLong(unit > 0 ? text.substring(0, text.length() - 1) : text), 1L << 10 * unit);
     } catch (NumberFormatException | ArithmeticException e) {
-      throw new IllegalArgumentException("a budget of \"" + text + "\"; 67108864 or 64M would be one", e);
+      throw new IllegalArgumentException("\"" + text + "\" bytes; 67108864 or 64M would be some", e);
     }
   }
 }

@@ -5,6 +5,7 @@ import dev.kvasir.calibrate.CalibrationTensors;
 import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.Spectra;
 import dev.kvasir.lab.inspect.Recording;
 import java.io.IOException;
@@ -23,8 +24,9 @@ import picocli.CommandLine;
 @Command(
     name = "calibrate",
     description = {
-      "Finds key scaling for a model from a text that it reads and, given recorded tensors with gradients, the",
-      "sensitivities of its layers; or the bases of Spectral and the bits of layers, as train does; writes a profile."
+      "Finds key scaling for a model from a text that it reads; writes a profile.",
+      "Given recorded tensors with gradients, also the sensitivities of its layers; or the bases of Spectral and the",
+      "bits of layers, as train does."
     },
     mixinStandardHelpOptions = true)
 final class CalibrateCommand implements Callable<Integer> {
@@ -71,11 +73,19 @@ final class CalibrateCommand implements Callable<Integer> {
       return 0;
     }
     Path file = target == null ? Path.of("kvasir.profile") : target;
-    Recording recording = text.record();
+    Recording recording = text.record(main);
     KvGeometry geometry = recording.model().geometry();
     KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope()).bits(bits);
+    ProgressBar bar = main.progress();
     KeyScaling scaling =
-        KeyScaling.calibrate(geometry, options, layer -> List.of(recording.sample(layer).lastQueries(queries)));
+        KeyScaling.calibrate(
+            geometry,
+            options,
+            layer -> {
+              bar.show(layer, geometry.layers(), "layer " + layer);
+              return List.of(recording.sample(layer).lastQueries(queries));
+            });
+    bar.end();
     Profile.Builder profile = Profile.builder(geometry).keyScaling(scaling).note("model", text.name());
     for (int layer = 0; layer < geometry.layers(); layer++) {
       double[] errors = scaling.errors(layer);

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.runner.Engine;
 import dev.kvasir.runner.Generation;
 import dev.kvasir.runner.Model;
@@ -75,7 +76,7 @@ final class ChatCommand implements Callable<Integer> {
     messages.add(new Message(Role.USER, line));
     int[] tokens = template.encode(messages, first);
     session.append(tokens);
-    LiveText text = new LiveText(main.out(), System.console() != null);
+    LiveText text = new LiveText(main.out(), ProgressBar.onTerminal());
     GenerateCommand.await(
         main,
         session,

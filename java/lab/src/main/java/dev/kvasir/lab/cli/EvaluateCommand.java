@@ -135,7 +135,7 @@ final class EvaluateCommand implements Callable<Integer> {
             samples,
             model.config().maxPositions());
     String name = model.name();
-    ProgressBar bar = new ProgressBar(main.out(), System.console() != null);
+    ProgressBar bar = main.progress();
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))
             .from(profiles == null ? folder : profiles)

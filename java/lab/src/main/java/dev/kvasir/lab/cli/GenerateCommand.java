@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.runner.Engine;
 import dev.kvasir.runner.Generation;
 import dev.kvasir.runner.Model;
@@ -53,7 +54,7 @@ final class GenerateCommand implements Callable<Integer> {
         main.out().print(prompt);
       }
       int read = session.length();
-      LiveText text = new LiveText(main.out(), System.console() != null);
+      LiveText text = new LiveText(main.out(), ProgressBar.onTerminal());
       Generation.Result result =
           await(main, session, session.generate(wanted.listener((token, piece) -> text.written(piece, engine))));
       text.end(engine, read);

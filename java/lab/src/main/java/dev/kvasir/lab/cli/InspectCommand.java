@@ -30,7 +30,7 @@ final class InspectCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    Recording recording = text.record();
+    Recording recording = text.record(main);
     List<ChannelStatistics> all = new ArrayList<>();
     for (Side side : Side.values()) {
       for (int layer = 0; layer < recording.model().geometry().layers(); layer++) {

@@ -1,8 +1,10 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.calibrate.Profile;
+import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Codebooks;
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.Spectra;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
@@ -43,10 +45,19 @@ final class LearningOptions {
     Profile.Builder profile =
         method.equals(Spectra.NAME)
             ? Spectra.calibrate(calibrations, alike, line -> say(main, start, line)).toBuilder()
-            : Profile.builder(model.geometry()).codebooks(Codebooks.train(calibrations, method));
+            : Profile.builder(model.geometry()).codebooks(train(main, calibrations, method));
     Path file = target == null ? Path.of(method + ".profile") : target;
     profile.note("method", method).build().save(file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
+  }
+
+  private static CommVqCodebooks train(Main main, Calibrations calibrations, String method) {
+    ProgressBar bar = main.progress();
+    bar.show(0, 1, "reads what there is to learn from");
+    CommVqCodebooks codebooks =
+        Codebooks.train(calibrations, method, (layers, all) -> bar.show(layers, all, layers + " of " + all + " layers"));
+    bar.end();
+    return codebooks;
   }
 
   private static void say(Main main, long start, String line) {

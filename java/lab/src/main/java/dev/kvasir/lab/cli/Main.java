@@ -3,6 +3,7 @@ package dev.kvasir.lab.cli;
 import dev.kvasir.Kvasir;
 import dev.kvasir.error.KvException;
 import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.lab.evaluate.ProgressBar;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
@@ -17,7 +18,7 @@ import picocli.CommandLine;
 /** The program {@code kvasir}. Exit codes: 0 done, 1 failed, 2 asked wrongly, 130 stopped by the user. */
 @Command(
     name = "kvasir",
-    description = "Compressed KV caches: run models, measure, calibrate, look inside.",
+    description = "Compressed KV caches: run models, measure, calibrate, size, look inside.",
     mixinStandardHelpOptions = true,
     versionProvider = Main.Version.class,
     synopsisSubcommandLabel = "COMMAND",
@@ -33,7 +34,9 @@ import picocli.CommandLine;
       AllocateCommand.class,
       InspectCommand.class,
       FileCommand.class,
-      BenchCommand.class
+      SizeCommand.class,
+      BenchCommand.class,
+      CompletionCommand.class
     })
 public final class Main implements Runnable {
 
@@ -121,6 +124,11 @@ public final class Main implements Runnable {
 
   PrintStream out() {
     return out;
+  }
+
+  /** Says how far a command is: on a terminal in one line, else a line now and then. */
+  ProgressBar progress() {
+    return new ProgressBar(out, ProgressBar.onTerminal());
   }
 
   boolean stopped() {

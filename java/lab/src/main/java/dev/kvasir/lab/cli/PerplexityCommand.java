@@ -2,6 +2,7 @@ package dev.kvasir.lab.cli;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
+import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.file.ModelException;
@@ -11,6 +12,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Callable;
+import java.util.function.IntConsumer;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -61,11 +63,15 @@ final class PerplexityCommand implements Callable<Integer> {
     double sum = 0;
     long counted = 0;
     long start = System.nanoTime();
+    ProgressBar bar = main.progress();
+    int expected = Math.min(windows, all.length / own);
     for (int w = 0; w < windows && (w + 1) * own <= all.length && !main.stopped(); w++) {
       int[] tokens = new int[window];
       System.arraycopy(prefix, 0, tokens, 0, prefix.length);
       System.arraycopy(all, w * own, tokens, prefix.length, own);
-      sum += surprise(decoder, tokens);
+      int done = w;
+      sum += surprise(decoder, tokens, read -> bar.show((long) done * tokens.length + read, (long) expected * tokens.length, "reads"));
+      bar.end();
       counted += window - 1;
       double seconds = (System.nanoTime() - start) / 1e9;
       main.out()
@@ -81,7 +87,7 @@ final class PerplexityCommand implements Callable<Integer> {
   }
 
   /** The sum of -ln p of all tokens but the first. */
-  private double surprise(Decoder decoder, int[] tokens) {
+  private double surprise(Decoder decoder, int[] tokens, IntConsumer read) {
     double[] sum = {0};
     try (KvCache kept = cache.cache(decoder.model());
         KvSequence sequence = kept.newSequence()) {
@@ -90,6 +96,7 @@ final class PerplexityCommand implements Callable<Integer> {
         decoder.decode(
             List.of(new Decoder.Feed(sequence, tokens, from, count, count)),
             (feed, token, logits) -> sum[0] += surprise(logits, tokens[token + 1]));
+        read.accept(from + count);
       }
     }
     return sum[0];

@@ -40,7 +40,7 @@ final class TextOptions {
   }
 
   /** Lets the model read. */
-  Recording record() throws IOException {
+  Recording record(Main main) throws IOException {
     if (tokens < 2) {
       throw new IllegalArgumentException("--tokens is " + tokens + ", not 2 or more");
     }
@@ -59,6 +59,8 @@ final class TextOptions {
     if (all.length < 2) {
       throw new ModelException(file + " holds no text");
     }
+    main.out().println(name() + " reads " + all.length + " tokens of " + file);
+    main.out().flush();
     return Recording.of(model, all);
   }
 

@@ -198,7 +198,7 @@ public final class Demo {
   /** More methods on more samples, for the charts. */
   private void measure(Transcript transcript) throws IOException {
     print("4. More methods on more texts and tasks, for the charts.");
-    ProgressBar bar = new ProgressBar(out, System.console() != null);
+    ProgressBar bar = new ProgressBar(out, ProgressBar.onTerminal());
     Outcome outcome =
         new Evaluation(
                 "a small model",

@@ -62,6 +62,17 @@ public final class Codebooks {
    * @throws IllegalArgumentException if it is not one of {@link #methods}
    */
   public static CommVqCodebooks train(Calibrations calibrations, String method) {
+    return train(calibrations, method, (layers, all) -> {});
+  }
+
+  /** How far a training is. */
+  public interface Listener {
+    /** So many layers are done. */
+    void done(int layers, int all);
+  }
+
+  /** The same, and says how far it is. */
+  public static CommVqCodebooks train(Calibrations calibrations, String method, Listener listener) {
     if (!methods().contains(method)) {
       throw new IllegalArgumentException(
           "no codebooks for \"" + method + "\", but for " + String.join(", ", methods()));
@@ -70,20 +81,23 @@ public final class Codebooks {
         "codebooks of " + method,
         rows ->
             method.startsWith(COMM_VQ)
-                ? train(calibrations, rows, Integer.parseInt(method.substring(COMM_VQ.length())))
-                : train(calibrations, rows, Preset.valueOf(method.toUpperCase(Locale.ROOT))));
+                ? train(calibrations, rows, Integer.parseInt(method.substring(COMM_VQ.length())), listener)
+                : train(calibrations, rows, Preset.valueOf(method.toUpperCase(Locale.ROOT)), listener));
   }
 
-  private static CommVqCodebooks train(Calibrations calibrations, TrainingRows rows, Preset preset) {
+  private static CommVqCodebooks train(
+      Calibrations calibrations, TrainingRows rows, Preset preset, Listener listener) {
     KvGeometry geometry = calibrations.model().geometry();
     PresetTrainer trainer = PresetTrainer.of(preset, geometry, rope(calibrations).pairs());
     for (int layer = 0; layer < geometry.layers(); layer++) {
       trainer.train(layer, rows.of(layer, Side.KEYS), rows.of(layer, Side.VALUES), rows.count(), progress -> {});
+      listener.done(layer + 1, geometry.layers());
     }
     return trainer.codebooks();
   }
 
-  private static CommVqCodebooks train(Calibrations calibrations, TrainingRows rows, int bits) {
+  private static CommVqCodebooks train(
+      Calibrations calibrations, TrainingRows rows, int bits, Listener listener) {
     KvGeometry geometry = calibrations.model().geometry();
     CommVqCodebooks.Builder codebooks = CommVqCodebooks.builder(geometry);
     for (int layer = 0; layer < geometry.layers(); layer++) {
@@ -91,6 +105,7 @@ public final class Codebooks {
       codebooks
           .keys(layer, keys.first(stages(bits, geometry.headDim(layer))))
           .values(layer, trainValues(geometry, rows, layer, bits));
+      listener.done(layer + 1, geometry.layers());
     }
     return codebooks.build();
   }

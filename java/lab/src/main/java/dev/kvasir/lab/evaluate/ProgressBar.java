@@ -1,5 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
+import java.io.Console;
 import java.io.PrintStream;
 import java.util.Locale;
 
@@ -20,6 +21,20 @@ public final class ProgressBar {
   public ProgressBar(PrintStream out, boolean terminal) {
     this.out = out;
     this.terminal = terminal;
+  }
+
+  /** Whether what is printed goes to somebody who watches. */
+  public static boolean onTerminal() {
+    Console console = System.console();
+    if (console == null) {
+      return false;
+    }
+    try {
+      // From JDK 22 on there is a console in any case, which knows.
+      return (Boolean) Console.class.getMethod("isTerminal").invoke(console);
+    } catch (ReflectiveOperationException e) {
+      return true;
+    }
   }
 
   /** Shows how far things are, unless it has just done so. */

@@ -144,7 +144,7 @@ class MainTest {
         assertSays(0, "widest", "inspect", folder.toString(), "--text", text.toString(), "--tokens=200", "--out",
             page.toString());
     // A header, two sides of two layers of two heads, and the place of the page.
-    assertEquals(1 + 8 + 1, said.lines().count());
+    assertEquals(1 + 1 + 8 + 1, said.lines().count()); // what is read, a heading, two sides of two heads of two layers, the file
     String html = Files.readString(page);
     assertEquals(2 * TinyModel.LAYERS * TinyModel.KV_HEADS * TinyModel.HEAD_DIM, html.split("<rect ").length - 1);
     assertFalse(html.contains("NaN") || html.contains("src="));
