@@ -56,7 +56,7 @@ void pack_on_host(const SideFormat& side, const uint16_t* rows, const std::vecto
       inverse16[i] = inverse16_of(q.range, side.format.grid);
     }
     const SlabQuantisers quantisers = {scales.data(), ranges.data(), inverse16.data(),
-                                       side.format.grid == kvasir::Grid::kCells};
+                                       side.format.grid == kvasir::Grid::kCells, exact && coded_side(side).cut()};
     const auto element = [&](int x, int y) -> uint32_t {
       const int token = keys ? y : x, channel = s * kSpan + (keys ? x : y);
       return rows[token * d + channel];

@@ -52,9 +52,9 @@ KVASIR_HOST_DEVICE static inline uint32_t narrow(uint32_t code, int bits) {
   return factor * (code + (1u << (bits - 1))) >> 3 * bits;
 }
 
-// From 16 bits down to `bits`.
-KVASIR_HOST_DEVICE static inline uint32_t narrow_to(uint32_t code, int bits, Grid grid) {
-  if (grid == Grid::kCells) return code >> (16 - bits);
+// From 16 bits down to `bits`: pages are sealed at any width with the codes that shrinking would have left them.
+KVASIR_HOST_DEVICE static inline uint32_t narrow_to(uint32_t code, int bits, Shift shift) {
+  if (shift != Shift::kEquivalent) return code >> (16 - bits);
   for (int b = 8; b >= bits; b /= 2) code = narrow(code, b);
   return code;
 }
@@ -66,6 +66,11 @@ KVASIR_HOST_DEVICE static inline void modify_parameters(int bits, uint16_t* lo, 
   const double step = wide / ((1 << bits) + 1) / levels;
   *lo = float_to_half(static_cast<float>(half_to_float(*lo) + 0.5 * levels * step));
   *range = float_to_half(static_cast<float>(wide * (1 << bits) / ((1 << bits) + 1)));
+}
+
+// The same from 16 bits down to `bits`.
+KVASIR_HOST_DEVICE static inline void modify_parameters_to(int bits, uint16_t* lo, uint16_t* range) {
+  for (int b = 8; b >= bits; b /= 2) modify_parameters(b, lo, range);
 }
 
 }  // namespace kvasir::progressive

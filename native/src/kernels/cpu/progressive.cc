@@ -37,10 +37,24 @@ void encode_row(const PageFormat& format, const float* x, const float* lo, const
     const double quotient = (static_cast<double>(x[c]) - lo[c]) * progressive::steps_of(Grid::kEnds) / range[c];
     codes[c] = static_cast<int32_t>(__builtin_rint(quotient));
   }
+  if (progressive::shift_of(format) != Shift::kEquivalent) {
+    for (int c = 0; c < d; ++c) codes[c] >>= 16 - format.bits;
+    return;
+  }
   for (int bits = 8; bits >= format.bits; bits /= 2) {
     for (int c = 0; c < d; ++c) {
       codes[c] = static_cast<int32_t>(progressive::narrow(static_cast<uint32_t>(codes[c]), bits));
     }
+  }
+}
+
+// modify(&lo, &range) for the parameters of every group.
+template <class Modify>
+void modify_page(const Layout& layout, uint8_t* page, const Modify& modify) {
+  for (int g = 0; g < layout.groups; ++g) {
+    uint16_t* lo = reinterpret_cast<uint16_t*>(page + layout.lo_offset(g));
+    uint16_t* range = reinterpret_cast<uint16_t*>(page + layout.range_offset(g));
+    for (int e = 0; e < layout.entries; ++e) modify(lo + e, range + e);
   }
 }
 
@@ -72,6 +86,9 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
   }
   pack_codes(
       format, layout, [&](int token, int channel) { return load(codes.at[token] + channel); }, page);
+  if (progressive::shift_of(format) != Shift::kModified) return;
+  modify_page(layout, page,
+              [&](uint16_t* lo, uint16_t* at) { progressive::modify_parameters_to(format.bits, lo, at); });
 }
 
 // Bytes with the halves of codes, each 0 .. 2^kBits - 1.
@@ -127,11 +144,7 @@ void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, u
   const Shift shift = progressive::shift_of(to);
   memmove(out, page, wide.plane_offset[0]);
   if (shift == Shift::kModified) {
-    for (int g = 0; g < wide.groups; ++g) {
-      uint16_t* lo = reinterpret_cast<uint16_t*>(out + wide.lo_offset(g));
-      uint16_t* range = reinterpret_cast<uint16_t*>(out + wide.range_offset(g));
-      for (int e = 0; e < wide.entries; ++e) progressive::modify_parameters(to.bits, lo + e, range + e);
-    }
+    modify_page(wide, out, [&](uint16_t* lo, uint16_t* range) { progressive::modify_parameters(to.bits, lo, range); });
   }
   (shift == Shift::kEquivalent ? shrink_planes<true> : shrink_planes<false>)(wide, small, to.bits, page, out);
 }

@@ -11,12 +11,31 @@ namespace {
 
 using progressive::Shift;
 
+// modify(&lo, &range) for the parameters of every group.
+template <class Modify>
+void modify_page(const uniform::Layout& layout, uint8_t* page, const Modify& modify) {
+  for (int g = 0; g < layout.groups; ++g) {
+    for (int e = 0; e < layout.entries; ++e) {
+      uint16_t lo, range;
+      std::memcpy(&lo, page + layout.lo_offset(g) + 2 * e, 2);
+      std::memcpy(&range, page + layout.range_offset(g) + 2 * e, 2);
+      modify(&lo, &range);
+      std::memcpy(page + layout.lo_offset(g) + 2 * e, &lo, 2);
+      std::memcpy(page + layout.range_offset(g) + 2 * e, &range, 2);
+    }
+  }
+}
+
 void encode(const PageFormat& format, const float* rows, uint8_t* page) {
+  const Shift shift = progressive::shift_of(format);
   const auto code_of = [&](float x, float lo, float range) {
     const auto code = static_cast<uint32_t>(progressive::code_of(x, lo, range, format.grid));
-    return static_cast<int>(progressive::narrow_to(code, format.bits, format.grid));
+    return static_cast<int>(progressive::narrow_to(code, format.bits, shift));
   };
   encode_page(format, rows, code_of, page);
+  if (shift != Shift::kModified) return;
+  modify_page(uniform::layout_of(format), page,
+              [&](uint16_t* lo, uint16_t* range) { progressive::modify_parameters_to(format.bits, lo, range); });
 }
 
 void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, uint8_t* out) {
@@ -25,15 +44,9 @@ void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* page, u
   const Shift shift = progressive::shift_of(to);
   uint8_t shrunk[sizeof(float) * kPageTokens * kMaxHeadDim] = {};
   std::memcpy(shrunk, page, wide.plane_offset[0]);
-  for (int g = 0; shift == Shift::kModified && g < wide.groups; ++g) {
-    for (int e = 0; e < wide.entries; ++e) {
-      uint16_t lo, range;
-      std::memcpy(&lo, page + wide.lo_offset(g) + 2 * e, 2);
-      std::memcpy(&range, page + wide.range_offset(g) + 2 * e, 2);
-      progressive::modify_parameters(to.bits, &lo, &range);
-      std::memcpy(shrunk + wide.lo_offset(g) + 2 * e, &lo, 2);
-      std::memcpy(shrunk + wide.range_offset(g) + 2 * e, &range, 2);
-    }
+  if (shift == Shift::kModified) {
+    modify_page(wide, shrunk,
+                [&](uint16_t* lo, uint16_t* range) { progressive::modify_parameters(to.bits, lo, range); });
   }
   for (int x = 0; x < wide.x_size; ++x) {
     for (int y = 0; y < wide.y_size; ++y) {

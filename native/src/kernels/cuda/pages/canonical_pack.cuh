@@ -18,6 +18,9 @@ struct CodedSide {
   uniform::Codes codes;
   bool exact;  // progressive
   bool keys, per_token;
+  progressive::Shift shift;  // of progressive codes from end to end
+
+  KVASIR_HOST_DEVICE bool cut() const { return exact && !codes.cells && shift != progressive::Shift::kEquivalent; }
 };
 
 inline CodedSide coded_side(const SideFormat& format) {
@@ -27,7 +30,8 @@ inline CodedSide coded_side(const SideFormat& format) {
           uniform::codes_of(format.format.bits, format.format.grid),
           format.format.elements == Elements::kNarrowed,
           format.format.side == Side::kKeys,
-          format.format.axis == Axis::kToken};
+          format.format.axis == Axis::kToken,
+          progressive::shift_of(format.format)};
 }
 
 KVASIR_HOST_DEVICE inline float row_element(const uint16_t* rows, int64_t index) {
@@ -62,6 +66,8 @@ KVASIR_HOST_DEVICE inline uint32_t canonical_code(const CodedSide& side, float x
     code = uniform_code(x, q.lo, q.inverse, side.codes.cells, side.codes.last);
   } else if (side.bits == 16) {
     code = progressive_code16(x, q.lo, *inverse16, &q.range, side.codes.cells);
+  } else if (side.cut()) {
+    code = cut_code(x, q.lo, q.range, side.bits);
   } else if (side.bits == 8) {
     code = progressive_code<8>(x, q.lo, q.inverse, &q.range, side.codes.cells);
   } else if (side.bits == 4) {

@@ -44,11 +44,14 @@ __global__ void __launch_bounds__(kThreads)
   const uniform::Layout& layout = side.layout;
   for (int i = thread; i < layout.entries * layout.groups; i += kThreads) {
     const int entry = i % layout.entries, group = i / layout.entries;
-    const uniform::Parameters stored = group_parameters(side, rows, i);
-    *reinterpret_cast<uint16_t*>(part + layout.lo_offset(group) + 2 * entry) = stored.lo;
-    *reinterpret_cast<uint16_t*>(part + layout.range_offset(group) + 2 * entry) = stored.range;
+    uniform::Parameters stored = group_parameters(side, rows, i);
     quantisers[i] = quantiser_of(stored, side.codes);
     inverse16[i] = inverse16_of(quantisers[i].range, side.codes.cells ? Grid::kCells : Grid::kEnds);
+    if (side.cut() && side.shift == progressive::Shift::kModified) {
+      progressive::modify_parameters_to(side.bits, &stored.lo, &stored.range);
+    }
+    *reinterpret_cast<uint16_t*>(part + layout.lo_offset(group) + 2 * entry) = stored.lo;
+    *reinterpret_cast<uint16_t*>(part + layout.range_offset(group) + 2 * entry) = stored.range;
   }
   __syncthreads();
   for (int p = 0; p < layout.plane_count; ++p) {

@@ -25,7 +25,9 @@ struct Side {
   PartLayout part;
   int parts;
   Grid grid;
+  progressive::Shift shift;
   bool present, keys, exact, per_token;
+  bool cut;  // SlabQuantisers::cut
 };
 
 struct Params {
@@ -125,12 +127,15 @@ __device__ __forceinline__ void make_parameters(const Side& side, int first, uin
     lowest = tile.lowest[thread];
     highest = tile.range[thread];
   }
-  const uniform::Parameters stored = uniform::parameters_of(lowest, highest);
+  uniform::Parameters stored = uniform::parameters_of(lowest, highest);
   const Quantiser quantiser = quantiser_of(stored, uniform::codes_of(side.part.element_bits(), side.grid));
   tile.scales[thread / 2].lo[thread % 2] = quantiser.lo;
   tile.scales[thread / 2].inverse[thread % 2] = quantiser.inverse;
   tile.range[thread] = quantiser.range;
   if (side.exact && side.part.bits == kWideBits) tile.inverse16[thread] = inverse16_of(quantiser.range, side.grid);
+  if (side.cut && side.shift == progressive::Shift::kModified) {
+    progressive::modify_parameters_to(side.part.element_bits(), &stored.lo, &stored.range);
+  }
   const uint32_t word = stored.range | static_cast<uint32_t>(stored.lo) << 16;
   *reinterpret_cast<uint32_t*>(out + side.part.parameter_byte(first + thread)) = word;
 }
@@ -177,7 +182,7 @@ __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
   make_parameters(side, piece.stretch * kSpan, part, tile);
   __syncthreads();
   const auto fetch = [&](int x, int y, uint32_t(&words)[4]) { fetch_matrix(x + 8 * matrix, y, words); };
-  const SlabQuantisers quantisers = {tile.scales, tile.range, tile.inverse16, side.grid == Grid::kCells};
+  const SlabQuantisers quantisers = {tile.scales, tile.range, tile.inverse16, side.grid == Grid::kCells, side.cut};
   pack_codes<kSpan>(piece, side.exact, quantisers, warp, kWarps, lane, fetch, store);
 }
 
@@ -195,6 +200,8 @@ Side side_of(const EncodeRequest& request, int index) {
   side.grid = format.format.grid;
   side.keys = index == 0;
   side.exact = format.format.elements == Elements::kNarrowed;
+  side.shift = progressive::shift_of(format.format);
+  side.cut = side.exact && side.grid == Grid::kEnds && side.shift != progressive::Shift::kEquivalent;
   side.per_token = format.format.elements != Elements::kHalves && format.format.axis == Axis::kToken;
   return side;
 }

@@ -35,6 +35,7 @@ struct SlabQuantisers {
   const float* range;
   const double* inverse16;  // set for progressive codes of 16 bits alone
   bool cells;               // uniform::Codes::cells
+  bool cut;                 // progressive codes from end to end that do not shrink by the equivalent shift
 };
 
 KVASIR_HOST_DEVICE static inline uint32_t permuted(uint32_t low, uint32_t high, uint32_t selector) {
@@ -70,6 +71,7 @@ KVASIR_HOST_DEVICE inline uint32_t slab_code(float x, float lo, float inverse, c
   } else if constexpr (kBits == kWideBits) {
     return progressive_code16(x, lo, q.inverse16[index], q.range + index, q.cells);
   } else {
+    if (q.cut) return cut_code(x, lo, q.range[index], kBits);
     return progressive_code<kBits>(x, lo, inverse, q.range + index, q.cells);
   }
 }

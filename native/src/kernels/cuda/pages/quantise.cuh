@@ -62,7 +62,13 @@ KVASIR_HOST_DEVICE static inline uint32_t uniform_code(float x, float lo, float 
 KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t decided_code(float x, float lo, float range, int bits,
                                                                    bool cells) {
   const Grid grid = cells ? Grid::kCells : Grid::kEnds;
-  return progressive::narrow_to(static_cast<uint32_t>(progressive::code_of(x, lo, range, grid)), bits, grid);
+  const progressive::Shift shift = cells ? progressive::Shift::kDirect : progressive::Shift::kEquivalent;
+  return progressive::narrow_to(static_cast<uint32_t>(progressive::code_of(x, lo, range, grid)), bits, shift);
+}
+
+// Of codes from end to end, the upper bits: what the shifts that are there to be compared with leave.
+KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t cut_code(float x, float lo, float range, int bits) {
+  return static_cast<uint32_t>(progressive::code_of(x, lo, range, Grid::kEnds)) >> (16 - bits);
 }
 
 // kBits 2, 4 or 8. The code at that width is the true quotient (x - lo) * steps / range, rounded. Float32 gets within

@@ -65,9 +65,10 @@ public record PmKvq(
   }
 
   /**
-   * How a code of 2b bits of {@link Grid#ENDS} becomes one of b bits. The paper compares three ways; the last two lose
-   * more. Codes of {@link Grid#CELLS} drop their lower half, and a cache refuses anything but {@link #EQUIVALENT} for
-   * them.
+   * How a code of 2b bits of {@link Grid#ENDS} becomes one of b bits; pages that are sealed below 16 bits have the codes
+   * that shrinking would have left. The paper compares three ways. {@link #DIRECT} loses most. {@link #MODIFIED} has 2^b full
+   * cells where {@link #EQUIVALENT} ends on the extremes: at 2 bits that is the nearer, at 4 and more they tie. Codes of
+   * {@link Grid#CELLS} drop their lower half, and a cache refuses anything but {@link #EQUIVALENT} for them.
    */
   public enum Shift {
     /** To what quantising at b bits would have given. */
