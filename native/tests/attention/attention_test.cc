@@ -69,11 +69,14 @@ support::CacheChoice one_layer(const support::LayerChoice& layer, const std::str
 
 const std::pair<const char*, int> kCodecs[] = {{"f16", 16}, {"uniform", 4}, {"uniform", 2}};
 
+std::string text_of(const char* codec, int bits) { return codec + (" of " + std::to_string(bits)) + " bits"; }
+
 }  // namespace
 
 TEST_CASE("attention: split over any number of threads") {
   for (const std::string& backend : support::backend_names()) {
     for (const auto& [codec, bits] : kCodecs) {
+      const std::string coded = text_of(codec, bits);
       for (const Precision precision : {Precision::kExact, Precision::kFast}) {
         Scene scene(one_layer(layer_of(codec, bits, 4, 64), backend, precision), {128 * 24 + 77});
         const auto queries = support::float_rows(7, 1, scene.layer().query_size());
@@ -82,7 +85,7 @@ TEST_CASE("attention: split over any number of threads") {
           const auto outputs = scene.attend(scene.ids, 1, queries);
           const double nmse =
               support::output_nmse(*scene.cache, scene.ids[0], 0, scene.layer(), queries.data(), 1, outputs.data());
-          CHECK_MESSAGE(nmse <= scene.limit(), backend, " ", codec, " ", bits, " bits, ", threads, " threads, ",
+          CHECK_MESSAGE(nmse <= scene.limit(), backend, " ", coded, ", ", threads, " threads, ",
                         precision == Precision::kFast ? "fast" : "exact", ": NMSE ", nmse);
         }
       }
@@ -251,6 +254,7 @@ TEST_CASE("attention: sinks and a 16-bit window longer than a page") {
 TEST_CASE("attention: scores that dwarf all others, at the start or at the end") {
   for (const std::string& backend : support::backend_names()) {
     for (const auto& [codec, bits] : kCodecs) {
+      const std::string coded = text_of(codec, bits);
       for (const int strong : {0, 128, 1290}) {
         support::LayerChoice layer = layer_of(codec, bits, 2);
         layer.softmax_scale = 20.0f;  // differences of hundreds between scores
@@ -270,7 +274,7 @@ TEST_CASE("attention: scores that dwarf all others, at the start or at the end")
         constexpr double kSquared = 20.0 * 20.0 * 32.0;
         const double limit =
             codec == std::string("f16") ? kSquared * support::kFloatNmse : kSquared * support::kExactNmse;
-        CHECK_MESSAGE(nmse <= limit, backend, " ", codec, " ", bits, ", token ", strong, ": NMSE ", nmse);
+        CHECK_MESSAGE(nmse <= limit, backend, " ", coded, ", token ", strong, ": NMSE ", nmse);
       }
     }
   }

@@ -201,11 +201,13 @@ TEST_CASE("batch: any type, any strides, heads first, for every codec on every b
     plain.queries.data = queries.data();
     plain.outputs.data = expected.data();
     scene.cache().attend(plain);
-    const std::pair<int64_t, int64_t> layouts[] = {
-        {heads * d, d}, {d, rows * d}, {heads * d + 8, d}, {2 * d, 2 * rows * d}};
+    const struct {
+      int64_t token_stride, head_stride;
+    } layouts[] = {{heads * d, d}, {d, rows * d}, {heads * d + 8, d}, {2 * d, 2 * rows * d}};
     for (const ElementType in : kTypes) {
       for (const ElementType out : kTypes) {
-        for (const auto& [token_stride, head_stride] : layouts) {
+        for (const auto& layout : layouts) {
+          const int64_t token_stride = layout.token_stride, head_stride = layout.head_stride;
           const size_t size = static_cast<size_t>((rows - 1) * token_stride + (heads - 1) * head_stride + d);
           const int in_bytes = in == ElementType::kFloat32 ? 4 : 2, out_bytes = out == ElementType::kFloat32 ? 4 : 2;
           std::vector<uint8_t> from(size * in_bytes, 0x7F), to(size * out_bytes, 0x5A);

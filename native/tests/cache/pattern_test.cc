@@ -162,8 +162,9 @@ TEST_CASE("pattern: a cut takes the patterns of the pages that go, and a cut to 
   const auto full = table_of(cache, scene.id(), Side::kValues, layer);
   CHECK(full.size() == (32 + 5) * 32u);
   const int64_t page_of_bytes = 2 * 32 * 2;
-  for (const auto& [length, vectors] :
+  for (const auto& [cut, vectors] :
        {std::pair<int, int>{896, 37}, {895, 36}, {640, 35}, {500, 33}, {256, 32}, {200, 32}}) {
+    const int length = cut;
     const auto kept = support::read_rows(cache, scene.id(), 0, layer, Side::kValues, 0, length);
     cache.truncate(scene.id(), length);
     CHECK_MESSAGE(cache.table_size(scene.id(), 0, Side::kKeys) == vectors, "length ", length);

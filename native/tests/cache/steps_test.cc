@@ -72,6 +72,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
   support::Random random(support::seed() + 31);
   int granted = 0, refused = 0;
   for (const auto& [keys, values] : kSides) {
+    const std::string codec = keys.codec;
     for (int round = 0; round < support::repeat(60); ++round) {
       support::CacheChoice choice = cache_of(keys, values, random.below(2) * random.below(200), random.below(20));
       choice.budget = 60'000 + random.below(400'000);
@@ -101,7 +102,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
       for (int layer = 0; layer < 2; ++layer) {
         for (int done = 0; done < tokens;) {
           const int some = layer == 0 ? 1 : 1 + random.below(tokens - done);
-          REQUIRE_NOTHROW_MESSAGE(scene.append(id, layer, some, 1000 + done), keys.codec, ": ", before, " and ", done,
+          REQUIRE_NOTHROW_MESSAGE(scene.append(id, layer, some, 1000 + done), codec, ": ", before, " and ", done,
                                   " of ", tokens, " tokens, window ", choice.window, ", sinks ", choice.sinks);
           done += some;
         }
@@ -116,6 +117,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
 
 TEST_CASE("steps: appends that run out of memory on the way keep what was reserved") {
   for (const auto& [keys, values] : kSides) {
+    const std::string codec = keys.codec;
     support::CacheChoice choice = cache_of(keys, values, 10, 4);
     Scene probe(choice);
     const int64_t first = probe.cache->new_sequence();
@@ -140,7 +142,7 @@ TEST_CASE("steps: appends that run out of memory on the way keep what was reserv
             break;
           } catch (const std::bad_alloc&) {
           } catch (const kvasir::Error& error) {
-            REQUIRE_MESSAGE(error.code() == ErrorCode::kOutOfMemory, keys.codec, ": ", error.what());
+            REQUIRE_MESSAGE(error.code() == ErrorCode::kOutOfMemory, codec, ": ", error.what());
           }
           ++failures;
           REQUIRE(scene.cache->length(id, layer) == 100 + done);
@@ -193,8 +195,9 @@ TEST_CASE("steps: pages are paid with the rows that they leave behind: where a t
   const std::pair<support::SideChoice, support::SideChoice> sides[] = {{{"uniform", 2, {}}, {"uniform", 4, {}}},
                                                                        {{"f16", 16, {}}, {"f16", 16, {}}}};
   for (const auto& [keys, values] : sides) {
+    const std::string codec = keys.codec;
     for (const int window : {0, 16, 40, 130}) {
-      CAPTURE(keys.codec);
+      CAPTURE(codec);
       CAPTURE(window);
       support::CacheChoice choice = cache_of(keys, values, window, 5);
       Scene probe(choice);

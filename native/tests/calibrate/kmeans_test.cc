@@ -128,7 +128,9 @@ void check_consistent(const std::vector<float>& points, int dim, const Clusterin
 // 35 / 4 to 2 / 24 of the points' 31 each, 2.4 %.
 TEST_CASE("kmeans: within 2 % of the best of many long runs") {
   const int restarts = support::repeat(12);
-  for (const auto& [groups, spread] : {std::pair<int, double>{1, 0.0}, {8, 0.5}, {24, 1.0}, {24, 4.0}}) {
+  for (const auto& lot : {std::pair<int, double>{1, 0.0}, {8, 0.5}, {24, 1.0}, {24, 4.0}}) {
+    const int groups = lot.first;
+    const double spread = lot.second;
     const auto points = points_of(3 + groups, 1500, 32, groups, spread);
     const double best = reference_objective(points, 32, 24, restarts);
     for (const int64_t seed : {1, 2, 3}) {
