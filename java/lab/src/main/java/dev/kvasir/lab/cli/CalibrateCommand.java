@@ -5,6 +5,8 @@ import dev.kvasir.calibrate.CalibrationTensors;
 import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
+import dev.kvasir.lab.evaluate.Calibrations;
+import dev.kvasir.lab.evaluate.LayerLosses;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.Spectra;
 import dev.kvasir.lab.inspect.Recording;
@@ -62,6 +64,14 @@ final class CalibrateCommand implements Callable<Integer> {
       description = "Safetensors with keys, values and gradients of one text, heads first.")
   private List<Path> tensors = List.of();
 
+  @Option(
+      names = "--losses",
+      description = {
+        "Measures what coding each layer costs predictions, on --tuning, in place of sensitivities from gradients.",
+        "As pm-kvq.profile beside the model it is what evaluate plans pm-kvq-3-measured by."
+      })
+  private boolean losses;
+
   @Override
   public Integer call() throws IOException {
     if (method != null) {
@@ -100,6 +110,10 @@ final class CalibrateCommand implements Callable<Integer> {
         profile.sensitivities(Sensitivities.accumulator(geometry).keyScaling(scaling).add(files).result());
         main.out().println("Sensitivities of " + geometry.layers() + " layers.");
       }
+    }
+    if (losses) {
+      Calibrations calibrations = learning.calibrations(recording.model(), text.path());
+      profile.sensitivities(LayerLosses.measure(calibrations, main.out()::println));
     }
     profile.build().save(file);
     main.out().println("Profile: " + file);

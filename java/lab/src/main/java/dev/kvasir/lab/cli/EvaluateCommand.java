@@ -8,10 +8,11 @@ import dev.kvasir.lab.evaluate.Methods;
 import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.PromptMode;
-import dev.kvasir.lab.evaluate.Sample;
-import dev.kvasir.lab.evaluate.SampleSets;
+import dev.kvasir.lab.sample.Sample;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
+import dev.kvasir.lab.report.Origin;
 import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.TextTable;
 import java.io.IOException;
@@ -75,12 +76,32 @@ final class EvaluateCommand implements Callable<Integer> {
       paramLabel = "LIST",
       description = {
         "Names with commas between; a star stands for anything, @NAME for the rows of a paper's table, such as",
-        "@patternkv-table4. Default: all, without those rows."
+        "@patternkv-table4, @* for all of those. Default: all, without those rows."
       })
   private String methods = "*";
 
-  @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: ${DEFAULT-VALUE}.")
-  private int windows = 3;
+  @Option(
+      names = "--sample",
+      description = {
+        "Minutes instead of hours: --prompt exact --scored 64 --windows 2, where nothing else is said. Every window is",
+        "read once, in 16 bits; each cache gets it in one piece, and predicts its last tokens."
+      })
+  private boolean sample;
+
+  @Option(
+      names = "--scored",
+      paramLabel = "N",
+      description = "Of each text only the last N tokens are predicted; 0 for all. Default: 0.")
+  private @Nullable Integer scored;
+
+  @Option(
+      names = "--passkeys",
+      paramLabel = "N",
+      description = "Pass keys to hide in texts and ask for. Default: 10 for a GGUF file, else none.")
+  private @Nullable Integer passkeys;
+
+  @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: 3, of a sample 2.")
+  private @Nullable Integer windows;
 
   @Option(
       names = "--window",
@@ -97,8 +118,8 @@ final class EvaluateCommand implements Callable<Integer> {
   @Option(
       names = "--prompt",
       paramLabel = "MODE",
-      description = "How prompts of tasks get into a cache: ${COMPLETION-CANDIDATES}. Default: ${DEFAULT-VALUE}.")
-  private PromptMode prompt = PromptMode.STREAM;
+      description = "How prompts of tasks get into a cache: ${COMPLETION-CANDIDATES}. Default: stream.")
+  private @Nullable PromptMode prompt;
 
   @Option(
       names = "--backend",
@@ -117,40 +138,31 @@ final class EvaluateCommand implements Callable<Integer> {
     } catch (IllegalArgumentException e) {
       throw new CommandLine.ParameterException(spec.commandLine(), e.getMessage());
     }
-    if (windows < 0 || samples < 0 || window != null && window < 1) {
-      throw new CommandLine.ParameterException(
-          spec.commandLine(),
-          "--windows " + windows + " --samples " + samples + ": both must be 0 or more, --window 1 or more");
-    }
+    check();
     Model model = Model.load(path);
     boolean file = !Files.isDirectory(path);
     Path folder = file ? path.toAbsolutePath().getParent() : path;
     Path tests = data == null ? folder.resolve("tests") : data;
-    Map<String, List<Sample>> sets =
-        SampleSets.read(
-            tests,
-            model.tokenizer(),
-            windows,
-            window != null ? window : file ? model.config().maxPositions() : 0,
-            samples,
-            model.config().maxPositions());
+    Map<String, List<Sample>> sets = samples(model, file, tests);
+    PromptMode mode = prompt != null ? prompt : sample ? PromptMode.EXACT : PromptMode.STREAM;
     String name = model.name();
     ProgressBar bar = main.progress();
     Calibrations calibrations =
         new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))
             .from(profiles == null ? folder : profiles)
-            .on(backend);
+            .on(backend)
+            .quick(sample);
     for (MethodEntry entry : entries) {
       if (!entry.applies().test(calibrations)) {
-        main.out().println(entry.name() + " is left out: there is nothing that it could learn from");
+        main.out().println(entry.name() + " is left out: there is nothing that it could learn from" + (sample ? ", or no time for it" : ""));
       }
     }
     entries = entries.stream().filter(entry -> entry.applies().test(calibrations)).toList();
     Outcome outcome;
     try (Decoder decoder = new Decoder(model, backend, Precision.EXACT)) {
-      outcome = new Evaluation(name, decoder, sets, entries, prompt, calibrations, listener(bar)).run(main::stopped);
+      outcome = new Evaluation(name, decoder, sets, entries, mode, calibrations, listener(bar)).run(main::stopped);
     }
-    ResultFiles.write(outcome, target);
+    ResultFiles.write(outcome, Origin.now(main.command()), target);
     bar.end();
     main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),
         ProgressBar.time(outcome.seconds()));
@@ -158,6 +170,31 @@ final class EvaluateCommand implements Callable<Integer> {
     main.out().println((outcome.complete() ? "" : "Stopped early. ") + "Report: " + target.resolve("index.html"));
     main.out().flush();
     return outcome.complete() ? 0 : Main.STOPPED;
+  }
+
+  private void check() {
+    if (or(windows, 0) < 0 || samples < 0 || or(window, 1) < 1 || or(scored, 0) < 0 || or(passkeys, 0) < 0) {
+      throw new CommandLine.ParameterException(
+          spec.commandLine(), "--windows, --samples, --scored and --passkeys must be 0 or more, --window 1 or more");
+    }
+  }
+
+  private static int or(@Nullable Integer given, int otherwise) {
+    return given == null ? otherwise : given;
+  }
+
+  private Map<String, List<Sample>> samples(Model model, boolean file, Path tests) throws IOException {
+    int context = model.config().maxPositions();
+    Map<String, List<Sample>> sets =
+        SampleSets.read(
+            tests, model.tokenizer(), or(windows, sample ? 2 : 3), or(window, file ? context : 0), samples, context);
+    int last = or(scored, sample ? 64 : 0);
+    Map<String, List<Sample>> cut = last == 0 ? sets : SampleSets.lastTokens(sets, last);
+    int keys = or(passkeys, file ? 10 : 0);
+    if (keys > 0) {
+      cut.put("passkey", SampleSets.passkeys(tests, model.tokenizer(), keys, context));
+    }
+    return cut;
   }
 
   private Evaluation.Listener listener(ProgressBar bar) {
@@ -170,7 +207,7 @@ final class EvaluateCommand implements Callable<Integer> {
       @Override
       public void advanced(Outcome soFar) {
         try {
-          ResultFiles.write(soFar, target);
+          ResultFiles.write(soFar, Origin.now(main.command()), target);
         } catch (IOException e) {
           throw new UncheckedIOException(e);
         }

@@ -5,6 +5,7 @@ import dev.kvasir.Side;
 import dev.kvasir.lab.inspect.ChannelStatistics;
 import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.lab.report.InspectReport;
+import dev.kvasir.lab.report.Origin;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -41,7 +42,7 @@ final class InspectCommand implements Callable<Integer> {
     }
     main.out().print(InspectReport.text(all));
     Files.createDirectories(target.toAbsolutePath().getParent());
-    FileReplacement.write(target, InspectReport.html(text.name(), recording.tokens(), all));
+    FileReplacement.write(target, InspectReport.html(text.name(), recording.tokens(), all, Origin.now(main.command())));
     main.out().println("Report: " + target);
     return 0;
   }

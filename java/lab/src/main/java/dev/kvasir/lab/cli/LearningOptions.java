@@ -35,12 +35,16 @@ final class LearningOptions {
       description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
   private String backend = "cpu";
 
+  @Option(
+      names = "--steps",
+      paramLabel = "N",
+      description = "comm-vq: steps of training a codebook of keys; the paper takes 100. Default: ${DEFAULT-VALUE}.")
+  private int steps = 25;
+
   /** Writes the profile of a method, by default to a file of its name; spectral says how far it is. */
   void learn(Main main, Path path, String method, @Nullable Path target) throws IOException {
     Model model = Model.load(path);
-    Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
-    Calibrations calibrations =
-        new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning)).on(backend);
+    Calibrations calibrations = calibrations(model, path);
     long start = System.nanoTime();
     Profile.Builder profile =
         method.equals(Spectra.NAME)
@@ -58,6 +62,13 @@ final class LearningOptions {
         Codebooks.train(calibrations, method, (layers, all) -> bar.show(layers, all, layers + " of " + all + " layers"));
     bar.end();
     return codebooks;
+  }
+
+  /** What there is to learn from. */
+  Calibrations calibrations(Model model, Path path) throws IOException {
+    Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
+    Path from = tuning == null ? folder.resolve("tests") : tuning;
+    return new Calibrations(model, Calibrations.files(from)).on(backend).keySteps(steps);
   }
 
   private static void say(Main main, long start, String line) {

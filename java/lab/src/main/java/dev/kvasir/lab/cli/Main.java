@@ -32,6 +32,7 @@ import picocli.CommandLine;
       CalibrateCommand.class,
       TrainCommand.class,
       AllocateCommand.class,
+      SearchCommand.class,
       InspectCommand.class,
       FileCommand.class,
       SizeCommand.class,
@@ -45,12 +46,14 @@ public final class Main implements Runnable {
 
   static final int STOPPED = 130;
 
+  private final String command;
   private final PrintStream out;
   private final AtomicBoolean stop;
 
   @CommandLine.Spec private CommandLine.Model.CommandSpec spec;
 
-  private Main(PrintStream out, AtomicBoolean stop) {
+  private Main(String[] args, PrintStream out, AtomicBoolean stop) {
+    this.command = "kvasir " + String.join(" ", args);
     this.out = out;
     this.stop = stop;
   }
@@ -93,7 +96,7 @@ public final class Main implements Runnable {
   /** Runs the program until it is done or told to stop; all that it says goes to {@code out}. Returns its exit code. */
   public static int run(String[] args, PrintStream out, AtomicBoolean stop) {
     PrintWriter writer = new PrintWriter(out, true, StandardCharsets.UTF_8);
-    return new CommandLine(new Main(out, stop))
+    return new CommandLine(new Main(args, out, stop))
         .setOut(writer)
         .setErr(writer)
         .setCaseInsensitiveEnumValuesAllowed(true)
@@ -120,6 +123,11 @@ public final class Main implements Runnable {
   @Override
   public void run() {
     spec.commandLine().usage(spec.commandLine().getOut());
+  }
+
+  /** What the user asked for. */
+  String command() {
+    return command;
   }
 
   PrintStream out() {

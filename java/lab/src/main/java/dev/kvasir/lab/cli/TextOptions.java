@@ -17,7 +17,7 @@ import picocli.CommandLine.Parameters;
 /** A model and a text for it to read. */
 final class TextOptions {
 
-  @Parameters(paramLabel = "MODEL", description = "Folder of a model: config.json, safetensors, tokenizer.json.")
+  @Parameters(paramLabel = "MODEL", description = "A GGUF file, or a model's folder: config.json, safetensors, tokenizer.json.")
   private Path folder;
 
   @Option(
@@ -65,7 +65,7 @@ final class TextOptions {
   }
 
   private Path standard() throws IOException {
-    Path tests = folder.resolve("tests");
+    Path tests = (Files.isDirectory(folder) ? folder : folder.toAbsolutePath().getParent()).resolve("tests");
     TreeSet<Path> found = new TreeSet<>();
     if (Files.isDirectory(tests)) {
       try (DirectoryStream<Path> files = Files.newDirectoryStream(tests, "*_val.bin")) {

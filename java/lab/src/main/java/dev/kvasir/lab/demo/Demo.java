@@ -8,9 +8,10 @@ import dev.kvasir.lab.evaluate.Methods;
 import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.lab.evaluate.PromptMode;
-import dev.kvasir.lab.evaluate.SampleSets;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
+import dev.kvasir.lab.report.Origin;
 import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.Transcript;
 import java.io.IOException;
@@ -96,7 +97,7 @@ public final class Demo {
     print("");
     // Forks that answer questions and the run of the program have windows of their own.
     MethodEntry.Request request =
-        new MethodEntry.Request(model.geometry(), 2, model.config().maxPositions(), calibrations);
+        new MethodEntry.Request(model.geometry(), 2, 2, model.config().maxPositions(), calibrations);
     List<Player> players = new ArrayList<>();
     try {
       Methods.named(PLAYERS).forEach(method -> players.add(new Player(method, decoder, request)));
@@ -215,7 +216,7 @@ public final class Demo {
                 })
             .run(() -> false);
     bar.end();
-    ResultFiles.write(outcome, transcript, reports);
+    ResultFiles.write(outcome, transcript, Origin.now("./gradlew demo"), reports);
     print("");
     print("Page: %s", reports.resolve("index.html"));
   }

@@ -5,6 +5,7 @@ import dev.kvasir.method.Grid;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
+import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -22,6 +23,8 @@ final class Ablations {
   private static final String PATTERN = "PatternKV ablations";
   private static final String TIERED = "MixKVQ ablations";
   private static final String PROGRESSIVE = "PM-KVQ ablations";
+  private static final String TRAINED = "CommVQ ablations";
+  private static final String UNIFORM = "uniform, end to end";
 
   private static final Map<String, List<MethodEntry>> GROUPS = new TreeMap<>();
 
@@ -36,6 +39,11 @@ final class Ablations {
     shifts.addAll(shiftsTo4Bits());
     GROUPS.put("pmkvq-table3", shifts);
     GROUPS.put("pmkvq-policies", policies());
+    GROUPS.put("pmkvq-plans", methods("pm-kvq-3", "pm-kvq-3-plan", "pm-kvq-3-measured"));
+    GROUPS.put("pmkvq-scaling", methods("pm-kvq-4", "pm-kvq-4-paper", "pm-kvq-2", "pm-kvq-2-paper", "pm-kvq-2-scaled"));
+    GROUPS.put("mixkvq-thresholds", thresholds());
+    GROUPS.put("commvq-encoders", encoders());
+    GROUPS.put("uniform-ends", endToEnd());
   }
 
   private Ablations() {}
@@ -48,10 +56,13 @@ final class Ablations {
   /**
    * The rows of a group.
    *
-   * @param name with the sign before it
+   * @param name with the sign before it; a star after it stands for all groups
    * @throws IllegalArgumentException if there is no such group
    */
   static List<MethodEntry> group(String name) {
+    if (name.equals("@*")) {
+      return GROUPS.values().stream().flatMap(List::stream).distinct().toList();
+    }
     List<MethodEntry> rows = GROUPS.get(name.substring(1));
     if (rows == null) {
       throw new IllegalArgumentException("no group \"" + name + "\"; there are " + String.join(", ", names()));
@@ -107,9 +118,59 @@ final class Ablations {
               "pm-kvq-4-" + name,
               PROGRESSIVE,
               "levels from end to end, the " + name + " shift, into a budget that ends at 4 bits",
-              request -> Budgets.cache(PmKvq.floor(4).grid(Grid.ENDS).shift(shift), 4, request)));
+              Budgets.of(PmKvq.floor(4).grid(Grid.ENDS).shift(shift), 4)));
+      rows.add(
+          new MethodEntry(
+              "pm-kvq-4-" + name + "-scaled",
+              PROGRESSIVE,
+              "the same with scaled keys per token, as the paper asks it",
+              Budgets.scaled(PmKvq.floor(4).grid(Grid.ENDS).shift(shift), 4),
+              Calibrations::hasKeyScaling));
     }
     return rows;
+  }
+
+  /** The rows of Uniform that others compare with: levels from end to end, with and without exact first tokens. */
+  private static List<MethodEntry> endToEnd() {
+    List<MethodEntry> rows = new ArrayList<>();
+    for (int bits : new int[] {4, 3, 2}) {
+      Uniform method = Uniform.bits(bits).grid(Grid.ENDS);
+      rows.add(MethodEntry.of("uniform-" + bits + "-ends", UNIFORM, "levels from end to end, 4 sinks", method));
+      rows.add(
+          MethodEntry.of("uniform-" + bits + "-no-sinks", UNIFORM, "levels from end to end, no sinks", method.sinks(0)));
+    }
+    return rows;
+  }
+
+  /** Thresholds that the paper found for its models, and those that a search found for this one. */
+  private static List<MethodEntry> thresholds() {
+    List<MethodEntry> rows = new ArrayList<>();
+    for (MixKvq.PaperModel model : MixKvq.PaperModel.values()) {
+      String name = model.name().toLowerCase(Locale.ROOT).replace('_', '-');
+      rows.add(
+          MethodEntry.of("mix-kvq-" + name, TIERED, "thresholds that the paper found for another model", MixKvq.of(model)));
+    }
+    rows.add(
+        new MethodEntry(
+            "mix-kvq-found",
+            TIERED,
+            "thresholds that kvasir search found for this model",
+            request -> MethodEntry.cache(request, Thresholds.found(request.calibrations()).orElseThrow()),
+            calibrations -> Thresholds.found(calibrations).isPresent()));
+    return rows;
+  }
+
+  private static List<MethodEntry> encoders() {
+    return IntStream.of(2, 1)
+        .mapToObj(
+            bits ->
+                new MethodEntry(
+                    Codebooks.encoderName(bits),
+                    TRAINED,
+                    "values by the trained encoder, as in the paper, instead of least squares",
+                    request -> MethodEntry.cache(request, Codebooks.withEncoder(request.calibrations(), bits)),
+                    calibrations -> calibrations.canLearn(Codebooks.encoderName(bits))))
+        .toList();
   }
 
   private static List<MethodEntry> policies() {
@@ -121,7 +182,7 @@ final class Ablations {
               "pm-kvq-3-" + name,
               PROGRESSIVE,
               "who shrinks first: " + name + ", into a budget that ends at 3 bits",
-              request -> Budgets.cache(PmKvq.floor(2).policy(policy), 3, request)));
+              Budgets.of(PmKvq.floor(2).policy(policy), 3)));
     }
     return rows;
   }

@@ -1,9 +1,12 @@
 package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.calibrate.CalibrationTensors;
+import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
 import dev.kvasir.lab.inspect.Recording;
+import dev.kvasir.lab.sample.Sample;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -34,6 +37,12 @@ public final class Calibrations {
   /** Ends the name of a file with what was learned before. */
   private static final String PROFILE_ENDING = ".profile";
 
+  /** The profile with what PM-KVQ learns: key scaling, and what layers lose. */
+  public static final String PM_KVQ = "pm-kvq";
+
+  /** Newest tokens of a text whose attention judges a scaling. */
+  private static final int SCALING_QUERIES = 64;
+
   /** Most tokens of each text that are read for key scaling. */
   private static final int TOKENS = 1024;
 
@@ -47,6 +56,10 @@ public final class Calibrations {
   private static final int TEXT_TOKENS = 8192;
 
   private static final int WINDOW_TOKENS = 4096;
+
+  /** After so many steps codebooks of keys hardly get better. */
+  private static final int KEY_STEPS = 25;
+
   private static final int PREDICTED_TOKENS = 513;
   private static final int MORE_PREDICTED_TOKENS = 2049;
 
@@ -56,6 +69,8 @@ public final class Calibrations {
   private final Map<String, Object> known = new HashMap<>();
   private @Nullable Path folder;
   private String backend = "cpu";
+  private int keySteps = KEY_STEPS;
+  private boolean quick;
 
   /**
    * Calibrations that have not begun.
@@ -88,6 +103,36 @@ public final class Calibrations {
   public Calibrations on(String backend) {
     this.backend = backend;
     return this;
+  }
+
+  /**
+   * Leaves out what takes a model of a billion parameters longer than minutes: codebooks, bases and losses come from
+   * profiles or not at all.
+   *
+   * @return this
+   */
+  public Calibrations quick(boolean leaveOut) {
+    this.quick = leaveOut;
+    return this;
+  }
+
+  /** Whether there is time to learn something, or it was learned before. */
+  boolean canLearn(String profile) {
+    return !quick || find(profile + PROFILE_ENDING).isPresent();
+  }
+
+  /**
+   * Trains codebooks of keys for so many steps; the paper takes 100.
+   *
+   * @return this
+   */
+  public Calibrations keySteps(int steps) {
+    this.keySteps = steps;
+    return this;
+  }
+
+  int keySteps() {
+    return keySteps;
   }
 
   /** What the model runs on: the CPU unless something else was said. */
@@ -163,6 +208,44 @@ public final class Calibrations {
                         throw new UncheckedIOException(e);
                       }
                     }));
+  }
+
+  /** What keys are divided by: from the profile of PM-KVQ where there is one, else found now. */
+  public KeyScaling keyScaling() {
+    return remember(
+        "key scaling",
+        () ->
+            profile(PM_KVQ)
+                .flatMap(Profile::keyScaling)
+                .orElseGet(() -> once("scaling of keys", this::keyScaling)));
+  }
+
+  private KeyScaling keyScaling(List<Recording> recordings) {
+    KeyScaling.Options options = KeyScaling.Options.of(model.config().rope());
+    return KeyScaling.calibrate(
+        model.geometry(),
+        options,
+        layer -> recordings.stream().map(recording -> recording.sample(layer).lastQueries(SCALING_QUERIES)).toList());
+  }
+
+  /** What coding each layer costs the model's predictions: from the profile of PM-KVQ where there is one, else measured. */
+  public Sensitivities losses() {
+    return remember(
+        "losses",
+        () ->
+            profile(PM_KVQ)
+                .flatMap(Profile::sensitivities)
+                .orElseGet(() -> LayerLosses.measure(this, line -> {})));
+  }
+
+  /** Whether {@link #keyScaling} has something to go by. */
+  boolean hasKeyScaling() {
+    return !texts.isEmpty() || profile(PM_KVQ).flatMap(Profile::keyScaling).isPresent();
+  }
+
+  /** Whether {@link #losses} has something to go by. */
+  boolean hasLosses() {
+    return !texts.isEmpty() && !quick || profile(PM_KVQ).flatMap(Profile::sensitivities).isPresent();
   }
 
   /** How much the model's loss feels an error in each layer, if gradients were recorded. */

@@ -6,6 +6,7 @@ import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.codebook.CommVqCodebooks;
 import dev.kvasir.codebook.KeyCodebook;
+import dev.kvasir.codebook.TrainedValues;
 import dev.kvasir.codebook.ValueCodebook;
 import dev.kvasir.method.CommVq;
 import dev.kvasir.preset.Preset;
@@ -13,6 +14,7 @@ import dev.kvasir.preset.PresetTrainer;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.training.KeyTrainer;
 import dev.kvasir.training.ValueFitter;
+import dev.kvasir.training.ValueTrainer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -22,7 +24,7 @@ import java.util.Locale;
 public final class Codebooks {
 
   private static final String COMM_VQ = "comm-vq-";
-  private static final int KEY_STEPS = 25;
+  private static final String ENCODER = "-encoder";
   private static final int VALUE_STEPS = 10;
   private static final double INDEX_BITS = 12; // of a code (a, b) with 64 entries
   private static final int MOST_BITS = 2;
@@ -32,6 +34,15 @@ public final class Codebooks {
   /** CommVQ at so many bits per element on both sides. */
   static KvMethod commVq(Calibrations calibrations, int bits) {
     return CommVq.of(find(calibrations, COMM_VQ + bits), rope(calibrations));
+  }
+
+  /** The same with values by a trained encoder. */
+  static KvMethod withEncoder(Calibrations calibrations, int bits) {
+    return CommVq.of(find(calibrations, encoderName(bits)), rope(calibrations));
+  }
+
+  static String encoderName(int bits) {
+    return COMM_VQ + bits + ENCODER;
   }
 
   /** A preset. */
@@ -51,7 +62,7 @@ public final class Codebooks {
 
   /** Names of the methods that need codebooks. */
   public static List<String> methods() {
-    List<String> names = new ArrayList<>(List.of(COMM_VQ + 1, COMM_VQ + 2));
+    List<String> names = new ArrayList<>(List.of(COMM_VQ + 1, COMM_VQ + 2, encoderName(1), encoderName(2)));
     Arrays.stream(Preset.values()).filter(Preset::trained).forEach(preset -> names.add(name(preset)));
     return names;
   }
@@ -81,7 +92,7 @@ public final class Codebooks {
         "codebooks of " + method,
         rows ->
             method.startsWith(COMM_VQ)
-                ? train(calibrations, rows, Integer.parseInt(method.substring(COMM_VQ.length())), listener)
+                ? train(calibrations, rows, method.charAt(COMM_VQ.length()) - '0', method.endsWith(ENCODER), listener)
                 : train(calibrations, rows, Preset.valueOf(method.toUpperCase(Locale.ROOT)), listener));
   }
 
@@ -97,32 +108,46 @@ public final class Codebooks {
   }
 
   private static CommVqCodebooks train(
-      Calibrations calibrations, TrainingRows rows, int bits, Listener listener) {
+      Calibrations calibrations, TrainingRows rows, int bits, boolean encoder, Listener listener) {
     KvGeometry geometry = calibrations.model().geometry();
     CommVqCodebooks.Builder codebooks = CommVqCodebooks.builder(geometry);
     for (int layer = 0; layer < geometry.layers(); layer++) {
       KeyCodebook keys = keys(calibrations).get(layer);
-      codebooks
-          .keys(layer, keys.first(stages(bits, geometry.headDim(layer))))
-          .values(layer, trainValues(geometry, rows, layer, bits));
+      codebooks.keys(layer, keys.first(stages(bits, geometry.headDim(layer))));
+      ValueCodebook fitted = trainValues(geometry, rows, layer, bits);
+      if (encoder) {
+        codebooks.values(layer, trainEncoder(geometry, rows, layer, fitted));
+      } else {
+        codebooks.values(layer, fitted);
+      }
       listener.done(layer + 1, geometry.layers());
     }
     return codebooks.build();
   }
 
-  /** Stages are trained one after the other: one training of the most bits serves fewer, too. */
-  private static List<KeyCodebook> keys(Calibrations calibrations) {
-    return calibrations.onceFromRows("key codebooks", rows -> trainKeys(calibrations.model().geometry(), rows));
+  /** The paper's: a network says which entries make up a value. Its codebook begins where least squares ended. */
+  private static TrainedValues trainEncoder(KvGeometry geometry, TrainingRows rows, int layer, ValueCodebook fitted) {
+    try (ValueTrainer trainer =
+        ValueTrainer.builder(geometry.rowSize(layer), fitted.codes()).start(fitted).build()) {
+      trainer.add(rows.of(layer, Side.VALUES), rows.count());
+      return trainer.train(progress -> {});
+    }
   }
 
-  private static List<KeyCodebook> trainKeys(KvGeometry geometry, TrainingRows rows) {
+  /** Stages are trained one after the other: one training of the most bits serves fewer, too. */
+  private static List<KeyCodebook> keys(Calibrations calibrations) {
+    return calibrations.onceFromRows("key codebooks", rows -> trainKeys(calibrations, rows));
+  }
+
+  private static List<KeyCodebook> trainKeys(Calibrations calibrations, TrainingRows rows) {
+    KvGeometry geometry = calibrations.model().geometry();
     List<KeyCodebook> codebooks = new ArrayList<>();
     for (int layer = 0; layer < geometry.layers(); layer++) {
       int headDim = geometry.headDim(layer);
       try (KeyTrainer trainer =
           KeyTrainer.builder(geometry.kvHeads(layer), headDim)
               .stages(stages(MOST_BITS, headDim))
-              .steps(KEY_STEPS)
+              .steps(calibrations.keySteps())
               .build()) {
         trainer.add(rows.of(layer, Side.KEYS), rows.count());
         codebooks.add(trainer.train(progress -> {}));
@@ -143,7 +168,7 @@ public final class Codebooks {
     return (int) Math.max(1, Math.round(bits * headDim / INDEX_BITS));
   }
 
-  private static String name(Preset preset) {
+  static String name(Preset preset) {
     return preset.name().toLowerCase(Locale.ROOT).replace('_', '-');
   }
 

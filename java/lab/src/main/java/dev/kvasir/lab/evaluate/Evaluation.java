@@ -4,6 +4,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Kvasir;
 import dev.kvasir.error.KvException;
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.ModelConfig;
@@ -23,8 +24,10 @@ public final class Evaluation {
   /** Samples that are run side by side. */
   private static final int BATCH = 10;
 
-  /** Decoding steps that are timed, and before them one that is not. */
+  /** Most decoding steps that are timed, and before them one that is not; none is begun after so long. */
   private static final int TIMED_STEPS = 8;
+
+  private static final long TIMED_NANOS = 1_500_000_000L;
 
   /** Hears how things go. */
   public interface Listener {
@@ -104,13 +107,12 @@ public final class Evaluation {
     stopped = stop;
     List<List<Sample>> batches = batches();
     for (List<Sample> batch : batches) {
-      for (MethodResult result : results) {
-        total += batch.stream().mapToLong(sample -> run(sample, result)).sum();
-      }
+      SampleBatch counted = new SampleBatch(decoder, batch);
+      total += counted.tokens(false) + (results.size() - 1) * counted.tokens(prompt == PromptMode.EXACT);
     }
     boolean complete = true;
     for (int i = 0; i < batches.size() && complete; i++) {
-      complete = run(batches.get(i), i == 0);
+      complete = run(new SampleBatch(decoder, batches.get(i)), i == 0);
       listener.advanced(outcome(complete && i == batches.size() - 1));
     }
     return outcome(complete);
@@ -130,65 +132,49 @@ public final class Evaluation {
     return batches;
   }
 
-  /** Tokens of a sample that a method has to run. */
-  private int run(Sample sample, MethodResult result) {
-    boolean shared = sample.task() && prompt == PromptMode.EXACT && result != results.get(0);
-    return sample.length() - (shared ? sample.scoredFrom() : 0);
-  }
-
-  private boolean run(List<Sample> batch, boolean first) {
-    Scorer reference = null;
-    HeadErrors errors = null;
-    List<KvSequence> exact = new ArrayList<>();
-    int tokens = batch.stream().mapToInt(Sample::length).max().orElse(0) + TIMED_STEPS + 1;
-    MethodEntry.Request request =
-        new MethodEntry.Request(model.geometry(), batch.size(), tokens, calibrations);
-    try (KvCache referenceCache = Methods.REFERENCE.factory().create(request)) {
-      for (MethodResult result : results) {
-        Scorer scorer = new Scorer(batch, model.tokenizer(), model.config().vocabulary(), reference);
-        if (reference == null) {
-          batch.forEach(sample -> exact.add(referenceCache.newSequence()));
-          if (!run(batch, result, scorer, exact)) {
-            return false;
-          }
-          if (first) {
-            errors = new HeadErrors(decoder, exact.get(0), batch.get(0));
-          }
-          reference = scorer;
-        } else if (result.failure() == null) {
-          if (!run(batch, result, scorer, request, exact, errors)) {
-            return false;
-          }
+  private boolean run(SampleBatch batch, boolean first) {
+    MethodEntry.Request request = batch.request(calibrations);
+    MethodResult reference = results.get(0);
+    try (KvCache cache = Methods.REFERENCE.factory().create(request)) {
+      Scorer scorer = scorer(batch, null);
+      List<KvSequence> exact = read(batch, cache, reference);
+      if (exact == null || !run(batch, reference, scorer, exact)) {
+        return false;
+      }
+      batch.exact(exact);
+      HeadErrors errors = first ? new HeadErrors(decoder, exact.get(0), batch.samples().get(0)) : null;
+      if (first) {
+        lengths(batch, reference);
+      }
+      for (MethodResult result : results.subList(1, results.size())) {
+        if (result.failure() == null && !run(batch, result, scorer(batch, scorer), request, errors)) {
+          return false;
         }
       }
     }
     return true;
   }
 
+  private Scorer scorer(SampleBatch batch, @Nullable Scorer reference) {
+    return new Scorer(batch.samples(), model.tokenizer(), model.config().vocabulary(), reference);
+  }
+
   /** One method with a cache of its own. A method that fails is left out from then on; the others go on. */
   private boolean run(
-      List<Sample> batch,
+      SampleBatch batch,
       MethodResult result,
       Scorer scorer,
       MethodEntry.Request request,
-      List<KvSequence> exact,
       @Nullable HeadErrors errors) {
     try (KvCache cache = result.method().factory().create(request)) {
-      List<KvSequence> sequences = new ArrayList<>();
-      for (int i = 0; i < batch.size(); i++) {
-        KvSequence sequence = cache.newSequence();
-        sequences.add(sequence);
-        if (batch.get(i).task() && prompt == PromptMode.EXACT && batch.get(i).scoredFrom() > 0) {
-          for (int layer = 0; layer < model.geometry().layers(); layer++) {
-            HeadErrors.transfer(model, exact.get(i), sequence, layer, batch.get(i).scoredFrom());
-          }
-        }
-      }
-      if (!run(batch, result, scorer, sequences)) {
+      List<KvSequence> sequences =
+          prompt == PromptMode.EXACT ? batch.transfer(cache) : read(batch, cache, result);
+      if (sequences == null || !run(batch, result, scorer, sequences)) {
         return false;
       }
       if (errors != null) {
         result.headErrors(errors.of(result.method(), calibrations));
+        lengths(batch, result);
       }
     } catch (KvException | IllegalArgumentException e) {
       result.failed(String.valueOf(e.getMessage()));
@@ -196,30 +182,52 @@ public final class Evaluation {
     return true;
   }
 
+  private @Nullable List<KvSequence> read(SampleBatch batch, KvCache cache, MethodResult result) {
+    String doing = doing(batch, result);
+    return batch.read(
+        cache,
+        new StreamRunner(decoder, stopped),
+        tokens -> {
+          done += tokens;
+          listener.progress(done, total, doing);
+        });
+  }
+
+  private static String doing(SampleBatch batch, MethodResult result) {
+    return result.method().name() + " on " + batch.samples().get(0).set();
+  }
+
+  private void lengths(SampleBatch batch, MethodResult result) {
+    int tokens = batch.samples().get(0).length();
+    result.bitsAtLengths(Lengths.bits(result.method(), batch.first(), tokens, calibrations));
+  }
+
   /** Runs the samples to their ends and takes down what they say of the method. */
-  private boolean run(List<Sample> batch, MethodResult result, Scorer scorer, List<KvSequence> sequences) {
+  private boolean run(SampleBatch batch, MethodResult result, Scorer scorer, List<KvSequence> sequences) {
+    List<Sample> samples = batch.samples();
     KvCache cache = sequences.get(0).cache();
-    boolean watchMemory = result.memory().isEmpty() && !batch.get(0).task();
-    String doing = result.method().name() + " on " + batch.get(0).set();
-    long[] run = {0};
+    boolean texts = !samples.get(0).task();
+    boolean watchMemory = result.memory().isEmpty() && texts;
+    String doing = doing(batch, result);
+    long[] run = {sequences.stream().mapToLong(KvSequence::length).sum()};
     listener.progress(done, total, doing);
     StreamRunner.Watcher watcher =
         tokens -> {
           done += tokens;
           run[0] += tokens;
           if (watchMemory) {
-            result.add((int) (run[0] / batch.size()), (double) cache.stats().bytes() / batch.size());
+            result.add((int) (run[0] / samples.size()), (double) cache.stats().bytes() / samples.size());
           }
           listener.progress(done, total, doing);
         };
-    if (!new StreamRunner(decoder, stopped).run(batch, sequences, scorer, watcher)) {
+    if (!new StreamRunner(decoder, stopped).run(samples, sequences, scorer, watcher)) {
       return false;
     }
     scorer.deliver(result);
     // Texts are all of one length, so they tell best what a cache holds; tasks must do where there are none.
     if (!result.microsPerToken().present() || watchMemory) {
-      result.holds(cache, batch.size(), batch.get(0).length());
-      time(result, sequences.get(0), batch.get(0));
+      result.holds(cache, sequences.size(), samples.get(0).length());
+      time(result, sequences.get(0), samples.get(0));
     }
     return true;
   }
@@ -229,8 +237,9 @@ public final class Evaluation {
     int token = sample.tokens()[sample.length()];
     List<Double> steps = new ArrayList<>();
     List<Double> attention = new ArrayList<>();
+    long first = System.nanoTime();
     try (KvSequence fork = sequence.fork()) {
-      for (int i = 0; i <= TIMED_STEPS; i++) {
+      for (int i = 0; i <= TIMED_STEPS && (i < 2 || System.nanoTime() - first < TIMED_NANOS); i++) {
         long begin = System.nanoTime();
         long before = decoder.attentionNanos();
         decoder.decode(fork, token);

@@ -2,12 +2,9 @@ package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
-import dev.kvasir.Side;
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.Decoder;
-import dev.kvasir.runner.Model;
-import java.nio.FloatBuffer;
 import java.util.Arrays;
-import java.util.List;
 
 /**
  * Where a method errs: attention over the very same keys and values, compared head by head with 16 bits. Unlike
@@ -15,74 +12,37 @@ import java.util.List;
  */
 final class HeadErrors {
 
-  /** Newest tokens of the text whose queries are asked. */
-  private static final int QUERIES = 32;
-
-  private final Model model;
   private final KvSequence reference;
-  private final int tokens;
-  private final int asked;
-  private final float[][] queries;
-  private final float[][] outputs;
+  private final Transfer transfer;
+  private final NewestQueries newest;
 
   /** Takes the queries of a sample that a 16-bit sequence has read. The sequence must stay open. */
   HeadErrors(Decoder decoder, KvSequence reference, Sample sample) {
-    this.model = decoder.model();
     this.reference = reference;
-    this.tokens = (int) reference.length();
-    this.asked = Math.min(QUERIES, tokens - 1);
-    this.queries = new float[reference.cache().geometry().layers()][];
-    this.outputs = new float[queries.length][];
-    try (KvSequence again = reference.fork()) {
-      again.truncate(tokens - asked);
-      decoder.probe(this::keep);
-      decoder.decode(
-          List.of(new Decoder.Feed(again, sample.tokens(), tokens - asked, asked, 0)), (feed, token, logits) -> {});
-    } finally {
-      decoder.probe(null);
-    }
-  }
-
-  private void keep(int layer, FloatBuffer asking, FloatBuffer found, int rows) {
-    int size = rows * reference.cache().geometry().querySize(layer);
-    queries[layer] = new float[size];
-    outputs[layer] = new float[size];
-    asking.get(0, queries[layer]);
-    found.get(0, outputs[layer]);
+    this.newest = NewestQueries.of(decoder, reference, sample, (int) reference.length());
+    this.transfer = new Transfer(decoder.model(), reference, newest);
   }
 
   /** {@code [layer][query head]}: length of the difference of outputs, relative. */
   double[][] of(MethodEntry method, Calibrations calibrations) {
-    try (KvCache cache = method.factory().create(request(calibrations));
+    int tokens = (int) reference.length();
+    MethodEntry.Request request =
+        new MethodEntry.Request(reference.cache().geometry(), 1, 0, tokens, calibrations);
+    try (KvCache cache = method.factory().create(request);
         KvSequence sequence = cache.newSequence()) {
-      double[][] errors = new double[queries.length][];
-      for (int layer = 0; layer < queries.length; layer++) {
-        // Methods that go by queries must have seen some when pages are sealed, as they have when a model runs.
-        sequence.observe(layer, queries[layer], asked);
-        transfer(model, reference, sequence, layer, tokens);
-        float[] found = new float[queries[layer].length];
-        sequence.attend(layer, queries[layer], found, asked);
-        errors[layer] = compare(outputs[layer], found, cache.geometry().queryHeads(layer));
+      double[][] errors = new double[newest.queries().length][];
+      for (int layer = 0; layer < errors.length; layer++) {
+        transfer.to(sequence, layer, tokens);
+        float[] found = new float[newest.queries()[layer].length];
+        sequence.attend(layer, newest.queries()[layer], found, newest.tokens());
+        errors[layer] = compare(newest.outputs()[layer], found, cache.geometry().queryHeads(layer));
       }
       return errors;
     }
   }
 
-  private MethodEntry.Request request(Calibrations calibrations) {
-    return new MethodEntry.Request(reference.cache().geometry(), 1, tokens, calibrations);
-  }
-
-  /** Appends the first tokens of one sequence's layer to another's, in one piece. */
-  static void transfer(Model model, KvSequence from, KvSequence to, int layer, int tokens) {
-    float[] keys = from.read(layer, Side.KEYS, 0, tokens);
-    if (to.cache().method().keysBeforeRope()) {
-      model.config().rope().rotateBack(keys, tokens, to.cache().geometry().kvHeads(layer), 0);
-    }
-    to.append(layer, keys, from.read(layer, Side.VALUES, 0, tokens), tokens);
-  }
-
   private double[] compare(float[] expected, float[] found, int heads) {
-    int headDim = expected.length / (asked * heads);
+    int headDim = expected.length / (newest.tokens() * heads);
     double[] difference = new double[heads];
     double[] all = new double[heads];
     for (int i = 0; i < expected.length; i++) {

@@ -26,11 +26,13 @@ public record MethodEntry(
    * What a cache is wanted for.
    *
    * @param geometry the model's shape
-   * @param sequences how many there will be
+   * @param sequences how many there will be, with pages of their own
+   * @param forks how many more that share the pages of those and have windows of their own
    * @param tokens how long each may become, for methods whose budget depends on it
    * @param calibrations what can be learned of the model, for methods that need it
    */
-  public record Request(KvGeometry geometry, int sequences, int tokens, Calibrations calibrations) {}
+  public record Request(
+      KvGeometry geometry, int sequences, int forks, int tokens, Calibrations calibrations) {}
 
   /** Makes caches for an evaluation. */
   @FunctionalInterface

@@ -38,6 +38,7 @@ public final class MethodResult {
   private double bits = Double.NaN;
   private double pageBits = Double.NaN;
   private double codebookBits = Double.NaN;
+  private double[] bitsAtLengths = new double[0];
   private double cacheBytes = Double.NaN;
   private int cacheTokens;
   private Figure microsPerToken = Figure.NONE;
@@ -87,6 +88,25 @@ public final class MethodResult {
     return ratio(texts, TextScore::bits, TextScore::bytes);
   }
 
+  /** Perplexity a token over all texts: two to the power of the bits that a token needs. */
+  public double perplexity() {
+    return Math.pow(2, ratio(texts, TextScore::bits, TextScore::tokens).value());
+  }
+
+  /** Mean divergence of one text. */
+  public Figure divergence(String set) {
+    return ratio(
+        texts.stream().filter(score -> score.set().equals(set)).toList(), TextScore::divergence, TextScore::compared);
+  }
+
+  /** Perplexity a token of one text. */
+  public double perplexity(String set) {
+    return Math.pow(
+        2,
+        ratio(texts.stream().filter(score -> score.set().equals(set)).toList(), TextScore::bits, TextScore::tokens)
+            .value());
+  }
+
   /** Bits per byte of one text. */
   public Figure bitsPerByte(String set) {
     return ratio(texts.stream().filter(score -> score.set().equals(set)).toList(), TextScore::bits, TextScore::bytes);
@@ -131,6 +151,11 @@ public final class MethodResult {
   /** Bits per element of sealed pages. */
   public double pageBits() {
     return pageBits;
+  }
+
+  /** {@link #bits} of sequences of {@link Lengths#TOKENS} tokens; NaN where that is not known. */
+  public double bitsAtLength(int index) {
+    return index < bitsAtLengths.length ? bitsAtLengths[index] : Double.NaN;
   }
 
   /** What codebooks add to {@link #bits} where a cache holds one sequence; sequences share them. 0 without any. */
@@ -210,6 +235,10 @@ public final class MethodResult {
   void takes(Figure micros, Figure attention) {
     microsPerToken = micros;
     attentionMicros = attention;
+  }
+
+  void bitsAtLengths(double[] found) {
+    bitsAtLengths = found;
   }
 
   void headErrors(double[][] errors) {

@@ -54,14 +54,19 @@ public final class Methods {
           budgeted("pm-kvq-4", "into a budget that ends at 4 bits", 4, PmKvq.floor(4)),
           budgeted("pm-kvq-3", "into a budget that ends at 3 bits, floors of 2", 3, PmKvq.floor(2)),
           new MethodEntry("pm-kvq-3-plan", PROGRESSIVE, "the same budget, floors by a plan from recorded gradients",
-              request -> Budgets.planned(3, request),
+              Budgets.planned(3, calibrations -> calibrations.sensitivities().orElseThrow()),
               calibrations -> calibrations.sensitivities().isPresent()),
+          new MethodEntry("pm-kvq-3-measured", PROGRESSIVE, "the same, by a plan from what coding each layer costs",
+              Budgets.planned(3, Calibrations::losses), Calibrations::hasLosses),
           budgeted("pm-kvq-2", "into a budget that ends at 2 bits", 2, PmKvq.floor(2)),
           budgeted("pm-kvq-2-equivalent", "the same, levels from end to end, as the paper shrinks them", 2,
               PmKvq.floor(2).grid(Grid.ENDS)),
           budgeted("pm-kvq-2-direct", "levels from end to end, codes cut off", 2, PmKvq.floor(2).grid(Grid.ENDS).shift(PmKvq.Shift.DIRECT)),
           budgeted("pm-kvq-2-modified", "levels from end to end, codes cut off, parameters moved", 2,
               PmKvq.floor(2).grid(Grid.ENDS).shift(PmKvq.Shift.MODIFIED)),
+          scaled("pm-kvq-4-paper", "as the paper has it: keys scaled, per token, end to end, whole layers shrink", 4, PmKvq.paper(4)),
+          scaled("pm-kvq-2-paper", "the same at 2 bits", 2, PmKvq.paper(2)),
+          scaled("pm-kvq-2-scaled", "pm-kvq-2 with scaled keys, per token", 2, PmKvq.floor(2)),
           of("pm-kvq-2-immediate", PROGRESSIVE, "2 bits from the start", PmKvq.floor(2).startBits(2)),
           of("mix-kvq-3.4", TIERED, "3.4 bits a key, 2 a value", MixKvq.budget(3.4)),
           of("mix-kvq-2.7", TIERED, "2.7 bits a key, 2 a value", MixKvq.budget(2.7)),
@@ -94,7 +99,11 @@ public final class Methods {
   private Methods() {}
 
   private static MethodEntry budgeted(String name, String about, double bits, PmKvq method) {
-    return new MethodEntry(name, PROGRESSIVE, about, request -> Budgets.cache(method, bits, request));
+    return new MethodEntry(name, PROGRESSIVE, about, Budgets.of(method, bits));
+  }
+
+  private static MethodEntry scaled(String name, String about, double bits, PmKvq method) {
+    return new MethodEntry(name, PROGRESSIVE, about, Budgets.scaled(method, bits), Calibrations::hasKeyScaling);
   }
 
   private static MethodEntry trained(String name, int bits) {
@@ -102,7 +111,8 @@ public final class Methods {
         name,
         TRAINED,
         "codebooks trained on what is there for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
-        request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)));
+        request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)),
+        calibrations -> calibrations.canLearn(name));
   }
 
   private static MethodEntry spectral(double bits) {
@@ -111,7 +121,8 @@ public final class Methods {
         Spectra.NAME + "-" + number,
         SPECTRAL,
         "calibrated on what is there for tuning, " + number + " code bits on average",
-        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)));
+        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)),
+        calibrations -> calibrations.canLearn(Spectra.NAME));
   }
 
   private static MethodEntry preset(String name, String about, Preset preset) {
@@ -128,13 +139,14 @@ public final class Methods {
         name,
         family,
         about,
-        request -> MethodEntry.cache(request, change.apply(Codebooks.preset(request.calibrations(), preset))));
+        request -> MethodEntry.cache(request, change.apply(Codebooks.preset(request.calibrations(), preset))),
+        calibrations -> !preset.trained() || calibrations.canLearn(Codebooks.name(preset)));
   }
 
   /**
    * The methods that a comma-separated list names, in the order of {@link #ALL} and with the reference first; after them
    * those of groups. A star stands for anything, a name after an at sign for the rows of a paper's table: {@code
-   * uniform-*,pattern-2,@patternkv-table4}.
+   * uniform-*,pattern-2,@patternkv-table4}, and {@code @*} for all of those.
    *
    * @throws IllegalArgumentException if a name fits no method
    */

@@ -1,6 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
-/** How the prompts of tasks get into a cache. Texts are always streamed. */
+/** How the prompts of tasks, and what comes before the part of a text that is scored, get into a cache. */
 public enum PromptMode {
   /** Token by token, every token seeing what the compressed cache holds then: the hardest way. */
   STREAM,

@@ -1,5 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.text.Tokenizer;
 import java.util.ArrayList;
 import java.util.List;
@@ -122,7 +123,7 @@ final class Scorer implements StreamRunner.Sink {
         double[] s = sums[i];
         result.add(
             new TextScore(
-                sample.set(), s[BITS], s[BYTES], s[FAR_BITS], s[FAR_BYTES], s[DIVERGENCE], s[AGREEMENTS], s[COMPARED]));
+                sample.set(), sample.scored(), s[BITS], s[BYTES], s[FAR_BITS], s[FAR_BYTES], s[DIVERGENCE], s[AGREEMENTS], s[COMPARED]));
       }
     }
   }

@@ -11,6 +11,7 @@ import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.SpectralCalibrator;
 import dev.kvasir.calibrate.SpectralLosses;
 import dev.kvasir.codebook.SpectralBases;
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.Spectral;
 import dev.kvasir.runner.Decoder;

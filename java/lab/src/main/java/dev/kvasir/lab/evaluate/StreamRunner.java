@@ -3,6 +3,7 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.Decoder;
 import java.util.ArrayList;
 import java.util.List;

@@ -4,7 +4,8 @@ package dev.kvasir.lab.evaluate;
  * How well one window of text was predicted.
  *
  * @param set the text
- * @param bits information needed for the scored tokens
+ * @param tokens scored tokens
+ * @param bits information needed for them
  * @param bytes bytes that these tokens stand for
  * @param farBits the same beyond token 512
  * @param farBytes the same beyond token 512
@@ -14,6 +15,7 @@ package dev.kvasir.lab.evaluate;
  */
 public record TextScore(
     String set,
+    double tokens,
     double bits,
     double bytes,
     double farBits,

@@ -6,9 +6,11 @@ import static dev.kvasir.lab.report.Svg.format;
 import dev.kvasir.lab.evaluate.Claim;
 import dev.kvasir.lab.evaluate.Claims;
 import dev.kvasir.lab.evaluate.Figure;
+import dev.kvasir.lab.evaluate.Lengths;
 import dev.kvasir.lab.evaluate.MethodResult;
 import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.PromptMode;
+import dev.kvasir.lab.evaluate.TextScore;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
@@ -41,7 +43,7 @@ final class HtmlReport {
     }
   }
 
-  static String of(Outcome outcome, @Nullable Transcript transcript) {
+  static String of(Outcome outcome, @Nullable Transcript transcript, Origin origin) {
     HtmlReport report = new HtmlReport(outcome);
     report.head();
     report.cards();
@@ -57,7 +59,7 @@ final class HtmlReport {
     report.tiers();
     report.patterns();
     report.notes();
-    return report.out.append("</main></body></html>\n").toString();
+    return report.out.append(origin.html()).append("</main></body></html>\n").toString();
   }
 
   private void head() {
@@ -221,21 +223,25 @@ final class HtmlReport {
 
   private void table() {
     out.append("<section><h2>All methods</h2><div class=\"scroll\"><table><thead><tr><th>method</th><th>bits</th>");
-    out.append("<th>+ codebooks</th><th>bits/byte</th><th>beyond 512</th><th>KL</th><th>top-1</th>");
+    Lengths.TOKENS.forEach(tokens -> out.append("<th>at ").append(tokens / 1024).append("K</th>"));
+    out.append("<th>+ codebooks</th><th>perplexity</th><th>bits/byte</th><th>KL</th><th>top-1</th>");
     outcome.tasks().forEach(task -> out.append("<th>").append(escape(task)).append("</th>"));
     out.append("<th>KiB a sequence</th><th>µs/token</th><th>of it attention</th></tr></thead><tbody>");
     for (MethodResult result : outcome.results()) {
       out.append("<tr><th title=\"").append(escape(result.method().about())).append("\"><i style=\"background:");
       out.append(colour(result)).append("\"></i>").append(escape(result.method().name())).append("</th>");
       if (result.failure() != null) {
-        out.append("<td class=\"failed\" colspan=\"").append(9 + outcome.tasks().size()).append("\">");
+        out.append("<td class=\"failed\" colspan=\"").append(9 + Lengths.TOKENS.size() + outcome.tasks().size()).append("\">");
         out.append(escape(result.failure())).append("</td></tr>");
         continue;
       }
       cell(new Figure(result.bits(), Double.NaN, 1), "%.2f", 1);
+      for (int i = 0; i < Lengths.TOKENS.size(); i++) {
+        cell(new Figure(result.bitsAtLength(i), Double.NaN, 1), "%.2f", 1);
+      }
       cell(new Figure(result.codebookBits() > 0 ? result.codebookBits() : Double.NaN, Double.NaN, 1), "%.2f", 1);
+      cell(new Figure(result.perplexity(), Double.NaN, 1), "%.2f", 1);
       cell(result.bitsPerByte(), "%.4f", 1);
-      cell(result.bitsPerByteFar(), "%.4f", 1);
       cell(result.divergence(), "%.5f", 1);
       cell(result.agreement(), "%.1f %%", 100);
       for (String task : outcome.tasks()) {
@@ -248,8 +254,8 @@ final class HtmlReport {
     }
     out.append("</tbody></table></div><p class=\"note\">Tasks: exact match of greedy answers. Small: one standard ");
     out.append("error over samples. Bits and memory of a sequence of ");
-    out.append(outcome.results().get(0).cacheTokens()).append(" tokens, all counted but codebooks, which all sequences of a cache share: ");
-    out.append("beside them stands what they would add were there this one sequence only. ");
+    out.append(outcome.results().get(0).cacheTokens()).append(" tokens, and beside it of longer ones, where windows and sinks weigh less: all counted but codebooks, which sequences share, so that ");
+    out.append("another column has what they would add were there this one sequence only. ");
     out.append("Time of one decoding step of one such sequence, matrix products included.</p></section>");
   }
 
@@ -412,12 +418,13 @@ final class HtmlReport {
   private void notes() {
     MethodResult reference = outcome.results().get(0);
     out.append("<section class=\"notes\"><h2>How this was measured</h2><ul>");
-    out.append(format("<li>Windows of held-out text: %d;", reference.texts().size()));
+    out.append(format("<li>Windows of held-out text: %d, with %.0f predictions;", reference.texts().size(),
+        reference.texts().stream().mapToDouble(TextScore::tokens).sum()));
     out.append(format(" instances of tasks: %d. Every method ran the same ones.</li>", reference.tasks().size()));
     out.append("<li>Every token saw what the compressed cache held at its time, as in token-by-token decoding");
     out.append(
         outcome.prompt() == PromptMode.EXACT
-            ? "; prompts of tasks attended in 16 bits and were compressed in one piece.</li>"
+            ? "; prompts, and what comes before the scored end of a text, attended in 16 bits and were compressed in one piece.</li>"
             : ", prompts included.</li>");
     out.append("<li>KL is in nats a token, from the predictions of the 16-bit cache; top-1 is how often both ");
     out.append("agree on the likeliest token.</li></ul></section>");

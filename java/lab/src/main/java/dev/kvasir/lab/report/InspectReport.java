@@ -25,7 +25,7 @@ public final class InspectReport {
   }
 
   /** Ranges of all channels as two pictures, on a page that needs nothing else. */
-  public static String html(String model, int tokens, List<ChannelStatistics> all) {
+  public static String html(String model, int tokens, List<ChannelStatistics> all, Origin origin) {
     StringBuilder out = new StringBuilder(HtmlReport.opening("Kvasir: the cache of " + model));
     out.append("<header><p class=\"brand\">Kvasir</p><h1>Keys and values of ").append(Svg.escape(model));
     out.append("</h1><p class=\"lead\">Range of every channel over a text of ").append(tokens);
@@ -46,7 +46,8 @@ public final class InspectReport {
           Svg.format("<tr><th>%d</th><td>%s</td><td>%d</td><td>%.2f</td><td>%.1f</td><td>%.2f</td></tr>",
               one.layer(), name(one.side()), one.head(), one.largest(), one.outlierRatio(), one.tokenOverChannel()));
     }
-    return out.append("</table></div></section></main></body></html>\n").toString();
+    out.append("</table></div></section>").append(origin.html());
+    return out.append("</main></body></html>\n").toString();
   }
 
   /** A row for each layer and head, a column for each channel. */

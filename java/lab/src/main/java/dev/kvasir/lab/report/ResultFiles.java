@@ -2,6 +2,7 @@ package dev.kvasir.lab.report;
 
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.lab.evaluate.Figure;
+import dev.kvasir.lab.evaluate.Lengths;
 import dev.kvasir.lab.evaluate.MethodResult;
 import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.internal.json.FileReplacement;
@@ -24,16 +25,17 @@ public final class ResultFiles {
   private ResultFiles() {}
 
   /** Writes all of them into a folder, which is made if need be. */
-  public static void write(Outcome outcome, Path folder) throws IOException {
-    write(outcome, null, folder);
+  public static void write(Outcome outcome, Origin origin, Path folder) throws IOException {
+    write(outcome, null, origin, folder);
   }
 
   /** The same, with what the model said on the page. */
-  public static void write(Outcome outcome, @Nullable Transcript transcript, Path folder) throws IOException {
+  public static void write(Outcome outcome, @Nullable Transcript transcript, Origin origin, Path folder)
+      throws IOException {
     Files.createDirectories(folder);
     replace(folder.resolve("evaluate.json"), json(outcome));
     replace(folder.resolve("evaluate.csv"), csv(outcome));
-    replace(folder.resolve("index.html"), HtmlReport.of(outcome, transcript));
+    replace(folder.resolve("index.html"), HtmlReport.of(outcome, transcript, origin));
   }
 
   private static void replace(Path file, String text) throws IOException {
@@ -57,6 +59,10 @@ public final class ResultFiles {
     Map<String, Object> errors = new LinkedHashMap<>();
     row.put("method", result.method().name());
     row.put("bits", result.bits());
+    for (int i = 0; i < Lengths.TOKENS.size(); i++) {
+      row.put(lengthName(i), result.bitsAtLength(i));
+    }
+    row.put("perplexity", result.perplexity());
     put(row, errors, "bpb", result.bitsPerByte());
     put(row, errors, "bpb_far", result.bitsPerByteFar());
     put(row, errors, "kl", result.divergence());
@@ -83,6 +89,15 @@ public final class ResultFiles {
     Map<String, Object> texts = new LinkedHashMap<>();
     result.textNames().forEach(text -> texts.put(text, result.bitsPerByte(text).value()));
     row.put("texts", texts);
+    Map<String, Object> byText = new LinkedHashMap<>();
+    for (String text : result.textNames()) {
+      Map<String, Object> figures = new LinkedHashMap<>();
+      figures.put("kl", result.divergence(text).value());
+      figures.put("kl_error", result.divergence(text).error());
+      figures.put("perplexity", result.perplexity(text));
+      byText.put(text, figures);
+    }
+    row.put("by_text", byText);
     row.put("windows", result.texts().size());
     row.put("page_bits", result.pageBits());
     row.put("codebook_bits", result.codebookBits());
@@ -104,7 +119,11 @@ public final class ResultFiles {
 
   /** One line a method, with columns for every task. */
   public static String csv(Outcome outcome) {
-    List<String> header = new ArrayList<>(List.of("method", "bits", "page_bits", "codebook_bits", "bpb", "bpb_error", "bpb_far"));
+    List<String> header = new ArrayList<>(List.of("method", "bits"));
+    for (int i = 0; i < Lengths.TOKENS.size(); i++) {
+      header.add(lengthName(i));
+    }
+    header.addAll(List.of("page_bits", "codebook_bits", "perplexity", "bpb", "bpb_error", "bpb_far"));
     header.addAll(List.of("kl", "kl_error", "top1", "cache_bytes", "us_per_token", "attention_us_per_token"));
     for (String task : outcome.tasks()) {
       for (String column : List.of("exact", "exact_error", "token_accuracy", "correct_prefix")) {
@@ -113,8 +132,11 @@ public final class ResultFiles {
     }
     StringBuilder out = new StringBuilder(String.join(",", header)).append('\n');
     for (MethodResult result : outcome.results()) {
-      List<Object> cells = new ArrayList<>(List.of(result.method().name(), result.bits(), result.pageBits()));
-      cells.add(result.codebookBits());
+      List<Object> cells = new ArrayList<>(List.of(result.method().name(), result.bits()));
+      for (int i = 0; i < Lengths.TOKENS.size(); i++) {
+        cells.add(result.bitsAtLength(i));
+      }
+      cells.addAll(List.of(result.pageBits(), result.codebookBits(), result.perplexity()));
       cells.addAll(List.of(result.bitsPerByte().value(), result.bitsPerByte().error()));
       cells.addAll(List.of(result.bitsPerByteFar().value(), result.divergence().value(), result.divergence().error()));
       cells.addAll(List.of(result.agreement().value(), result.cacheBytes(), result.microsPerToken().value()));
@@ -126,6 +148,10 @@ public final class ResultFiles {
       out.append(String.join(",", cells.stream().map(ResultFiles::cell).toList())).append('\n');
     }
     return out.toString();
+  }
+
+  private static String lengthName(int index) {
+    return "bits_" + Lengths.TOKENS.get(index) / 1024 + "k";
   }
 
   /** Nothing for what was not measured. */

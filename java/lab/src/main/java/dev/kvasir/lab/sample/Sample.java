@@ -1,4 +1,4 @@
-package dev.kvasir.lab.evaluate;
+package dev.kvasir.lab.sample;
 
 /**
  * A stream of tokens to run, and what of it counts.
@@ -11,12 +11,12 @@ package dev.kvasir.lab.evaluate;
 public record Sample(String set, boolean task, int[] tokens, int scoredFrom) {
 
   /** Tokens that are run. */
-  int length() {
+  public int length() {
     return tokens.length - 1;
   }
 
   /** Predictions that count. */
-  int scored() {
+  public int scored() {
     return length() - scoredFrom;
   }
 }

@@ -1,4 +1,4 @@
-package dev.kvasir.lab.evaluate;
+package dev.kvasir.lab.sample;
 
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
@@ -20,7 +20,7 @@ import java.util.stream.IntStream;
 
 /**
  * Reads what a model is tested on: {@code *_test.bin}, held-out text, and {@code *.jsonl}, tasks with {@code prompt}
- * and {@code answer}. What ends in {@code _val.bin} or {@code _val.jsonl} is for tuning: {@link Calibrations} reads it, no
+ * and {@code answer}. What ends in {@code _val.bin} or {@code _val.jsonl} is for tuning: calibrations read it, no
  * score does.
  */
 public final class SampleSets {
@@ -29,9 +29,15 @@ public final class SampleSets {
   public static final int WINDOW_BYTES = 4096;
 
   private static final String TEXT_ENDING = "_test.bin";
-  static final String TASK_ENDING = ".jsonl";
-  static final String TUNING_TEXT_ENDING = "_val.bin";
-  static final String TUNING_TASK_ENDING = "_val.jsonl";
+
+  /** Ends the names of tasks. */
+  public static final String TASK_ENDING = ".jsonl";
+
+  /** Ends the names of texts for tuning. */
+  public static final String TUNING_TEXT_ENDING = "_val.bin";
+
+  /** Ends the names of tasks for tuning. */
+  public static final String TUNING_TASK_ENDING = "_val.jsonl";
 
   private SampleSets() {}
 
@@ -68,6 +74,39 @@ public final class SampleSets {
       throw new ModelException(folder + " holds neither texts (*" + TEXT_ENDING + ") nor tasks (*" + TASK_ENDING + ")");
     }
     return sets;
+  }
+
+  /**
+   * The same sets with texts of which the last tokens alone are scored.
+   *
+   * @param scored how many; what comes before is a prompt
+   */
+  public static Map<String, List<Sample>> lastTokens(Map<String, List<Sample>> sets, int scored) {
+    Map<String, List<Sample>> cut = new LinkedHashMap<>();
+    sets.forEach((name, samples) -> cut.put(name, samples.stream().map(sample -> lastTokens(sample, scored)).toList()));
+    return cut;
+  }
+
+  private static Sample lastTokens(Sample sample, int scored) {
+    int from = Math.max(sample.scoredFrom(), sample.length() - scored);
+    return sample.task() ? sample : new Sample(sample.set(), false, sample.tokens(), from);
+  }
+
+  /**
+   * Pass keys hidden in the texts of a folder.
+   *
+   * @param count how many to ask for
+   * @throws ModelException if there is no text, or too little of it
+   */
+  public static List<Sample> passkeys(Path folder, Tokenizer tokenizer, int count, int context) throws IOException {
+    List<byte[]> texts = new ArrayList<>();
+    for (Path file : files(folder, "*" + TEXT_ENDING)) {
+      texts.add(Files.readAllBytes(file));
+    }
+    if (texts.isEmpty()) {
+      throw new ModelException(folder + " holds no text (*" + TEXT_ENDING + ") to hide pass keys in");
+    }
+    return Passkeys.read(texts, tokenizer, count, context);
   }
 
   /** The sample of a text that begins with what the model expects. */
@@ -115,7 +154,7 @@ public final class SampleSets {
   }
 
   /** The instances of a task. */
-  static List<Sample> tasks(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
+  public static List<Sample> tasks(Path file, Tokenizer tokenizer, int most, int context) throws IOException {
     List<Sample> samples = new ArrayList<>();
     try {
       for (String line : Files.readAllLines(file, StandardCharsets.UTF_8)) {
@@ -145,7 +184,8 @@ public final class SampleSets {
     }
   }
 
-  static Collection<Path> files(Path folder, String glob) throws IOException {
+  /** The files of a folder that a pattern fits, by name. */
+  public static Collection<Path> files(Path folder, String glob) throws IOException {
     TreeSet<Path> found = new TreeSet<>();
     try (DirectoryStream<Path> stream = Files.newDirectoryStream(folder, glob)) {
       stream.forEach(found::add);

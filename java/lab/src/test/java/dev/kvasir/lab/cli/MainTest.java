@@ -96,6 +96,7 @@ class MainTest {
     assertSays(2, "MODEL", "evaluate");
     assertSays(2, "uniform-5", "evaluate", model, "--methods=uniform-5");
     assertSays(2, "windows", "evaluate", model, "--windows=-1");
+    assertSays(2, "scored", "evaluate", model, "--scored=-1");
     assertSays(2, "loud", "evaluate", model, "--prompt=loud");
     assertSays(2, "speed", "evaluate", model, "--speed=9");
     assertSays(2, "dance", "dance");
@@ -122,7 +123,7 @@ class MainTest {
   void helpNamesAllCommands() {
     for (String[] args : new String[][] {{}, {"--help"}}) {
       String said = assertSays(0, "Exit codes", args);
-      for (String command : List.of("evaluate", "calibrate", "train", "allocate", "inspect", "bench")) {
+      for (String command : List.of("evaluate", "calibrate", "train", "allocate", "search", "inspect", "bench")) {
         assertTrue(said.contains(command), command);
       }
     }
@@ -198,6 +199,43 @@ class MainTest {
     String said = assertSays(0, "proven optimal", "allocate", profile.toString(), "--bits=6", "--separate");
     assertTrue(said.contains("layer  keys  values"));
     assertEquals(TinyModel.LAYERS, Profile.load(profile).plan().orElseThrow().layers());
+  }
+
+  /** Thresholds that were found, scaling and losses that were measured are what evaluate goes by. */
+  @Test
+  void searchAndCalibrateWriteWhatEvaluateRuns() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.writeString(data.resolve("noise_test.bin"), letters(1, 3000));
+    Files.write(data.resolve("noise_val.bin"), bytes(2, 700));
+    String model = folder.toString();
+    String said =
+        assertSays(0, "Best at 16.00 bits or less", "search", model, "--trials=4", "--bits=16", "--out",
+            "" + folder.resolve("mix-kvq.profile"));
+    assertEquals(4, said.lines().takeWhile(line -> !line.startsWith("No other")).count() - 1);
+    assertSays(1, "no trial kept to 1.0 bits", "search", model, "--trials=1", "--bits=1");
+    said =
+        assertSays(0, "values", "calibrate", model, "--tokens=200", "--queries=16", "--losses", "--out",
+            "" + folder.resolve("pm-kvq.profile"));
+    assertTrue(said.contains("keys at 2 bits cost"), said);
+    Profile profile = Profile.load(folder.resolve("pm-kvq.profile"));
+    assertEquals(TinyModel.LAYERS, profile.sensitivities().orElseThrow().layers());
+    Path out = folder.resolve("report");
+    Files.delete(data.resolve("noise_val.bin"));
+    said =
+        assertSays(0, "mix-kvq-found", "evaluate", model, "--methods=@mixkvq-thresholds,@pmkvq-scaling,@pmkvq-plans",
+            "--sample", "--windows=1", "--passkeys=2", "--out=" + out);
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    for (Json row : rows) {
+      assertTrue(row.get("complete").flag(), row.get("method").text());
+      assertEquals("exact", row.get("prompt").text());
+      assertTrue(row.get("perplexity").number() > 1);
+      assertTrue(row.get("tasks").get("passkey").number() >= 0);
+      assertTrue(row.get("by_text").get("noise").get("kl").number() >= 0);
+    }
+    assertTrue(rows.stream().anyMatch(row -> row.get("method").text().equals("pm-kvq-2-paper")));
+    assertTrue(said.contains("pm-kvq-3-plan is left out"), said);
+    String page = Files.readString(out.resolve("index.html"));
+    assertTrue(page.contains("kvasir evaluate ") && page.contains("--sample"));
   }
 
   @Test

@@ -56,7 +56,7 @@ class DemoTest {
     Model model = Model.load(folder());
     Decoder decoder = new Decoder(model);
     MethodEntry.Request request =
-        new MethodEntry.Request(model.geometry(), 2, model.config().maxPositions(), new Calibrations(model, List.of()));
+        new MethodEntry.Request(model.geometry(), 2, 2, model.config().maxPositions(), new Calibrations(model, List.of()));
     int[] right = new int[2];
     double[] bytes = new double[2];
     List<MethodEntry> methods = Methods.named("uniform-1");

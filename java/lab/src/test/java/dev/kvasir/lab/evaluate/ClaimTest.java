@@ -15,7 +15,7 @@ class ClaimTest {
   private static MethodResult result(String name, double... divergences) {
     MethodResult result = new MethodResult(new MethodEntry(name, "family", "about", request -> null));
     for (double divergence : divergences) {
-      result.add(new TextScore("text", 100, 100, 50, 50, 100 * divergence, 90, 100));
+      result.add(new TextScore("text", 100, 100, 100, 50, 50, 100 * divergence, 90, 100));
     }
     return result;
   }

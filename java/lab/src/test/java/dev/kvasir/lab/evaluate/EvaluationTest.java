@@ -10,6 +10,8 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
+import dev.kvasir.lab.sample.Sample;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.TinyModel;
 import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.runner.Decoder;
@@ -363,6 +365,7 @@ class EvaluationTest {
             "pattern-2-of-32", "pattern-2-of-64"),
         Methods.named("@patternkv-table4,uniform-2").stream().map(MethodEntry::name).toList());
     assertEquals(7, Methods.named("@patternkv-table3").size());
+    assertTrue(Methods.named("@*").size() > 30, Methods.named("@*").size() + " rows");
     String said =
         assertThrows(IllegalArgumentException.class, () -> Methods.named("@nothing")).getMessage();
     assertTrue(said.contains("@mixkvq-table6"), said);
@@ -371,7 +374,9 @@ class EvaluationTest {
   @Test
   void rowsOfTheTablesRun() {
     Map<String, List<Sample>> sets = Map.of("text", List.of(text(5, 500)));
-    List<MethodEntry> methods = new ArrayList<>(Methods.named("@patternkv-table4,@mixkvq-table6,@pmkvq-table3,@pmkvq-policies"));
+    String groups = "@patternkv-table4,@mixkvq-table6,@pmkvq-table3,@pmkvq-policies,@uniform-ends";
+    List<MethodEntry> methods =
+        Methods.named(groups).stream().filter(method -> method.applies().test(calibrations())).toList();
     Outcome outcome =
         new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), Evaluation.Listener.NONE)
             .run(() -> false);

@@ -2,6 +2,7 @@ package dev.kvasir.lab.evaluate;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.text.Tokenizer;
 import java.util.List;
 import java.util.OptionalInt;

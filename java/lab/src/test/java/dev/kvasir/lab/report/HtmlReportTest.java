@@ -5,19 +5,20 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.lab.sample.Sample;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.TinyModel;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.Methods;
 import dev.kvasir.lab.evaluate.Outcome;
 import dev.kvasir.lab.evaluate.PromptMode;
-import dev.kvasir.lab.evaluate.Sample;
-import dev.kvasir.lab.evaluate.SampleSets;
 import dev.kvasir.runner.Model;
 import java.io.ByteArrayInputStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.LocalDate;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -41,6 +42,8 @@ class HtmlReportTest {
               new Transcript.Column(
                   "f16", 16, 4096, 1.5, List.of("12345"), List.of("a:b+c 1+2 a=3", "d:a+a 3+3 d=6")),
               new Transcript.Column("rough", 2, 512, 1.7, List.of("1<345"), List.of("a:b+c 1+2 a=3", "???"))));
+
+  private static final Origin ORIGIN = new Origin("1.2.3", LocalDate.of(2026, 11, 16), "kvasir evaluate a<b");
 
   @TempDir Path folder;
 
@@ -66,10 +69,12 @@ class HtmlReportTest {
   void thePageStandsAlone() throws Exception {
     Outcome outcome = outcome(false);
     outcome.results().forEach(result -> assertNull(result.failure(), result.method().name()));
-    String page = HtmlReport.of(outcome, TRANSCRIPT);
+    String page = HtmlReport.of(outcome, TRANSCRIPT, ORIGIN);
     assertFalse(page.matches("(?s).*(src=|href=|url\\(|@import|<script).*"), "needs something from elsewhere");
     assertFalse(page.contains("NaN") || page.contains("Infinity"), "a figure without a value");
     assertFalse(page.contains("<b>&"), "text that was not escaped");
+    assertTrue(page.contains("Kvasir 1.2.3 · 2026-11-16 · <code>kvasir evaluate a&lt;b</code>"));
+    assertTrue(page.contains("@media (max-width: 640px)"));
     assertTrue(page.contains("tiny &amp; co") && page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
     Methods.ALL.forEach(method -> assertTrue(page.contains(">" + method.name() + "<"), method.name()));
     for (String heading : List.of("Quality against bits", "All methods", "What the papers say", "Memory against tokens",
@@ -90,7 +95,7 @@ class HtmlReportTest {
 
   @Test
   void aPageOfNothingIsAPageAllTheSame() throws Exception {
-    String page = HtmlReport.of(outcome(true), null);
+    String page = HtmlReport.of(outcome(true), null, ORIGIN);
     assertTrue(page.contains("Stopped early") && page.contains("nothing measured") && page.endsWith("</html>\n"));
     assertFalse(page.contains("NaN"));
   }

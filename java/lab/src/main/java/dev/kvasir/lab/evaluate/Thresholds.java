@@ -1,0 +1,94 @@
+package dev.kvasir.lab.evaluate;
+
+import dev.kvasir.KvCache;
+import dev.kvasir.KvMethod;
+import dev.kvasir.KvSequence;
+import dev.kvasir.Precision;
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.ThresholdSearch;
+import dev.kvasir.lab.sample.Sample;
+import dev.kvasir.method.HalfPrecision;
+import dev.kvasir.method.MixKvq;
+import dev.kvasir.runner.Decoder;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.function.Consumer;
+import org.jspecify.annotations.Nullable;
+
+/**
+ * Thresholds of MixKVQ for a model, found as the paper does: trials on texts for tuning, of which those remain that no other
+ * beats both in bits of a key and in how near predictions stay to those of the 16-bit cache.
+ */
+public final class Thresholds {
+
+  /** What the profile is called. */
+  public static final String NAME = "mix-kvq";
+
+  private static final String TAU16 = "tau16";
+  private static final String TAU4 = "tau4";
+
+  private Thresholds() {}
+
+  /**
+   * Runs the trials.
+   *
+   * @param trials how many; the paper makes 30
+   * @param progress hears of each: its score is minus the divergence, in nats a token
+   * @throws IllegalArgumentException if there is no text
+   */
+  public static ThresholdSearch.Result search(
+      Calibrations calibrations, int trials, Consumer<ThresholdSearch.Trial> progress) {
+    return calibrations.onceFromTexts(
+        "thresholds",
+        (texts, samples) -> {
+          try (Decoder decoder = new Decoder(calibrations.model(), calibrations.backend(), Precision.EXACT)) {
+            double[] keyBits = new double[1];
+            Scorer exact = run(decoder, samples, new HalfPrecision(), null, keyBits);
+            return ThresholdSearch.builder()
+                .trials(trials)
+                .progress(progress)
+                .build()
+                .run(
+                    (tau16, tau4) -> {
+                      Scorer scorer = run(decoder, samples, MixKvq.thresholds(tau16, tau4), exact, keyBits);
+                      return new ThresholdSearch.Measurement(-scorer.divergence(), keyBits[0]);
+                    });
+          }
+        });
+  }
+
+  /** A profile that says which trial was chosen. */
+  public static Profile profile(Calibrations calibrations, ThresholdSearch.Trial chosen) {
+    return Profile.builder(calibrations.model().geometry())
+        .note("method", NAME)
+        .note(TAU16, String.valueOf(chosen.tau16()))
+        .note(TAU4, String.valueOf(chosen.tau4()))
+        .build();
+  }
+
+  /** MixKVQ with the thresholds of the model's profile, if it has one. */
+  static Optional<KvMethod> found(Calibrations calibrations) {
+    return calibrations
+        .profile(NAME)
+        .map(Profile::notes)
+        .filter(notes -> notes.containsKey(TAU16) && notes.containsKey(TAU4))
+        .map(Thresholds::method);
+  }
+
+  private static KvMethod method(Map<String, String> notes) {
+    return MixKvq.thresholds(Double.parseDouble(notes.get(TAU16)), Double.parseDouble(notes.get(TAU4)));
+  }
+
+  private static Scorer run(
+      Decoder decoder, List<Sample> samples, KvMethod method, @Nullable Scorer exact, double[] keyBits) {
+    Scorer scorer =
+        new Scorer(samples, decoder.model().tokenizer(), decoder.model().config().vocabulary(), exact);
+    try (KvCache cache = KvCache.builder(decoder.model().geometry()).method(method).build()) {
+      List<KvSequence> sequences = samples.stream().map(sample -> cache.newSequence()).toList();
+      new StreamRunner(decoder, () -> false).run(samples, sequences, scorer, tokens -> {});
+      keyBits[0] = cache.stats().total().keyBits();
+    }
+    return scorer;
+  }
+}

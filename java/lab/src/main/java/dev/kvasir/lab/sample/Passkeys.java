@@ -1,0 +1,117 @@
+package dev.kvasir.lab.sample;
+
+import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.text.Tokenizer;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.List;
+import java.util.Locale;
+import java.util.Random;
+import java.util.stream.IntStream;
+
+/**
+ * Pass keys that are hidden in held-out text and asked for at its end, at depths from its beginning to its end. Questions
+ * about one text follow each other and share it, so that it is read once.
+ */
+final class Passkeys {
+
+  /** What instances are called in tables. */
+  static final String NAME = "passkey";
+
+  /** Keys in one text. */
+  private static final int KEYS = 5;
+
+  /** No text is shorter, in tokens, and tokens for the questions. */
+  private static final int LEAST = 512;
+
+  private static final int QUESTION = 48;
+
+  /** No text has more characters a token. */
+  private static final int CHARACTERS = 6;
+
+  private static final long SEED = 17;
+
+  private static final List<String> PLACES =
+      List.of("Paris", "Rome", "Oslo", "Cairo", "Delhi", "Lima", "Quito", "Prague", "Vienna", "Dublin", "Madrid", "Tokyo",
+          "Berlin", "Havana", "Athens", "Warsaw", "Lisbon", "London", "Moscow", "Boston");
+
+  private Passkeys() {}
+
+  /**
+   * So many instances.
+   *
+   * @param texts held-out text, to be taken in turn
+   * @param tokens the model's context
+   * @throws ModelException if the context or the text is too short
+   */
+  static List<Sample> read(List<byte[]> texts, Tokenizer tokenizer, int count, int tokens) throws ModelException {
+    if (tokens < LEAST) {
+      throw new ModelException("a context of " + tokens + " tokens is too short for pass keys: " + LEAST + " or more");
+    }
+    Random random = new Random(SEED);
+    List<Sample> samples = new ArrayList<>();
+    for (int number = 0; samples.size() < count; number++) {
+      String text = new String(texts.get(number % texts.size()), StandardCharsets.UTF_8);
+      int longest = CHARACTERS * tokens;
+      int from = text.length() > longest ? number / texts.size() * longest % (text.length() - longest) : 0;
+      samples.addAll(about(text.substring(from), tokenizer, tokens, random));
+    }
+    return List.copyOf(samples.subList(0, count));
+  }
+
+  private static List<Sample> about(String text, Tokenizer tokenizer, int tokens, Random random)
+      throws ModelException {
+    List<String> places = new ArrayList<>(PLACES);
+    java.util.Collections.shuffle(places, random);
+    List<String> keys =
+        IntStream.range(0, KEYS).mapToObj(i -> String.format(Locale.ROOT, "%05d", random.nextInt(100000))).toList();
+    int[] prefix = tokenizer.prefix();
+    String story = "";
+    int[] read = {};
+    // Characters for a token differ from text to text: too many at first, then fewer until they fit.
+    for (int length = CHARACTERS * tokens; length > tokens / 2; length -= tokens / 16) {
+      story = hidden(text.substring(0, Math.min(text.length(), length)), places, keys);
+      read = tokenizer.encode(story);
+      if (prefix.length + read.length + QUESTION <= tokens) {
+        break;
+      }
+    }
+    if (read.length < LEAST / 2 || prefix.length + read.length + QUESTION > tokens) {
+      throw new ModelException("the texts are too short to hide pass keys in");
+    }
+    List<Sample> samples = new ArrayList<>();
+    for (int i = 0; i < KEYS; i++) {
+      int[] asked = joined(prefix, joined(read, tokenizer.encode("\nThe pass key of " + places.get(i) + " is")));
+      samples.add(new Sample(NAME, true, joined(asked, answer(tokenizer, keys.get(i))), asked.length - 1));
+    }
+    return samples;
+  }
+
+  /** Tokens of the key as they would follow a word: some tokenizers put the blank before it by themselves. */
+  private static int[] answer(Tokenizer tokenizer, String key) {
+    int[] word = tokenizer.encode("is");
+    int[] both = tokenizer.encode("is " + key);
+    boolean begins = both.length > word.length && Arrays.equals(word, 0, word.length, both, 0, word.length);
+    return begins ? Arrays.copyOfRange(both, word.length, both.length) : tokenizer.encode(" " + key);
+  }
+
+  /** The text with a sentence for each key, after the sentences nearest to even depths. */
+  private static String hidden(String text, List<String> places, List<String> keys) {
+    StringBuilder out = new StringBuilder();
+    int at = 0;
+    for (int i = 0; i < KEYS; i++) {
+      int depth = (2 * i + 1) * text.length() / (2 * KEYS);
+      int end = text.indexOf(". ", depth);
+      int cut = end < 0 ? depth : end + 2;
+      out.append(text, at, Math.max(at, cut));
+      out.append("The pass key of ").append(places.get(i)).append(" is ").append(keys.get(i)).append(". ");
+      at = Math.max(at, cut);
+    }
+    return out.append(text, at, text.length()).toString();
+  }
+
+  private static int[] joined(int[] first, int[] second) {
+    return IntStream.concat(Arrays.stream(first), Arrays.stream(second)).toArray();
+  }
+}
