@@ -14,6 +14,7 @@ module dev.kvasir {
   exports dev.kvasir;
   exports dev.kvasir.calibrate;
   exports dev.kvasir.codebook;
+  exports dev.kvasir.engine;
   exports dev.kvasir.error;
   exports dev.kvasir.file;
   exports dev.kvasir.method;

@@ -12,6 +12,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Everything that is decided before a cache exists.
@@ -35,9 +36,10 @@ record CacheSettings(
     int threads,
     byte[] model) {
 
-  /** A new cache. */
-  NativeCache create() {
-    return NativeCache.create(geometry.layers(), this::apply);
+  /** A new cache, whose calls the listener is told of. */
+  NativeCache create(@Nullable KvListener listener) {
+    return NativeCache.create(
+        geometry.layers(), this::apply, listener == null ? null : new ListenerGuard(listener));
   }
 
   /** What sequences of such a cache would take. */

@@ -633,6 +633,7 @@ public final class KvCache implements AutoCloseable {
     private int threads;
     private byte[] model = {};
     private @Nullable Boolean keysBeforeRope;
+    private @Nullable KvListener listener;
 
     private Builder(KvGeometry geometry) {
       this.geometry = Objects.requireNonNull(geometry, "geometry");
@@ -741,6 +742,17 @@ public final class KvCache implements AutoCloseable {
     }
 
     /**
+     * Who is told of appends, attends and refusals, for metrics. Nobody is the default, and costs nothing.
+     *
+     * @param listener the listener
+     * @return this builder
+     */
+    public Builder listener(KvListener listener) {
+      this.listener = Objects.requireNonNull(listener, "listener");
+      return this;
+    }
+
+    /**
      * The cache. Loads the native library if it is not loaded yet.
      *
      * @return a new cache, to be closed by the caller
@@ -752,7 +764,7 @@ public final class KvCache implements AutoCloseable {
     public KvCache build() {
       CacheSettings settings = new CacheSettings(geometry, method, budget, layerBudgets, backend, precision, threads, model);
       NeedsWatch needs = NeedsWatch.of(geometry, method, keysBeforeRope);
-      return new KvCache(geometry, method, settings.create(), needs);
+      return new KvCache(geometry, method, settings.create(listener), needs);
     }
   }
 }

@@ -1,5 +1,6 @@
 package dev.kvasir.internal;
 
+import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.internal.jni.AttendBatch;
 import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
@@ -28,15 +29,17 @@ public final class NativeCache implements AutoCloseable {
 
   private final Cache cache;
   private final Lifetime lifetime;
+  private final @Nullable CallListener listener;
 
-  private NativeCache(Cache cache) {
+  private NativeCache(Cache cache, @Nullable CallListener listener) {
     this.cache = cache;
+    this.listener = listener;
     this.lifetime = new Lifetime(this, "the cache", () -> Cache.destroy(cache));
   }
 
   /** A cache of the given layers and whatever else the settings say. */
-  public static NativeCache create(int layers, Consumer<CacheConfig> settings) {
-    return configured(layers, settings, config -> new NativeCache(Cache.create(config)));
+  public static NativeCache create(int layers, Consumer<CacheConfig> settings, @Nullable CallListener listener) {
+    return configured(layers, settings, config -> new NativeCache(Cache.create(config), listener));
   }
 
   /** What a sequence of such a cache would take. */
@@ -215,8 +218,13 @@ public final class NativeCache implements AutoCloseable {
           Pointer[] at = new Pointer[1];
           NativeBatch batch = memory.batch(layer, ids, at);
           writer.accept(memory, batch);
-          Events.Attend event = Events.beginAttend(layer, ids.length, batch.mostTokens());
+          int tokens = batch.mostTokens();
+          Events.Attend event = Events.beginAttend(layer, ids.length, tokens);
+          long start = begin();
           target.attend(new AttendBatch(at[0]));
+          if (listener != null) {
+            listener.attended(layer, ids.length, tokens, System.nanoTime() - start);
+          }
           Events.end(event);
         });
   }
@@ -363,14 +371,27 @@ public final class NativeCache implements AutoCloseable {
 
   private void append(int layer, int tokens, BiConsumer<Cache, NativeMemory> work) {
     Events.Append event = Events.beginAppend(layer, tokens);
+    long start = begin();
     runWith(work);
+    if (listener != null) {
+      listener.appended(layer, tokens, System.nanoTime() - start);
+    }
     Events.end(event);
   }
 
   private void attend(int layer, long[] ids, int tokens, BiConsumer<Cache, NativeMemory> work) {
     Events.Attend event = Events.beginAttend(layer, ids.length, tokens);
+    long start = begin();
     runWith(work);
+    if (listener != null) {
+      listener.attended(layer, ids.length, tokens, System.nanoTime() - start);
+    }
     Events.end(event);
+  }
+
+  /** The time, where somebody wants to know it. */
+  private long begin() {
+    return listener == null ? 0 : System.nanoTime();
   }
 
   private void runWith(BiConsumer<Cache, NativeMemory> work) {
@@ -406,7 +427,11 @@ public final class NativeCache implements AutoCloseable {
     try {
       return work.apply(cache);
     } catch (RuntimeException e) {
-      throw NativeErrors.translate(e);
+      RuntimeException failure = NativeErrors.translate(e);
+      if (listener != null && failure instanceof BudgetExceededException refusal) {
+        listener.refused(refusal);
+      }
+      throw failure;
     } finally {
       lifetime.release();
       Reference.reachabilityFence(this);

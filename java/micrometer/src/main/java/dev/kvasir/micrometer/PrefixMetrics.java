@@ -1,0 +1,80 @@
+package dev.kvasir.micrometer;
+
+import dev.kvasir.prefix.PrefixCache;
+import dev.kvasir.prefix.PrefixStats;
+import dev.kvasir.prefix.Tier;
+import dev.kvasir.prefix.TierStats;
+import io.micrometer.core.instrument.FunctionCounter;
+import io.micrometer.core.instrument.Gauge;
+import io.micrometer.core.instrument.MeterRegistry;
+import io.micrometer.core.instrument.Tags;
+import io.micrometer.core.instrument.binder.MeterBinder;
+import java.util.Locale;
+import java.util.function.ToDoubleFunction;
+
+/**
+ * Meters of a prefix cache: what was asked and known, and of each tier what it gave, holds and failed at. Needs the artifact
+ * {@code kvasir-prefix}.
+ */
+public final class PrefixMetrics implements MeterBinder {
+
+  private final Tags tags;
+  private final PrefixCache prefixes;
+  private final Snapshot<PrefixStats> stats;
+
+  /**
+   * Meters of a prefix cache.
+   *
+   * @param prefixes the prefix cache
+   * @param name the value of the tag {@code cache}
+   */
+  public PrefixMetrics(PrefixCache prefixes, String name) {
+    this.tags = Tags.of("cache", name);
+    this.prefixes = prefixes;
+    this.stats = new Snapshot<>(prefixes::stats);
+  }
+
+  @Override
+  public void bindTo(MeterRegistry registry) {
+    counter(registry, "kvasir.prefix.lookups", tags, PrefixStats::lookups);
+    counter(registry, "kvasir.prefix.hits", tags, PrefixStats::hits);
+    counter(registry, "kvasir.prefix.tokens", tags.and("kind", "asked"), PrefixStats::tokensAsked);
+    counter(registry, "kvasir.prefix.tokens", tags.and("kind", "reused"), PrefixStats::tokensReused);
+    counter(registry, "kvasir.prefix.published", tags, PrefixStats::published);
+    counter(registry, "kvasir.prefix.dropped", tags, PrefixStats::dropped);
+    for (Tier tier : prefixes.stats().tiers().keySet()) {
+      bindTier(registry, tier);
+    }
+  }
+
+  private void bindTier(MeterRegistry registry, Tier tier) {
+    Tags here = tags.and("tier", tier.name().toLowerCase(Locale.ROOT));
+    Gauge.builder("kvasir.prefix.bytes", stats, s -> s.value(of(tier, t -> known(t.holdings().bytes()))))
+        .tags(here)
+        .baseUnit("bytes")
+        .description("Bytes held; NaN where that is not known")
+        .strongReference(true)
+        .register(registry);
+    counter(registry, "kvasir.prefix.blocks", here, of(tier, TierStats::hits));
+    counter(registry, "kvasir.prefix.misses", here, of(tier, TierStats::misses));
+    counter(registry, "kvasir.prefix.read", here, of(tier, TierStats::bytesRead));
+    counter(registry, "kvasir.prefix.written", here, of(tier, TierStats::bytesWritten));
+    counter(registry, "kvasir.prefix.failures", here, of(tier, TierStats::failures));
+    counter(registry, "kvasir.prefix.rejected", here, of(tier, TierStats::rejected));
+  }
+
+  private void counter(MeterRegistry registry, String name, Tags with, ToDoubleFunction<PrefixStats> value) {
+    FunctionCounter.builder(name, stats, s -> s.value(value)).tags(with).register(registry);
+  }
+
+  private static ToDoubleFunction<PrefixStats> of(Tier tier, ToDoubleFunction<TierStats> value) {
+    return all -> {
+      TierStats stats = all.tiers().get(tier);
+      return stats == null ? 0 : value.applyAsDouble(stats);
+    };
+  }
+
+  private static double known(long number) {
+    return number < 0 ? Double.NaN : number;
+  }
+}
