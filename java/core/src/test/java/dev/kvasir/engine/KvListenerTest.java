@@ -1,14 +1,21 @@
-package dev.kvasir;
+package dev.kvasir.engine;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.AttendBatch;
+import dev.kvasir.KvCache;
+import dev.kvasir.KvListener;
+import dev.kvasir.KvSequence;
+import dev.kvasir.Rows;
+import dev.kvasir.Testing;
 import dev.kvasir.error.BudgetExceededException;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
+/** What engines are told of their calls. */
 class KvListenerTest {
 
   private static final class Notes implements KvListener {
