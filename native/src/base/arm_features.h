@@ -4,7 +4,8 @@
 namespace kvasir::arm {
 
 bool has_crc();
-bool has_dot_products();     // asimddp
-bool has_matrix_products();  // i8mm
+bool has_polynomial_products();  // pmull
+bool has_dot_products();         // asimddp
+bool has_matrix_products();      // i8mm
 
 }  // namespace kvasir::arm

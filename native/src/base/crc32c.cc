@@ -6,12 +6,16 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#include <wmmintrin.h>
 #define KVASIR_CRC_TARGET __attribute__((target("sse4.2")))
+#define KVASIR_PRODUCT_TARGET __attribute__((target("sse4.2,pclmul")))
 #elif defined(__aarch64__)
-#include <arm_acle.h>  // CMake compiles this file with +crc: clang has the instructions in no other way
+#include <arm_acle.h>  // CMake compiles this file with +crc+crypto: clang has the instructions in no other way
+#include <arm_neon.h>
 
 #include "base/arm_features.h"
 #define KVASIR_CRC_TARGET
+#define KVASIR_PRODUCT_TARGET
 #endif
 
 namespace kvasir {
@@ -120,48 +124,156 @@ KVASIR_CRC_TARGET uint32_t raw_by_instruction(const uint8_t* at, size_t count, u
   return crc;
 }
 
-bool has_instruction() {
+// Of a sum that reads faster than a copy writes: as much at a time as the first cache holds of both, so that the
+// checksum costs no memory traffic. (To load, add and store word by word is half as fast: three streams of stores are
+// more than the machine likes.)
+uint32_t copy_by_instruction(uint8_t* to, const uint8_t* from, size_t count, uint32_t crc) {
+  constexpr size_t kNear = 12 * kStream;
+  for (size_t done = 0; done < count; done += kNear) {
+    const size_t some = std::min(kNear, count - done);
+    std::memcpy(to + done, from + done, some);
+    crc = raw_by_instruction(to + done, some, crc);
+  }
+  return crc;
+}
+
+// 16 bytes as a polynomial, the first bit of the first byte its highest power.
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("sse4.2");
+using Polynomial = __m128i;
+
+KVASIR_PRODUCT_TARGET inline Polynomial load(const uint8_t* at) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
+}
+KVASIR_PRODUCT_TARGET inline void store(uint8_t* at, Polynomial p) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(at), p);
+}
+KVASIR_PRODUCT_TARGET inline Polynomial sum(Polynomial a, Polynomial b) { return _mm_xor_si128(a, b); }
+KVASIR_PRODUCT_TARGET inline Polynomial product_of_first(Polynomial a, Polynomial b) {
+  return _mm_clmulepi64_si128(a, b, 0x00);
+}
+KVASIR_PRODUCT_TARGET inline Polynomial product_of_last(Polynomial a, Polynomial b) {
+  return _mm_clmulepi64_si128(a, b, 0x11);
+}
 #else
-  return arm::has_crc();
+using Polynomial = uint64x2_t;
+
+inline Polynomial load(const uint8_t* at) { return vreinterpretq_u64_u8(vld1q_u8(at)); }
+inline void store(uint8_t* at, Polynomial p) { vst1q_u8(at, vreinterpretq_u8_u64(p)); }
+inline Polynomial sum(Polynomial a, Polynomial b) { return veorq_u64(a, b); }
+inline Polynomial product_of_first(Polynomial a, Polynomial b) {
+  return vreinterpretq_u64_p128(
+      vmull_p64(static_cast<poly64_t>(vgetq_lane_u64(a, 0)), static_cast<poly64_t>(vgetq_lane_u64(b, 0))));
+}
+inline Polynomial product_of_last(Polynomial a, Polynomial b) {
+  return vreinterpretq_u64_p128(vmull_high_p64(vreinterpretq_p64_u64(a), vreinterpretq_p64_u64(b)));
+}
+#endif
+
+// Eight polynomials side by side hide what a product takes; they come from one stream of loads and go to one of stores.
+constexpr size_t kLanes = 8;
+constexpr size_t kTurn = kLanes * sizeof(Polynomial);
+
+// A polynomial and the bytes kTurn further have the checksum of their sum once the polynomial is multiplied by
+// x^(8 kTurn), modulo that of CRC. Its halves of 64 bits are multiplied apart, the first by x^64 more; the product of
+// two reflected numbers is one place too low, hence the 1.
+struct FoldFactors {
+  uint64_t of_first, of_last;
+
+  FoldFactors() : of_first(power_of_x(8 * kTurn + 64 - 1)), of_last(power_of_x(8 * kTurn - 1)) {}
+
+  static uint64_t power_of_x(size_t exponent) {
+    uint32_t power = uint32_t{1} << 31;
+    for (size_t i = 0; i < exponent; ++i) power = power >> 1 ^ (power & 1 ? kPolynomial : 0);
+    return uint64_t{power} << 32;
+  }
+};
+
+KVASIR_PRODUCT_TARGET uint32_t copy_by_products(uint8_t* to, const uint8_t* from, size_t count, uint32_t crc) {
+  static const FoldFactors numbers;
+  if (count >= 2 * kTurn) {
+    const Polynomial factors = load(reinterpret_cast<const uint8_t*>(&numbers));
+    uint8_t left[kTurn] = {};
+    std::memcpy(left, &crc, sizeof crc);  // what came before is added to the first bytes
+    Polynomial folded[kLanes];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kLanes; ++i) {
+      const Polynomial own = load(from + 16 * i);
+      store(to + 16 * i, own);
+      folded[i] = sum(own, load(left + 16 * i));
+    }
+    for (from += kTurn, to += kTurn, count -= kTurn; count >= kTurn; from += kTurn, to += kTurn, count -= kTurn) {
+#pragma GCC unroll 8
+      for (size_t i = 0; i < kLanes; ++i) {
+        const Polynomial own = load(from + 16 * i);
+        store(to + 16 * i, own);
+        folded[i] = sum(sum(product_of_first(folded[i], factors), own), product_of_last(folded[i], factors));
+      }
+    }
+    // As many bytes as one turn, which have the checksum of all.
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kLanes; ++i) store(left + 16 * i, folded[i]);
+    crc = raw_by_instruction(left, kTurn, 0);
+  }
+  return copy_by_instruction(to, from, count, crc);
+}
+
+struct Features {
+  bool instruction, products;
+};
+
+Features features() {
+#if defined(__x86_64__)
+  const bool instruction = __builtin_cpu_supports("sse4.2");
+  return {instruction, instruction && __builtin_cpu_supports("pclmul")};
+#else
+  return {arm::has_crc(), arm::has_crc() && arm::has_polynomial_products()};
 #endif
 }
 
 #endif
 
-using Raw = uint32_t (*)(const uint8_t*, size_t, uint32_t);
+uint32_t copy_by_tables(uint8_t* to, const uint8_t* from, size_t count, uint32_t crc) {
+  std::memcpy(to, from, count);
+  return raw_by_tables(to, count, crc);
+}
 
-Raw best() {
+// With the complements.
+template <uint32_t (*raw)(const uint8_t*, size_t, uint32_t)>
+uint32_t whole_sum(const void* bytes, size_t count, uint32_t before) {
+  return ~raw(static_cast<const uint8_t*>(bytes), count, ~before);
+}
+
+template <uint32_t (*raw)(uint8_t*, const uint8_t*, size_t, uint32_t)>
+uint32_t whole_copy(void* to, const void* from, size_t count, uint32_t before) {
+  if (count == 0) return before;  // `from` and `to` may be null
+  return ~raw(static_cast<uint8_t*>(to), static_cast<const uint8_t*>(from), count, ~before);
+}
+
+std::vector<Crc32cWay> find_ways() {
+  std::vector<Crc32cWay> ways;
 #ifdef KVASIR_CRC_TARGET
-  if (has_instruction()) return raw_by_instruction;
+  // Without a copy the instruction alone is as fast as products are.
+  const Features has = features();
+  if (has.products) ways.push_back({"products", whole_sum<raw_by_instruction>, whole_copy<copy_by_products>});
+  if (has.instruction) ways.push_back({"instruction", whole_sum<raw_by_instruction>, whole_copy<copy_by_instruction>});
 #endif
-  return raw_by_tables;
+  ways.push_back({"tables", whole_sum<raw_by_tables>, whole_copy<copy_by_tables>});
+  return ways;
 }
 
 }  // namespace
 
+const std::vector<Crc32cWay>& crc32c_ways() {
+  static const std::vector<Crc32cWay> ways = find_ways();
+  return ways;
+}
+
 uint32_t crc32c(const void* bytes, size_t count, uint32_t before) {
-  static const Raw raw = best();
-  return ~raw(static_cast<const uint8_t*>(bytes), count, ~before);
+  return crc32c_ways().front().sum(bytes, count, before);
 }
 
 uint32_t crc32c_copy(void* to, const void* from, size_t count, uint32_t before) {
-  // As much as the first cache holds of both: the checksum then costs no memory traffic. (To load, add and store word
-  // by word is half as fast as this: three streams of stores are more than the machine likes.)
-  constexpr size_t kNear = 12 * 2048;
-  auto* out = static_cast<uint8_t*>(to);
-  const auto* in = static_cast<const uint8_t*>(from);
-  for (size_t done = 0; done < count; done += kNear) {
-    const size_t some = std::min(kNear, count - done);
-    std::memcpy(out + done, in + done, some);
-    before = crc32c(out + done, some, before);
-  }
-  return before;
-}
-
-uint32_t crc32c_by_tables(const void* bytes, size_t count, uint32_t before) {
-  return ~raw_by_tables(static_cast<const uint8_t*>(bytes), count, ~before);
+  return crc32c_ways().front().copy(to, from, count, before);
 }
 
 }  // namespace kvasir

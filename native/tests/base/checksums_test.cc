@@ -35,24 +35,37 @@ TEST_CASE("CRC-32C of known texts") {
   CHECK(kvasir::crc32c(nullptr, 0) == 0u);
 }
 
-TEST_CASE("CRC-32C by instruction, by tables and bit by bit, whole and in pieces") {
+// Lengths around every turn of the ways: words, folds of 128 bytes, streams of 2048, pieces of 24 KiB.
+TEST_CASE("CRC-32C in every way that the machine has, and bit by bit, whole, in pieces and as a copy") {
   support::Random random(5);
   std::vector<uint8_t> bytes(60000);
   for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random.next());
-  for (const size_t count : {1u, 7u, 8u, 9u, 63u, 2047u, 6143u, 6144u, 6145u, 12289u, 24576u, 24577u, 59990u}) {
-    for (const size_t first : {0u, 1u, 5u}) {
-      const uint32_t expected = plain_crc(bytes.data() + first, count);
-      CHECK(kvasir::crc32c(bytes.data() + first, count) == expected);
-      CHECK(kvasir::crc32c_by_tables(bytes.data() + first, count) == expected);
-      std::vector<uint8_t> copy(count + 2, 7);
-      CHECK(kvasir::crc32c_copy(copy.data() + 1, bytes.data() + first, count) == expected);
-      CHECK(std::equal(copy.begin() + 1, copy.end() - 1, bytes.begin() + static_cast<std::ptrdiff_t>(first)));
-      CHECK((copy.front() == 7 && copy.back() == 7));
-      const size_t cut = static_cast<size_t>(random.below(static_cast<int>(count)));
-      const uint32_t before = kvasir::crc32c(bytes.data() + first, cut);
-      CHECK(kvasir::crc32c(bytes.data() + first + cut, count - cut, before) == expected);
+  std::vector<size_t> counts = {2047, 6143, 6144, 6145, 12289, 24576, 24577, 59990};
+  for (size_t count = 1; count < 20; ++count) counts.push_back(count);
+  for (size_t turns = 1; turns < 5; ++turns) {
+    for (const size_t more : {0u, 1u, 15u, 16u, 64u, 127u}) counts.push_back(128 * turns + more);
+  }
+  CHECK(std::string(kvasir::crc32c_ways().back().name) == "tables");
+  for (const kvasir::Crc32cWay& way : kvasir::crc32c_ways()) {
+    CAPTURE(way.name);
+    for (const size_t count : counts) {
+      for (const size_t first : {0u, 1u, 5u}) {
+        CAPTURE(count);
+        const uint32_t expected = plain_crc(bytes.data() + first, count);
+        CHECK(way.sum(bytes.data() + first, count, 0) == expected);
+        std::vector<uint8_t> copy(count + 2, 7);
+        CHECK(way.copy(copy.data() + 1, bytes.data() + first, count, 0) == expected);
+        CHECK(std::equal(copy.begin() + 1, copy.end() - 1, bytes.begin() + static_cast<std::ptrdiff_t>(first)));
+        CHECK((copy.front() == 7 && copy.back() == 7));
+        const size_t cut = static_cast<size_t>(random.below(static_cast<int>(count)));
+        const uint32_t before = plain_crc(bytes.data() + first, cut);
+        CHECK(way.sum(bytes.data() + first + cut, count - cut, before) == expected);
+        CHECK(way.copy(copy.data(), bytes.data() + first + cut, count - cut, before) == expected);
+      }
     }
   }
+  CHECK(kvasir::crc32c(bytes.data(), 1000, 3) == kvasir::crc32c_ways().front().sum(bytes.data(), 1000, 3));
+  CHECK(kvasir::crc32c_copy(nullptr, nullptr, 0, 3) == 3u);
 }
 
 TEST_CASE("SHA-256 of known texts") {
