@@ -1,15 +1,16 @@
 package dev.kvasir.prefix.simulate;
 
 import dev.kvasir.prefix.policy.EvictionPolicy;
-import java.util.HashSet;
-import java.util.Set;
+import java.util.HashMap;
+import java.util.Map;
 
 /** A tier without bytes: the policy of the library, and the names of what is held. */
 final class ModelTier {
 
   private final EvictionPolicy<Long> policy;
-  private final Set<Long> held = new HashSet<>();
+  private final Map<Long, Integer> held = new HashMap<>();
   private final long capacity;
+  private long blocks;
 
   /** Of so many blocks. */
   ModelTier(EvictionPolicy.Factory factory, long capacity) {
@@ -17,33 +18,34 @@ final class ModelTier {
     this.capacity = capacity;
   }
 
-  /** How many blocks are there from one on, up to another. */
-  int longest(long[] blocks, int from, int to) {
+  /** How many runs are there from one on, up to another. */
+  int longest(Run[] text, int from, int to) {
     int count = 0;
-    while (from + count < to && held.contains(blocks[from + count])) {
+    while (from + count < to && held.containsKey(text[from + count].name())) {
       count++;
     }
     return count;
   }
 
   /** They were used: the last one first, as in tiers of the library. */
-  void use(long[] blocks, int from, int to) {
+  void use(Run[] text, int from, int to) {
     for (int i = to - 1; i >= from; i--) {
-      policy.used(blocks[i]);
+      policy.used(text[i].name());
     }
   }
 
-  /** Adds those that are not there; returns how many that were. */
-  int add(long[] blocks, int from, int to) {
+  /** Adds those that are not there; returns how many blocks that were. */
+  int add(Run[] text, int from, int to) {
     int added = 0;
     for (int i = to - 1; i >= from; i--) {
-      if (held.add(blocks[i])) {
-        policy.added(blocks[i], 1);
-        added++;
+      if (held.putIfAbsent(text[i].name(), text[i].blocks()) == null) {
+        policy.added(text[i].name(), text[i].blocks());
+        added += text[i].blocks();
       }
     }
-    while (held.size() > capacity) {
-      held.remove(policy.evict());
+    blocks += added;
+    while (blocks > capacity) {
+      blocks -= held.remove(policy.evict());
     }
     return added;
   }

@@ -18,15 +18,16 @@ final class Trace {
   private static final double ONCE = 0.2; // of new conversations
   private static final double GOES_ON = 0.75; // after a turn
   private static final double THINKING = 60; // seconds between turns, on average
-  private static final double ARRIVALS = 5; // new conversations a second, on each node
 
   /** The blocks of a prompt, those of its answer, and where it went. */
-  record Request(double time, long[] blocks, int answerFrom, int node) {}
+  record Request(double time, Run[] text, int answerFrom, int node) {}
 
-  private record Turn(double time, long conversation, List<Long> blocks, int node) {}
+  private record Turn(double time, long conversation, List<Run> text, int node) {}
 
   private final Random random;
   private final int nodes;
+  private final double arrivals;
+  private final boolean together;
   private final double[] systemWeights = zipf(SYSTEM_PROMPTS, 1.0);
   private final double[] tenantWeights = zipf(TENANTS, 0.9);
   private final double[] documentWeights = zipf(DOCUMENTS, 1.0);
@@ -34,42 +35,50 @@ final class Trace {
   private double nextArrival;
   private long conversations;
 
-  Trace(int nodes, long seed) {
+  /**
+   * A trace that goes on for ever.
+   *
+   * @param arrivals new conversations a second, on each node
+   * @param together whether all blocks of a prompt, a document, a question or an answer make one run
+   */
+  Trace(int nodes, double arrivals, boolean together, long seed) {
     this.nodes = nodes;
+    this.arrivals = arrivals;
+    this.together = together;
     this.random = new Random(seed);
   }
 
   Request next() {
     if (turns.isEmpty() || nextArrival < turns.peek().time) {
       turns.add(begin());
-      nextArrival += exponential(1 / (ARRIVALS * nodes));
+      nextArrival += exponential(1 / (arrivals * nodes));
     }
     Turn turn = turns.poll();
-    List<Long> blocks = new ArrayList<>(turn.blocks);
-    grow(blocks, turn.conversation, 1 + random.nextInt(4)); // the question
-    int answer = blocks.size();
-    grow(blocks, turn.conversation, 1 + random.nextInt(4));
+    List<Run> text = new ArrayList<>(turn.text);
+    grow(text, turn.conversation, 1 + random.nextInt(4)); // the question
+    int answer = text.size();
+    grow(text, turn.conversation, 1 + random.nextInt(4));
     if (random.nextDouble() < GOES_ON) {
       // Mostly where it was before; sometimes that machine is busy.
       int node = random.nextDouble() < 0.8 ? turn.node : random.nextInt(nodes);
-      turns.add(new Turn(turn.time + exponential(THINKING), turn.conversation, blocks, node));
+      turns.add(new Turn(turn.time + exponential(THINKING), turn.conversation, text, node));
     }
-    return new Request(turn.time, blocks.stream().mapToLong(n -> n).toArray(), answer, turn.node);
+    return new Request(turn.time, text.toArray(new Run[0]), answer, turn.node);
   }
 
   private Turn begin() {
     long conversation = ++conversations;
-    List<Long> blocks = new ArrayList<>();
+    List<Run> text = new ArrayList<>();
     int system = draw(systemWeights);
-    grow(blocks, -1 - system, 2 + mixed(system) % 14);
+    grow(text, -1 - system, 2 + mixed(system) % 14);
     if (random.nextDouble() < ONCE) {
-      grow(blocks, conversation + (1L << 40), 16 + random.nextInt(64));
+      grow(text, conversation + (1L << 40), 16 + random.nextInt(64));
     } else {
       long tenant = draw(tenantWeights);
       long document = 1_000_000 + tenant * DOCUMENTS + draw(documentWeights);
-      grow(blocks, -document, 8 + mixed(document) % 56);
+      grow(text, -document, 8 + mixed(document) % 56);
     }
-    return new Turn(nextArrival, conversation, blocks, random.nextInt(nodes));
+    return new Turn(nextArrival, conversation, text, random.nextInt(nodes));
   }
 
   private static int mixed(long value) {
@@ -77,10 +86,10 @@ final class Trace {
   }
 
   /** Adds blocks of some content: their names go by all before them. */
-  private static void grow(List<Long> blocks, long content, int count) {
-    for (int i = 0; i < count; i++) {
-      long before = blocks.isEmpty() ? 0 : blocks.get(blocks.size() - 1);
-      blocks.add(mix(before ^ mix(content)));
+  private void grow(List<Run> text, long content, int count) {
+    for (int i = 0; i < count; i += together ? count : 1) {
+      long before = text.isEmpty() ? 0 : text.get(text.size() - 1).name();
+      text.add(new Run(mix(before ^ mix(content)), together ? count : 1));
     }
   }
 
