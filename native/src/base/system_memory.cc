@@ -53,7 +53,7 @@ void return_pages(uint8_t* begin, uint8_t* end) noexcept {
   const uintptr_t last = reinterpret_cast<uintptr_t>(end) / page * page;
   if (first >= last) return;
 #if defined(_WIN32)
-  DiscardVirtualMemory(reinterpret_cast<void*>(first), last - first);
+  VirtualAlloc(reinterpret_cast<void*>(first), last - first, MEM_RESET, PAGE_READWRITE);  // they stay committed
 #elif defined(__APPLE__)
   madvise(reinterpret_cast<void*>(first), last - first, MADV_FREE);
 #else
