@@ -17,7 +17,7 @@ namespace kvasir {
 struct PageShape {
   PageFormat formats[2];  // by Side
   int kv_heads = 0;
-  int width = 0;  // the widest bits that a shrink can still halve; 0 where none can
+  int width = 0;  // of the sides that can still shrink, the widest (PageFormat::width); 0 where none can
 
   bool varies() const { return formats[0].varies() || formats[1].varies(); }
   // A part holds one kv head, or all of them.

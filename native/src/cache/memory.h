@@ -1,12 +1,13 @@
 // The memory of a cache: a pool under budgets, and pages that give up precision where those run out.
 //
 // Whoever needs bytes asks make_room. Where a budget does not hold them, pages that can shrink drop to half their bits,
-// one step at a time, until it does: first those with the most bits, among these the oldest (ShrinkPolicy::kOldest), or
-// all such pages of a layer at once (kLayer). Pages about to be sealed count as the youngest. If even the floor of
-// every page would not do, nothing changes and kBudgetExceeded says what is missing.
+// or an eighth of a bit less where the codec is spectral, one step at a time, until it does: first those with the most
+// bits, among these the oldest (ShrinkPolicy::kOldest), or all such pages of a layer at once (kLayer). Pages about to
+// be sealed count as the youngest. If even the floor of every page would not do, nothing changes and kBudgetExceeded
+// says what is missing.
 //
-// Under kOldest, sealing n pages shrinks at most 3 n others where layers are alike: a page of b bits has at most three
-// times the bytes that a shrink from b bits frees.
+// Under kOldest, sealing n pages that halve shrinks at most 3 n others where layers are alike: a page of b bits has at
+// most three times the bytes that a shrink from b bits frees. Spectral ones have at most 8 b + 3 times these.
 //
 // A shrink happens in place, under a lock per layer that excludes the readers of its pages: see `read`.
 #pragma once

@@ -15,7 +15,7 @@ bool narrower_shape(const Codec* const (&codecs)[2], const PageShape& shape, Pag
   bool any = false;
   for (int side = 0; side < 2; ++side) {
     PageFormat format;
-    if (shape.width == 0 || shape.formats[side].bits != shape.width || !codecs[side]->narrower) continue;
+    if (shape.width == 0 || shape.formats[side].width() != shape.width || !codecs[side]->narrower) continue;
     if (!codecs[side]->narrower(shape.formats[side], format)) continue;
     next.formats[side] = format;
     any = true;
@@ -28,7 +28,7 @@ int widest_that_shrinks(const Codec* const (&codecs)[2], const PageShape& shape)
   for (int side = 0; side < 2; ++side) {
     PageFormat format;
     if (codecs[side]->narrower && codecs[side]->narrower(shape.formats[side], format)) {
-      width = std::max(width, shape.formats[side].bits);
+      width = std::max(width, shape.formats[side].width());
     }
   }
   return width;

@@ -70,8 +70,8 @@ struct Codec {
   // Tokens of the page that use a vector of the table.
   int (*labelled)(const PageFormat& format, const uint8_t* page) = nullptr;
 
-  // For codecs whose pages can drop to half the bits in place (CodecKernels::shrink); null for the others. The next
-  // narrower format, or false at the floor.
+  // For codecs whose pages can give up bits in place (CodecKernels::shrink); null for the others. The next narrower
+  // format, or false at the floor.
   bool (*narrower)(const PageFormat& format, PageFormat& next) = nullptr;
 
   // For codecs whose pages go by what a layer was given: makes a model of it, or null where the codec needs none, and

@@ -56,12 +56,15 @@ struct PageFormat {
   size_t page_bytes = 0;    // one kv head of one page, a multiple of 64; 0 where that varies
   size_t head_bytes = 0;    // where it varies: the most bytes that CodecKernels::lay_out writes
   float numbers[6] = {};    // the codec's own options; its format.h says which, and reads those that are no floats
+  int order = 0;            // of formats that shrink, where `bits` does not tell the wider from the narrower: see width
   int heads = 1;  // kv heads that a part holds: one, or all of the layer's where the codec takes them together
   int terms = 0;  // keys: numbers that a query has for all pages, from CodecKernels::begin_keys
   int sums = 0;   // values: sums that a row collects over all pages, for CodecKernels::end_values
   const PageModel* model = nullptr;  // what the codec was given to know, for those that are
 
   bool varies() const { return head_bytes != 0; }
+  // Pages that are wider in this sense shrink before others, and every shrink makes it less.
+  int width() const { return order != 0 ? order : bits; }
   // Where a part of this size has what it holds of a kv head; for parts whose heads stand one after the other.
   size_t head_offset(int kv_head) const { return static_cast<size_t>(kv_head % heads) * (page_bytes / heads); }
 };

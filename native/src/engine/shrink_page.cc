@@ -18,7 +18,7 @@ size_t shrink_page(const LayerPlan& plan, const ShrinkingPage& page) {
     uint8_t* out = page.data + end;
     next += bytes;
     if (page.offsets) page.offsets[number] = static_cast<uint32_t>(end);
-    if (from.formats[side].bits == to.formats[side].bits) {
+    if (from.formats[side].width() == to.formats[side].width()) {
       std::memmove(out, part, bytes);
       end += bytes;
     } else {

@@ -141,6 +141,25 @@ inline void write_plane(const HeadCodes& codes, const Columns& columns, int plan
   }
 }
 
+// Codes of all planes; widths are there.
+inline void write_codes(const PageFormat& format, const HeadCodes& codes, uint8_t* head) {
+  const Columns columns = columns_of(head, format.head_dim);
+  uint8_t* out = head + layout_of(format).codes;
+  for (int plane = 0; plane < kPlanes; ++plane) {
+    write_plane(codes, columns, plane, format.side, out + plane_offset(columns, plane));
+  }
+}
+
+inline void write_classes(const uint8_t* classes, int d, uint8_t* head) {
+  memset(head, 0, static_cast<size_t>(3 * d / 8));
+  for (int c = 0; c < d; ++c) {
+    for (int i = 0; i < 3; ++i) {
+      uint8_t& byte = head[(i * d + c) / 8];
+      byte = static_cast<uint8_t>(byte | (classes[c] >> i & 1) << c % 8);
+    }
+  }
+}
+
 // Writes all of a head but its norms.
 inline void write_head(const PageFormat& format, const float* z, uint8_t* head) {
   const Layout layout = layout_of(format);
@@ -149,14 +168,10 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
   measure(z, d, s);
   uint8_t classes[kMaxHeadDim];
   choose_classes(s.variance, d, tile_bits(format), classes);
-  memset(head, 0, layout.norms);
+  write_classes(classes, d, head);
   memset(head + layout.steps, 0, layout.bytes - layout.steps);
   alignas(64) float low[kMaxHeadDim], inverse[kMaxHeadDim], last[kMaxHeadDim];
   for (int c = 0; c < d; ++c) {
-    for (int i = 0; i < 3; ++i) {
-      uint8_t& byte = head[(i * d + c) / 8];
-      byte = static_cast<uint8_t>(byte | (classes[c] >> i & 1) << c % 8);
-    }
     const Parameters stored = parameters_of(classes[c], s.low[c], s.high[c], s.mean[c]);
     head[layout.steps + c] = stored.step;
     head[layout.lows + c] = static_cast<uint8_t>(stored.low);
@@ -166,10 +181,7 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
   }
   HeadCodes codes;
   make_codes(z, d, low, inverse, last, codes);
-  const Columns columns = columns_of(head, d);
-  for (int plane = 0; plane < kPlanes; ++plane) {
-    write_plane(codes, columns, plane, format.side, head + layout.codes + plane_offset(columns, plane));
-  }
+  write_codes(format, codes, head);
 }
 
 // The coefficients that a head stands for, norms left out.
@@ -197,6 +209,73 @@ inline void read_head(const PageFormat& format, const uint8_t* head, float* z) {
     }
   }
 }
+
+// Shrinking ---------------------------------------------------------------------------------------------------------
+
+inline void read_codes(const PageFormat& format, const uint8_t* head, HeadCodes& codes) {
+  const Columns columns = columns_of(head, format.head_dim);
+  memset(codes.of, 0, static_cast<size_t>(format.head_dim) * kPageTokens);
+  for (int plane = 0; plane < kPlanes; ++plane) {
+    const int bits = plane_bits(plane), first = columns.first(plane), mask = (1 << bits) - 1;
+    const uint8_t* from = head + layout_of(format).codes + plane_offset(columns, plane);
+    for (int column = 0; column < columns.count[plane]; ++column) {
+      uint8_t* to = codes.of + static_cast<size_t>(columns.channel[first + column]) * kPageTokens;
+      for (int t = 0; t < kPageTokens; ++t) {
+        const CodePlace place = format.side == Side::kKeys ? key_place(bits, columns.count[plane], column, t)
+                                                           : value_place(bits, column, t);
+        to[t] = static_cast<uint8_t>(to[t] + (from[place.byte] >> place.bit & mask) * columns.factor[first + column]);
+      }
+    }
+  }
+}
+
+// One channel to the next narrower class.
+inline void narrow_channel(uint8_t* codes, uint8_t& of_class, uint8_t& step, uint8_t& low) {
+  int ones = 0;
+  for (int t = 0; t < kPageTokens; ++t) ones += codes[t];
+  const Parameters next = narrowed({step, static_cast<int8_t>(low)}, of_class, ones);
+  for (int t = 0; t < kPageTokens; ++t) codes[t] = static_cast<uint8_t>(codes[t] >> dropped_bits(of_class));
+  step = next.step;
+  low = static_cast<uint8_t>(next.low);
+  --of_class;
+}
+
+// CodecKernels::shrink: head by head, each read before it is written, at or before where it was.
+inline void shrink(const PageFormat& from, const PageFormat& to, const uint8_t* part, uint8_t* out) {
+  const Layout before = layout_of(from), after = layout_of(to);
+  const int d = from.head_dim;
+  for (int h = 0; h < from.heads; ++h) {
+    const uint8_t* head = part + static_cast<size_t>(h) * before.bytes;
+    HeadCodes codes;
+    read_codes(from, head, codes);
+    uint8_t classes[kMaxHeadDim], norms[kPageTokens], steps[kMaxHeadDim], lows[kMaxHeadDim];
+    int bits = 0;
+    for (int c = 0; c < d; ++c) {
+      classes[c] = static_cast<uint8_t>(class_of(head, d, c));
+      bits += width_of(classes[c]);
+    }
+    memcpy(norms, head + before.norms, sizeof norms);
+    memcpy(steps, head + before.steps, static_cast<size_t>(d));
+    memcpy(lows, head + before.lows, static_cast<size_t>(d));
+    while (bits > tile_bits(to) * kTile) {
+      uint16_t tile[kTile];
+      const int of_class = choose_narrowed(classes, steps, d, tile);
+      for (const uint16_t c : tile) {
+        narrow_channel(codes.of + static_cast<size_t>(c) * kPageTokens, classes[c], steps[c], lows[c]);
+      }
+      bits -= dropped_bits(of_class) * kTile;
+    }
+    uint8_t* written = out + static_cast<size_t>(h) * after.bytes;
+    write_classes(classes, d, written);
+    memcpy(written + after.norms, norms, sizeof norms);
+    memset(written + after.steps, 0, after.bytes - after.steps);
+    memcpy(written + after.steps, steps, static_cast<size_t>(d));
+    memcpy(written + after.lows, lows, static_cast<size_t>(d));
+    write_codes(to, codes, written);
+  }
+}
+
+// Attention ---------------------------------------------------------------------------------------------------------
 
 // terms[row][c] = <query, vector c>: once for all pages.
 inline void begin_keys(const PageFormat& format, const SideView&, const TileInput& queries, float* terms) {

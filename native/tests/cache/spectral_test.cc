@@ -9,6 +9,7 @@
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/spectral_basis.h"
+#include "support/tolerance.h"
 
 namespace {
 
@@ -134,4 +135,61 @@ TEST_CASE("spectral: a basis that fits the rows stores them better than none") {
   }
   CHECK(errors[0] > 0.05);
   CHECK(errors[1] < 1e-4);  // one bit a channel is eight for each of the directions
+}
+
+TEST_CASE(
+    "spectral: under a budget all pages give up as much, oldest first, and nothing changes once they are at the "
+    "floor") {
+  support::LayerChoice layer;
+  layer.query_heads = kHeads * kGroup;
+  layer.kv_heads = kHeads;
+  layer.head_dim = kDim;
+  layer.keys = {"spectral", 3, {{"code_bits", 3.0}, {"floor_bits", 1.0}}};
+  layer.values = {"spectral", 2, {{"code_bits", 2.0}, {"floor_bits", 0.5}}};
+  const auto page_bytes = [](int key_tiles, int value_tiles) {
+    return static_cast<int64_t>(
+        kHeads * (reference::spectral_head_bytes(kDim, key_tiles) + reference::spectral_head_bytes(kDim, value_tiles)));
+  };
+  constexpr int kPages = 9;  // of which five would fit as they are sealed
+  support::CacheChoice choice;
+  choice.layers = {layer};
+  choice.budget = 5 * page_bytes(24, 16) + 1000;
+  for (const std::string& backend : support::backend_names()) {
+    choice.backend = backend;
+    const support::CachePointer cache = support::make_cache(choice);
+    const int64_t id = cache->new_sequence();
+    const auto rows = uneven_rows(7, 128 * (kPages + 9));
+    int pages = 0;
+    const auto append = [&] {
+      const float* next = rows.data() + static_cast<size_t>(pages) * 128 * kRow;
+      cache->append(id, 0, next, next, 128);
+      ++pages;
+    };
+    while (pages < kPages) append();
+    const support::StatsPointer stats = support::stats_of(*cache);
+    CHECK(stats->peak_bytes() <= choice.budget);
+    CHECK(stats->bytes() > choice.budget - page_bytes(24, 16) / 2);  // precision was not given up for nothing
+    CHECK(stats->shrinks(0) > kPages);
+    int64_t last[2] = {};
+    for (int64_t page = 0; page < kPages; ++page) {
+      for (const Side side : {Side::kKeys, Side::kValues}) {
+        const int64_t bytes = cache->read_page(id, 0, page, side, 0, nullptr, 0);
+        int64_t& before = last[static_cast<int>(side)];
+        const int64_t step = kHeads * 128;  // a bit of eight channels: 128 bytes a head
+        if (page > 0) CHECK((bytes == before || bytes == before + step));
+        before = bytes;
+      }
+    }
+    const auto queries = support::float_rows(3, 1, kHeads * kGroup * kDim);
+    std::vector<float> outputs(queries.size());
+    cache->attend(0, &id, 1, 1, queries.data(), outputs.data());
+    CHECK(support::output_nmse(*cache, id, 0, layer, queries.data(), 1, outputs.data()) <= support::kExactNmse);
+
+    const int64_t most = choice.budget / page_bytes(8, 4);  // at their floors
+    REQUIRE(most < kPages + 9);
+    while (pages < most) append();
+    const auto read = support::read_rows(*cache, id, 0, layer, Side::kKeys, 0, 128 * most);
+    CHECK_THROWS_AS(append(), kvasir::Error);
+    CHECK(support::read_rows(*cache, id, 0, layer, Side::kKeys, 0, cache->length(id, 0)) == read);
+  }
 }

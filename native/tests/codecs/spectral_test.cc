@@ -1,5 +1,6 @@
 // The spectral codec: the same bytes from every backend, what they stand for by the definition in double, and attention
 // on them.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -273,6 +274,97 @@ TEST_CASE("spectral: scores and sums are those of the decoded page") {
       }
     }
   }
+}
+
+namespace {
+
+// What is left of a channel after some shrinks, against what it was when it was sealed: `from` and `to` by the format
+// alone, in double.
+bool keeps_its_cells(const reference::SpectralHead& from, const reference::SpectralHead& to, int d, int c) {
+  const int dropped = from.width[c] - to.width[c];
+  const double cells = std::exp2(dropped), first = from.low[c] + from.step[c] * (cells - 1) / 2;
+  if (dropped < 0) return false;
+  if (dropped == 0) return to.low[c] == from.low[c] && to.step[c] == from.step[c];
+  if (to.width[c] == 0) {
+    // The mean of what 1 bit stood for: within half a cell of that of the codes before, and half a unit.
+    double mean = 0.0;
+    for (int t = 0; t < kPageTokens; ++t) mean += from.coefficients[static_cast<size_t>(t) * d + c] / kPageTokens;
+    const double cell = from.step[c] * std::exp2(from.width[c] - 1), exact = from.width[c] == 1 ? 0.0 : 0.5 + 0.125;
+    return std::fabs(to.low[c] - mean) <= exact * cell + 0.5001 * to.step[c];
+  }
+  bool same = std::fabs(to.step[c] / (cells * from.step[c]) - 1) < 1e-9;
+  // Each shrink rounds `low` by half a unit: an eighth of a step at 4 bits, then halved with every bit, a sixteenth
+  // below.
+  same = same && std::fabs(to.low[c] - first) <= 0.12501 * to.step[c];
+  for (int t = 0; t < kPageTokens; ++t) {
+    const size_t at = static_cast<size_t>(t) * d + c;
+    same = same && to.code[at] == from.code[at] >> dropped;
+  }
+  return same;
+}
+
+}  // namespace
+
+TEST_CASE("spectral: pages give up bits in place, down to the floor, and keep the codes of wider cells") {
+  const int codec = kvasir::codec_index("spectral");
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    for (const int d : {32, 64, 96, 128, 256}) {
+      Case of = make_case(side, d, 3.5, true);
+      of.format = kvasir::configure_codec(codec, side, 4, d, {{"code_bits", 3.5}, {"floor_bits", 0.5}});
+      kvasir::Codebooks given;
+      given.bases[static_cast<int>(side)] = kvasir::Basis::make(support::basis_vectors(7, kHeads, d).data(), kHeads, d);
+      of.model = kvasir::codec_at(codec).attach(of.format, kHeads, given);
+      const bool keys = side == Side::kKeys;
+      const auto sealed = encode(support::scalar_backend(), of, make_rows(d, 11));
+      std::vector<reference::SpectralHead> first;
+      for (int h = 0; h < kHeads; ++h) {
+        first.push_back(reference::read_spectral(sealed.data() + h * of.format.page_bytes / kHeads, d, keys));
+      }
+      std::vector<uint8_t> before = sealed;
+      PageFormat from = of.format, to;
+      int steps = 0;
+      for (; kvasir::codec_at(codec).narrower(from, to); from = to, ++steps) {
+        REQUIRE(to.page_bytes < from.page_bytes);
+        REQUIRE(to.width() < from.width());
+        std::vector<uint8_t> expected;
+        for (const kvasir::Backend* backend : support::available_backends()) {
+          support::Guarded<uint8_t> page(from.page_bytes);
+          std::copy(before.begin(), before.end(), page.data());
+          kernels_of(*backend).shrink(from, to, page.data(), page.data());
+          CHECK(page.guards_intact());
+          const std::vector<uint8_t> got(page.data(), page.data() + to.page_bytes);
+          if (expected.empty()) expected = got;
+          CHECK_MESSAGE(got == expected, of.text, ", ", backend->name);
+        }
+        CHECK(kvasir::codec_at(codec).valid(to, {}, expected.data(), expected.size()));
+        for (int h = 0; h < kHeads; ++h) {
+          const auto head = reference::read_spectral(expected.data() + h * to.page_bytes / kHeads, d, keys);
+          int bits = 0, wrong = 0;
+          for (int c = 0; c < d; ++c) {
+            bits += head.width[c];
+            wrong += !keeps_its_cells(first[h], head, d, c);
+          }
+          CHECK_MESSAGE(wrong == 0, of.text, " after ", steps + 1, " steps: ", wrong);
+          CHECK(bits <= 8 * kvasir::spectral::tile_bits(to));
+          CHECK(bits + 8 * 4 > 8 * kvasir::spectral::tile_bits(to));  // an 8-bit tile gives up four at once
+          CHECK(head.norm == first[h].norm);
+        }
+        before = expected;
+      }
+      CHECK(kvasir::spectral::tile_bits(from) == d / 16);
+      CHECK(steps == (d == 96 ? 36 : 3 * std::min(8, d / 8)));
+    }
+  }
+}
+
+TEST_CASE("spectral: floors that make no sense are refused") {
+  const int codec = kvasir::codec_index("spectral");
+  for (const double floor : {0.0, -1.0, 2.5, std::nan("")}) {
+    CHECK_THROWS_AS(kvasir::configure_codec(codec, Side::kKeys, 2, 64, {{"code_bits", 2.0}, {"floor_bits", floor}}),
+                    kvasir::Error);
+  }
+  PageFormat next;
+  CHECK_FALSE(kvasir::codec_at(codec).narrower(make_case(Side::kKeys, 64, 2.0, false).format, next));
 }
 
 TEST_CASE("spectral: bases that do not span the space are refused") {

@@ -1,5 +1,6 @@
 #include "codecs/codec.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -12,8 +13,12 @@ namespace {
 
 constexpr CodecOption kOptions[] = {
     {"code_bits", "bits of a channel's codes, on average; to a multiple of 8 over the head dim, default: the width"},
+    {"floor_bits", "code bits that a page may give up all others of where memory runs out; default: none are given up"},
     {nullptr, nullptr},
 };
+
+// More than any page can give up.
+constexpr int kMostSteps = 1 << 10;
 
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "codec spectral: " + text);
@@ -34,10 +39,31 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.head_dim = head_dim;
   const double mean = option_of(options, "code_bits", bits);
   if (!(mean > 0 && mean <= 8)) refuse("code_bits must be above 0 and at most 8, not " + std::to_string(mean));
-  const double tiles = std::max(1.0, std::round(mean * head_dim / spectral::kTile));
-  format.numbers[spectral::kTileBits] = static_cast<float>(tiles);
+  const double floor = option_of(options, "floor_bits", mean);
+  if (!(floor > 0 && floor <= mean)) {
+    refuse("floor_bits must be above 0 and at most the " + std::to_string(mean) + " code bits of new pages, not " +
+           std::to_string(floor));
+  }
+  const auto tiles = [&](double bits) { return std::max(1.0, std::round(bits * head_dim / spectral::kTile)); };
+  format.numbers[spectral::kTileBits] = static_cast<float>(tiles(mean));
+  if (tiles(floor) < tiles(mean)) {
+    format.numbers[spectral::kFloorBits] = static_cast<float>(tiles(floor));
+    format.order = kMostSteps;
+  }
   set_size(format, 1);
   return format;
+}
+
+// About an eighth of a bit an element. Pages that gave up as many steps are equally wide, whatever they began with: the
+// plan of layers and sides stays what it is, and all errors grow alike.
+bool narrower(const PageFormat& format, PageFormat& next) {
+  const int floor = spectral::floor_bits(format), step = std::max(1, format.head_dim / (8 * spectral::kTile));
+  if (floor == 0 || spectral::tile_bits(format) <= floor) return false;
+  next = format;
+  next.numbers[spectral::kTileBits] = static_cast<float>(std::max(floor, spectral::tile_bits(format) - step));
+  --next.order;
+  set_size(next, format.heads);
+  return true;
 }
 
 // Without a basis rows are stored as they are.
@@ -60,7 +86,7 @@ void count_widths(const PageFormat& format, const uint8_t* head, int64_t* channe
   }
 }
 
-// As many channels of each width as a multiple of eight, whose bits are those of the side.
+// As many channels of each width as a multiple of eight, whose bits the side has room for.
 bool valid(const PageFormat& format, const SideView&, const uint8_t* part, size_t) {
   const size_t head_bytes = spectral::layout_of(format).bytes;
   for (int head = 0; head < format.heads; ++head) {
@@ -74,7 +100,7 @@ bool valid(const PageFormat& format, const SideView&, const uint8_t* part, size_
       }
       if (of_class < spectral::kClasses) bits += channels[of_class] * spectral::width_of(of_class);
     }
-    if (bits != spectral::tile_bits(format) * spectral::kTile) return false;
+    if (bits > spectral::tile_bits(format) * spectral::kTile) return false;
   }
   return true;
 }
@@ -83,6 +109,7 @@ constexpr Codec make_codec() {
   Codec codec = {"spectral",
                  "Spectral: rows in a basis where errors cost alike, channels of 0 to 8 bits by their spread",
                  1u << 1 | 1u << 2 | 1u << 3 | 1u << 4 | 1u << 8, kOptions, configure};
+  codec.narrower = narrower;
   codec.attach = attach;
   codec.count_widths = count_widths;
   codec.valid = valid;

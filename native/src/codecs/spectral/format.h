@@ -37,11 +37,16 @@ KVASIR_HOST_DEVICE constexpr int width_of(int of_class) { return of_class == 0 ?
 
 // Indices into PageFormat::numbers.
 enum Number {
-  kTileBits,  // the widths of all tiles of a head, added up
+  kTileBits,   // room for the widths of all tiles of a head, added up
+  kFloorBits,  // what is left of it when a page has given up all that it may; 0: it may give up nothing
 };
 
 KVASIR_HOST_DEVICE static inline int tile_bits(const PageFormat& format) {
   return static_cast<int>(format.numbers[kTileBits]);
+}
+
+KVASIR_HOST_DEVICE static inline int floor_bits(const PageFormat& format) {
+  return static_cast<int>(format.numbers[kFloorBits]);
 }
 
 // Offsets in what a part holds of one head.

@@ -191,4 +191,55 @@ static inline void choose_classes(const float* variance, int head_dim, int bits,
   for (int c = 0; c < head_dim; ++c) classes[c] = static_cast<uint8_t>(of_tile[tile_of[c]]);
 }
 
+// Shrinking -----------------------------------------------------------------------------------------------------------
+//
+// Cells nest: a code without its lowest bits is that of a cell as many times as wide. So channels go to the next
+// narrower class one tile at a time, always the tile where that costs least.
+
+// Bits that a channel of a class gives up at once.
+constexpr int dropped_bits(int of_class) { return width_of(of_class) - width_of(of_class - 1); }
+
+// What a channel becomes one class lower. Of its codes, `ones` of kPageTokens are 1, which counts where none are left.
+static inline Parameters narrowed(Parameters stored, int of_class, int ones) {
+  if (of_class == 1) {
+    const float share = static_cast<float>(ones) / static_cast<float>(kPageTokens);
+    const float base = static_cast<float>(stored.low) * low_unit(1) + share;  // in steps, exact
+    return parameters_of(0, 0.0f, 0.0f, base * step_value(stored.step));
+  }
+  const auto cells = static_cast<float>(1 << dropped_bits(of_class));  // that become one
+  const float base = static_cast<float>(stored.low) * low_unit(of_class) + 0.5f * (cells - 1.0f);
+  stored.step = byte_of(stored.step + 8 * dropped_bits(of_class));
+  stored.low = static_cast<int8_t>(rintf(base / (cells * low_unit(of_class - 1))));
+  return stored;
+}
+
+// Eighths of an octave by which a step of this class counts as greater than it is: half the logarithm of what each bit
+// that it gives up adds to the squared error, (4^bits - 1) / bits times its own.
+constexpr int narrowing_cost(int of_class) { return of_class == 4 ? 24 : of_class == 3 ? 12 : 6; }
+
+// The tile that goes first: the eight channels of one class with the least steps, where these and the class's cost are
+// least; the narrowest among equals. Returns the class, 0 where no channel has any bits.
+static inline int choose_narrowed(const uint8_t* classes, const uint8_t* steps, int head_dim, uint16_t* tile) {
+  int chosen = 0, least = 0;
+  for (int of_class = 1; of_class < kClasses; ++of_class) {
+    uint16_t first[kTile];
+    int count = 0, sum = 0;
+    for (int c = 0; c < head_dim; ++c) {
+      if (classes[c] != of_class) continue;
+      int at = count < kTile ? count++ : kTile;
+      for (; at > 0 && steps[first[at - 1]] > steps[c]; --at) {
+        if (at < kTile) first[at] = first[at - 1];
+      }
+      if (at < kTile) first[at] = static_cast<uint16_t>(c);
+    }
+    if (count == 0) continue;
+    for (int i = 0; i < kTile; ++i) sum += steps[first[i]] + narrowing_cost(of_class);
+    if (chosen != 0 && sum >= least) continue;
+    chosen = of_class;
+    least = sum;
+    memcpy(tile, first, sizeof first);
+  }
+  return chosen;
+}
+
 }  // namespace kvasir::spectral

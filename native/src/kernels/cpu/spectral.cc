@@ -282,7 +282,7 @@ void value_sum(const PageFormat& format, const uint8_t* part, const TileInput& w
 }  // namespace
 
 const CodecKernels spectral_kernels = {
-    encode, decode, key_scores, value_sum, spectral::begin_keys, spectral::end_values,
+    encode, decode, key_scores, value_sum, spectral::begin_keys, spectral::end_values, spectral::shrink,
 };
 
 }  // namespace kvasir::KVASIR_LEVEL

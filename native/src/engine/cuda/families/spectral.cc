@@ -1,4 +1,5 @@
-// Codec spectral: parts of docs/format.md, with fused attention where both sides are its own.
+// Codec spectral: parts of docs/format.md, with fused attention where both sides are its own and no page shrinks. Pages
+// that do are sealed and shrunk by this machine, and attention takes their rows.
 #include "base/half.h"
 #include "codecs/basis.h"
 #include "engine/cuda/families/canonical.h"
@@ -30,6 +31,8 @@ class SpectralSide : public CanonicalSide {
     inverse_ = layer.queue().uploaded(basis->inverse(0), bytes, "uploading a basis");
   }
 
+  bool sealed_here() const override { return layer_.plan().can_shrink(); }
+
   void seal(const StagedPages& staged, const NewPages& pages) const override {
     std::vector<uint8_t*> parts;
     for (const NewPage& page : pages.pages) parts.push_back(page.data + page.view->part_offset(side_, 0));
@@ -43,8 +46,8 @@ class SpectralSide : public CanonicalSide {
     const DeviceScratch list = layer_.queue().uploaded(run.addresses(side_), "uploading a list of pages");
     const int64_t offset = run.shape().varies() ? 0 : static_cast<int64_t>(run.shape().part_offset(side_, 0));
     const RowUnpacking unpacking = {list.as<const uint8_t*>(), run.count(), offset, out};
-    check(launch_spectral_rows(layer_.format(side_), vectors_ ? vectors_.as<float>() : nullptr, unpacking,
-                               layer_.queue().stream),
+    check(launch_spectral_rows(run.shape().formats[static_cast<int>(side_)], vectors_ ? vectors_.as<float>() : nullptr,
+                               unpacking, layer_.queue().stream),
           "unpacking pages");
   }
 
@@ -122,7 +125,7 @@ class SpectralFamily : public CanonicalFamily {
 
 std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {
   SpectralPlan plan;
-  if (layer.plan().codecs[1] != layer.plan().codecs[0]) return nullptr;
+  if (layer.plan().codecs[1] != layer.plan().codecs[0] || layer.plan().can_shrink()) return nullptr;
   if (plan_spectral(shape_of(layer, 1), &plan) != cudaSuccess) return nullptr;
   return std::make_unique<SpectralFamily>(layer);
 }

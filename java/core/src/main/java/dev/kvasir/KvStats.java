@@ -84,7 +84,7 @@ public record KvStats(
   /**
    * How pages gave up bits since the cache was built, for methods that let them.
    *
-   * @param count how often a page dropped to half its bits
+   * @param count how often a page gave up bits: half of them, or an eighth of a bit an element with {@code Spectral}
    * @param freedBytes the bytes that this freed
    * @param time the time that it took, waiting for attention under way included
    * @param steps the widths of the layer over time; empty for all layers together
@@ -94,7 +94,7 @@ public record KvStats(
     /**
      * Copies the steps.
      *
-     * @param count how often a page dropped to half its bits
+     * @param count how often a page gave up bits
      * @param freedBytes the bytes that this freed
      * @param time the time that it took
      * @param steps the widths of the layer over time

@@ -11,6 +11,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.stream.Stream;
 
 /**
  * Spectral: pages in the basis where errors cost least.
@@ -25,17 +26,25 @@ import java.util.Optional;
  * KvCache cache = KvCache.builder(geometry).method(method).build();
  * }</pre>
  *
+ * <p>With a {@link #floor}, pages give up bits in place where a cache's budget runs out: an eighth of a bit at a time, the
+ * oldest first, all layers and sides as much, so that what they were given by their losses stays in proportion.
+ *
  * <p>A side of a layer without a basis is stored channel by channel as it comes: for engines whose weights have the basis
  * in them already, or for rows whose channels are uncorrelated as they are.
  *
  * @param bases of all layers
  * @param keyBits code bits of a key's channel, on average, by layer; above 0 and at most 8
  * @param valueBits of a value's, likewise
+ * @param floor code bits, on average, that pages keep under any budget; 0: they keep all that they were sealed with
  * @param window see {@link KvMethod#window}
  * @param sinks see {@link KvMethod#sinks}
  */
-public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> valueBits, int window, int sinks)
+public record Spectral(
+    SpectralBases bases, List<Double> keyBits, List<Double> valueBits, double floor, int window, int sinks)
     implements KvMethod {
+
+  /** The least that is kept of a side that began with fewer bits than most. */
+  private static final double LEAST_BITS = 0.25;
 
   /**
    * Checks the numbers.
@@ -43,6 +52,7 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
    * @param bases of all layers
    * @param keyBits code bits of keys by layer
    * @param valueBits code bits of values by layer
+   * @param floor least bits on average, or 0
    * @param window see {@link KvMethod#window}
    * @param sinks see {@link KvMethod#sinks}
    * @throws IllegalArgumentException for a number out of range, or where there are not as many as layers
@@ -58,6 +68,8 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
       requireBits("keys", layer, keyBits.get(layer));
       requireBits("values", layer, valueBits.get(layer));
     }
+    Checks.require(
+        floor == 0 || floor > 0 && floor <= mean(keyBits, valueBits), "floor", floor, "0.." + mean(keyBits, valueBits));
     Checks.requireNotNegative("window", window);
     Checks.requireNotNegative("sinks", sinks);
   }
@@ -75,7 +87,7 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
    */
   public static Spectral of(SpectralBases bases, double bits) {
     List<Double> all = Collections.nCopies(bases.geometry().layers(), bits);
-    return new Spectral(bases, all, all, 0, Sinks.DEFAULT);
+    return new Spectral(bases, all, all, 0, 0, Sinks.DEFAULT);
   }
 
   /**
@@ -86,7 +98,17 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
    * @return a new method
    */
   public Spectral bits(List<Double> keys, List<Double> values) {
-    return new Spectral(bases, keys, values, window, sinks);
+    return new Spectral(bases, keys, values, floor, window, sinks);
+  }
+
+  /**
+   * This method with pages that give up bits where a budget runs out.
+   *
+   * @param bits code bits that they keep, on average over all layers and sides; 0: they give up none
+   * @return a new method
+   */
+  public Spectral floor(double bits) {
+    return Records.with(this, "floor", bits);
   }
 
   /**
@@ -111,11 +133,13 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
 
   @Override
   public String name() {
-    return String.format(Locale.ROOT, "spectral-k%.2fv%.2f", mean(keyBits), mean(valueBits));
+    String name = String.format(Locale.ROOT, "spectral-k%.2fv%.2f", mean(keyBits), mean(valueBits));
+    return floor == 0 ? name : name + String.format(Locale.ROOT, "-to%.2f", floor);
   }
 
-  private static double mean(List<Double> bits) {
-    return bits.stream().mapToDouble(Double::doubleValue).average().orElse(0);
+  @SafeVarargs
+  private static double mean(List<Double>... bits) {
+    return Stream.of(bits).flatMap(List::stream).mapToDouble(Double::doubleValue).average().orElse(0);
   }
 
   @Override
@@ -128,9 +152,14 @@ public record Spectral(SpectralBases bases, List<Double> keyBits, List<Double> v
     return choice(valueBits.get(layer));
   }
 
-  private static CodecChoice choice(double bits) {
+  private CodecChoice choice(double bits) {
     int nominal = bits > 4 ? 8 : Math.max(1, (int) Math.round(bits));
-    return CodecChoice.of("spectral", nominal).with("code_bits", bits);
+    CodecChoice choice = CodecChoice.of("spectral", nominal).with("code_bits", bits);
+    if (floor == 0) {
+      return choice;
+    }
+    double kept = bits - (mean(keyBits, valueBits) - floor);
+    return choice.with("floor_bits", Math.min(bits, Math.max(LEAST_BITS, kept)));
   }
 
   @Override

@@ -9,6 +9,7 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
 import dev.kvasir.codebook.SpectralBases;
+import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.method.Spectral;
 import java.io.IOException;
 import java.nio.file.Path;
@@ -307,5 +308,40 @@ class SpectralCalibratorTest {
             () -> KvCache.builder(GEOMETRY).method(Spectral.of(flat, 2)).build());
     assertTrue(String.valueOf(e.getMessage()).contains("span"), e.getMessage());
     assertThrows(IllegalArgumentException.class, () -> Spectral.of(SpectralBases.builder(GEOMETRY).build(), 9));
+  }
+
+  /** Under a budget pages give up bits, no more than to the floor, and what stands beyond it is refused. */
+  @Test
+  void pagesGiveUpBitsUnderABudget() {
+    float[] rows = mixed(mixture(), TOKENS);
+    SpectralBases bases = calibrate(rows, mixed(mixture(), TOKENS), rows, mixed(gentleMixture(), 64));
+    Spectral wide = Spectral.of(bases, 4).bits(List.of(5.0), List.of(3.0));
+    assertThrows(IllegalArgumentException.class, () -> wide.floor(4.5));
+    assertThrows(IllegalArgumentException.class, () -> wide.floor(-1));
+    Spectral method = wide.floor(1.5);
+    assertEquals("spectral-k5.00v3.00-to1.50", method.name());
+    long budget;
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(wide).build(); KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, rows, rows, TOKENS);
+      budget = cache.stats().bytes() * 2 / 3;
+    }
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(method).budgetBytes(budget).build();
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, rows, rows, TOKENS);
+      assertTrue(cache.stats().bytes() <= budget && cache.stats().bytes() > budget * 0.95);
+      double keys = cache.stats().layers().get(0).keyBits();
+      double values = cache.stats().layers().get(0).valueBits();
+      assertEquals(2, keys - values, 0.3); // as much less on both sides
+      assertTrue(keys < 4 && values > 0.5, keys + ", " + values);
+      long length = sequence.length();
+      assertThrows(
+          BudgetExceededException.class,
+          () -> {
+            for (;;) {
+              sequence.append(0, rows, rows, TOKENS);
+            }
+          });
+      assertTrue(sequence.length() >= length);
+    }
   }
 }
