@@ -79,8 +79,7 @@ public final class KvSequence implements AutoCloseable {
    * Appends token rows to a layer.
    *
    * <p>Keys come as the model has them <b>after</b> RoPE, with every method but those whose {@link
-   * KvMethod#keysBeforeRope} says <b>before</b>: {@code CommVq}, and so {@code Preset.SMALLEST}. Nothing can tell the two
-   * apart later; {@link KvCache.Builder#keysBeforeRope} has the cache check that method and caller mean the same.
+   * KvMethod#keysBeforeRope} says <b>before</b>: {@code CommVq}. Nothing can tell the two apart later; {@link KvCache.Builder#keysBeforeRope} has the cache check that method and caller mean the same.
    *
    * @param layer 0 .. layers-1
    * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE, or before it if {@link KvMethod#keysBeforeRope}

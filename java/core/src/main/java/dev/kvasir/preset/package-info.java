@@ -1,5 +1,5 @@
 /**
- * Recipes that were chosen by measuring, and the training of what they need.
+ * Recipes that were chosen by measuring.
  */
 @NullMarked
 package dev.kvasir.preset;

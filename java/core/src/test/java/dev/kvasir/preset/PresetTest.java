@@ -17,18 +17,25 @@ import dev.kvasir.Side;
 import dev.kvasir.Testing;
 import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
+import dev.kvasir.calibrate.ProfileException;
+import dev.kvasir.calibrate.SpectralCalibrator;
+import dev.kvasir.calibrate.SpectralLosses;
 import dev.kvasir.codebook.CommVqCodebooks;
+import dev.kvasir.method.CommVq;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.Mixed;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
+import dev.kvasir.training.KeyTrainer;
+import dev.kvasir.training.ValueFitter;
 import java.io.IOException;
 import java.lang.reflect.Method;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -60,52 +67,84 @@ class PresetTest {
     return rows;
   }
 
-  private static CommVqCodebooks train(Preset preset, Random random) {
-    PresetTrainer trainer = PresetTrainer.of(preset, GEOMETRY, RopePairs.HALVES).steps(2, 2);
-    trainer.train(0, lowRank(random, TRAINING), lowRank(random, TRAINING), TRAINING, progress -> {});
-    return trainer.codebooks();
+  /** CommVQ at about a bit. */
+  private static CommVq trained(Random random) {
+    try (KeyTrainer keys = KeyTrainer.builder(HEADS, D).pairs(RopePairs.HALVES).stages(10).steps(2).build();
+        ValueFitter values = ValueFitter.of(ROW, ROW, 2)) {
+      keys.add(lowRank(random, TRAINING), TRAINING);
+      values.add(lowRank(random, TRAINING), TRAINING);
+      return CommVq.of(
+          CommVqCodebooks.builder(GEOMETRY)
+              .keys(0, keys.train(progress -> {}))
+              .values(0, values.train(progress -> {}))
+              .build(),
+          ROPE);
+    }
   }
 
-  private static double bits(KvMethod method, Random random) {
+  private static Profile profile(Random random) {
+    SpectralCalibrator calibrator = new SpectralCalibrator(GEOMETRY);
+    calibrator.addQueries(0, Testing.gaussian(random, 4 * D * TRAINING), TRAINING);
+    for (Side side : Side.values()) {
+      calibrator.addRows(0, side, lowRank(random, TRAINING), TRAINING);
+    }
+    return Profile.builder(GEOMETRY).spectral(calibrator.bases(), SpectralLosses.equal(GEOMETRY)).build();
+  }
+
+  private static double pageBits(KvMethod method, Random random) {
     try (KvCache cache = Testing.cache(GEOMETRY).method(method).build();
         KvSequence sequence = cache.newSequence()) {
       sequence.append(0, lowRank(random, CONTEXT), lowRank(random, CONTEXT), CONTEXT);
-      return cache.stats().total().bitsPerElement();
+      return cache.stats().total().pageBitsPerElement();
     }
   }
 
   @Test
   void bitsAreWhatThePresetsPromise() {
     Random random = Testing.random("bits");
+    Profile profile = profile(random);
+    Map<Preset, Double> most = Map.of(Preset.NEAR_LOSSLESS, 3.5, Preset.BALANCED, 2.5, Preset.SMALLEST, 1.75);
     for (Preset preset : Preset.values()) {
-      KvMethod method = preset.trained() ? preset.method(train(preset, random), ROPE) : preset.method();
-      double most = preset == Preset.SMALLEST ? 1.5 : preset == Preset.BALANCED ? 2.5 : 5;
-      double bits = bits(method, random);
-      // 16-bit rows lie in blocks of 16 tokens: of the sinks' one, the others are room.
-      double block = 16.0 * (16 - method.sinks()) / 4096;
-      assertTrue(bits <= most + block, preset + " takes " + bits);
+      KvMethod method = preset.method(profile);
+      double bits = pageBits(method, random);
+      assertTrue(bits <= most.get(preset), preset + " takes " + bits);
       // And no bits are left lying about.
-      assertTrue(bits > most - 0.35, preset + " takes only " + bits);
-      assertEquals(preset.trained(), method.codebookBytes() > 0);
+      assertTrue(bits > most.get(preset) - 0.35, preset + " takes only " + bits);
+      assertTrue(method.codebookBytes() > 0);
+    }
+    assertEquals(4.25, pageBits(Preset.NEAR_LOSSLESS.method(), random), 0.01);
+    assertEquals(0, Preset.NEAR_LOSSLESS.method().codebookBytes());
+  }
+
+  /** What knows nothing of the model must not be garbage on it: there is a safe form, or none. */
+  @Test
+  void presetsWithoutAProfileAreSafeOrRefused() {
+    for (Preset preset : List.of(Preset.BALANCED, Preset.SMALLEST)) {
+      assertTrue(preset.calibrated());
+      assertNames(assertThrows(IllegalStateException.class, preset::method), preset, "calibrate", "spectral");
+    }
+    assertFalse(Preset.NEAR_LOSSLESS.calibrated());
+    assertEquals(Uniform.bits(4), Preset.NEAR_LOSSLESS.method());
+    Profile empty = Profile.builder(GEOMETRY).build();
+    for (Preset preset : Preset.values()) {
+      assertNames(assertThrows(ProfileException.class, () -> preset.method(empty)), "bases", "calibrate");
     }
   }
 
   @Test
-  void codebooksSurviveAProfileAndOneOfMoreStagesServesToo(@TempDir Path folder) throws IOException {
+  void aProfileServesAllPresetsAfterItWasSaved(@TempDir Path folder) throws IOException {
     Random random = Testing.random("profile");
-    CommVqCodebooks trained = train(Preset.SMALLEST, random);
-    Path file = folder.resolve("smallest.profile");
-    Profile.builder(GEOMETRY).codebooks(trained).build().save(file);
-    KvMethod loaded = Preset.SMALLEST.method(Profile.load(file, GEOMETRY), ROPE);
-    KvMethod direct = Preset.SMALLEST.method(trained, ROPE);
-    assertTrue(loaded.keysBeforeRope());
+    Profile profile = profile(random);
+    Path file = folder.resolve("spectral.profile");
+    profile.save(file);
     float[] keys = lowRank(random, 256);
     float[] values = lowRank(random, 256);
-    assertArrayEquals(decoded(direct, keys, values, Side.KEYS), decoded(loaded, keys, values, Side.KEYS));
-    assertArrayEquals(decoded(direct, keys, values, Side.VALUES), decoded(loaded, keys, values, Side.VALUES));
-    int stages = Preset.SMALLEST.keyStages(D);
-    assertEquals(stages, trained.keys(0).orElseThrow().stages());
-    assertEquals(2 * HEADS * stages * 64L * D + Preset.SMALLEST.valueCodes(ROW) * (2L * ROW + 4), direct.codebookBytes());
+    for (Preset preset : Preset.values()) {
+      KvMethod loaded = preset.method(Profile.load(file, GEOMETRY));
+      for (Side side : Side.values()) {
+        assertArrayEquals(decoded(preset.method(profile), keys, values, side), decoded(loaded, keys, values, side));
+      }
+    }
   }
 
   private static float[] decoded(KvMethod method, float[] keys, float[] values, Side side) {
@@ -116,36 +155,11 @@ class PresetTest {
     }
   }
 
-  @Test
-  void codebooksThatDoNotFitAreRefused() {
-    Random random = Testing.random("refused");
-    CommVqCodebooks none = CommVqCodebooks.builder(GEOMETRY).build();
-    assertNames(
-        assertThrows(IllegalArgumentException.class, () -> Preset.SMALLEST.method(none, ROPE)),
-        "SMALLEST", "key codebook", "layer 0");
-    CommVqCodebooks balanced = train(Preset.BALANCED, random);
-    assertFalse(balanced.keys(0).isPresent());
-    assertThrows(IllegalArgumentException.class, () -> Preset.SMALLEST.method(balanced, ROPE));
-    CommVqCodebooks other =
-        CommVqCodebooks.builder(GEOMETRY).values(0, train(Preset.SMALLEST, random).values(0).orElseThrow()).build();
-    assertNames(
-        assertThrows(IllegalArgumentException.class, () -> Preset.BALANCED.method(other, ROPE)),
-        "BALANCED", Preset.BALANCED.valueCodes(ROW));
-    assertThrows(IllegalStateException.class, Preset.BALANCED::method);
-    assertThrows(
-        IllegalArgumentException.class, () -> PresetTrainer.of(Preset.NEAR_LOSSLESS, GEOMETRY, RopePairs.HALVES));
-    assertThrows(
-        IllegalArgumentException.class,
-        () ->
-            PresetTrainer.of(Preset.SMALLEST, GEOMETRY, RopePairs.HALVES)
-                .train(0, null, new float[ROW * TRAINING], TRAINING, progress -> {}));
-  }
-
   /** Each side of a mixture is stored as by the method that it came from alone. */
   @Test
   void aMixtureHasTheKeysOfOneAndTheValuesOfTheOther() {
     Random random = Testing.random("mixed");
-    KvMethod trained = Preset.SMALLEST.method(train(Preset.SMALLEST, random), ROPE);
+    KvMethod trained = trained(random);
     float[] keys = lowRank(random, 256);
     float[] values = lowRank(random, 256);
     for (KvMethod method : new KvMethod[] {Uniform.bits(2), MixKvq.budget(2.7), trained}) {
@@ -170,7 +184,7 @@ class PresetTest {
   @Test
   void codebooksOfAMixtureCountOnceForTheirSide() {
     Random random = Testing.random("weights");
-    KvMethod trained = Preset.SMALLEST.method(train(Preset.SMALLEST, random), ROPE);
+    KvMethod trained = trained(random);
     long keys = Mixed.of(trained, Uniform.bits(2)).codebookBytes();
     long values = Mixed.of(Uniform.bits(2), trained).codebookBytes();
     assertTrue(keys > 0 && values > 0);
@@ -180,14 +194,14 @@ class PresetTest {
 
   /** Scaling keys leaves the values with their codebook; codebooks of keys do not know it, and say so. */
   @Test
-  void keysOfPresetsAreScaled() {
+  void keysOfMixturesAreScaled() {
     Random random = Testing.random("scaled");
     float[] factors = new float[ROW];
     for (int i = 0; i < ROW; i++) {
       factors[i] = 1 + i % (D / 2) / 8f;
     }
     KeyScaling scaling = KeyScaling.of(GEOMETRY, RopePairs.HALVES, List.of(factors));
-    KvMethod balanced = Preset.BALANCED.method(train(Preset.BALANCED, random), ROPE);
+    KvMethod balanced = Mixed.of(MixKvq.budget(2.5).keyGroup(KvCache.PAGE_TOKENS), trained(random));
     KvMethod scaled = scaling.applyTo(balanced);
     assertEquals(balanced.codebookBytes(), scaled.codebookBytes());
     float[] keys = lowRank(random, 256);
@@ -196,7 +210,7 @@ class PresetTest {
     Mixed parts = (Mixed) balanced;
     KvMethod expected = Mixed.of(scaling.applyTo(parts.keyMethod()), parts.valueMethod());
     assertArrayEquals(decoded(expected, keys, values, Side.KEYS), decoded(scaled, keys, values, Side.KEYS));
-    KvMethod smallest = Preset.SMALLEST.method(train(Preset.SMALLEST, random), ROPE);
+    KvMethod smallest = trained(random);
     assertNames(
         assertThrows(IllegalArgumentException.class, () -> scaling.applyTo(smallest)), smallest.name(), "codebooks");
     decoded(Mixed.of(scaling.applyTo(Uniform.bits(4)), smallest), keys, values, Side.VALUES);

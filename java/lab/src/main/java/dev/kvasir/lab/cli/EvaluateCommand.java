@@ -63,8 +63,8 @@ final class EvaluateCommand implements Callable<Integer> {
       names = "--profiles",
       paramLabel = "DIR",
       description = {
-        "Codebooks of presets that were trained before (balanced.profile, smallest.profile) and recorded gradients",
-        "(calib.safetensors). Default: MODEL."
+        "What methods learned before (spectral.profile, which presets go by, comm-vq-1.profile, ...) and recorded",
+        "gradients (calib.safetensors). Default: MODEL."
       })
   private @Nullable Path profiles;
 

@@ -34,7 +34,7 @@ final class TrainCommand implements Callable<Integer> {
       names = "--method",
       required = true,
       paramLabel = "NAME",
-      description = "What they are for: spectral, balanced, smallest, comm-vq-1 or comm-vq-2, with -encoder for its values.")
+      description = "What they are for: spectral, comm-vq-1 or comm-vq-2, with -encoder for its values.")
   private String method;
 
   @Mixin private LearningOptions learning;

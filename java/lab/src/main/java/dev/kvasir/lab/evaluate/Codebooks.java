@@ -9,16 +9,12 @@ import dev.kvasir.codebook.KeyCodebook;
 import dev.kvasir.codebook.TrainedValues;
 import dev.kvasir.codebook.ValueCodebook;
 import dev.kvasir.method.CommVq;
-import dev.kvasir.preset.Preset;
-import dev.kvasir.preset.PresetTrainer;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.training.KeyTrainer;
 import dev.kvasir.training.ValueFitter;
 import dev.kvasir.training.ValueTrainer;
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.List;
-import java.util.Locale;
 
 /** Codebooks, trained on what is there for tuning. */
 public final class Codebooks {
@@ -45,13 +41,6 @@ public final class Codebooks {
     return COMM_VQ + bits + ENCODER;
   }
 
-  /** A preset. */
-  static KvMethod preset(Calibrations calibrations, Preset preset) {
-    return preset.trained()
-        ? preset.method(find(calibrations, name(preset)), rope(calibrations))
-        : preset.method();
-  }
-
   /** Those of the model's profile of that name, or trained now where there is none. */
   private static CommVqCodebooks find(Calibrations calibrations, String method) {
     return calibrations
@@ -62,9 +51,7 @@ public final class Codebooks {
 
   /** Names of the methods that need codebooks. */
   public static List<String> methods() {
-    List<String> names = new ArrayList<>(List.of(COMM_VQ + 1, COMM_VQ + 2, encoderName(1), encoderName(2)));
-    Arrays.stream(Preset.values()).filter(Preset::trained).forEach(preset -> names.add(name(preset)));
-    return names;
+    return List.of(COMM_VQ + 1, COMM_VQ + 2, encoderName(1), encoderName(2));
   }
 
   /**
@@ -91,20 +78,7 @@ public final class Codebooks {
     return calibrations.onceFromRows(
         "codebooks of " + method,
         rows ->
-            method.startsWith(COMM_VQ)
-                ? train(calibrations, rows, method.charAt(COMM_VQ.length()) - '0', method.endsWith(ENCODER), listener)
-                : train(calibrations, rows, Preset.valueOf(method.toUpperCase(Locale.ROOT)), listener));
-  }
-
-  private static CommVqCodebooks train(
-      Calibrations calibrations, TrainingRows rows, Preset preset, Listener listener) {
-    KvGeometry geometry = calibrations.model().geometry();
-    PresetTrainer trainer = PresetTrainer.of(preset, geometry, rope(calibrations).pairs());
-    for (int layer = 0; layer < geometry.layers(); layer++) {
-      trainer.train(layer, rows.of(layer, Side.KEYS), rows.of(layer, Side.VALUES), rows.count(), progress -> {});
-      listener.done(layer + 1, geometry.layers());
-    }
-    return trainer.codebooks();
+            train(calibrations, rows, method.charAt(COMM_VQ.length()) - '0', method.endsWith(ENCODER), listener));
   }
 
   private static CommVqCodebooks train(
@@ -166,10 +140,6 @@ public final class Codebooks {
 
   private static int stages(int bits, int headDim) {
     return (int) Math.max(1, Math.round(bits * headDim / INDEX_BITS));
-  }
-
-  static String name(Preset preset) {
-    return preset.name().toLowerCase(Locale.ROOT).replace('_', '-');
   }
 
   private static Rope rope(Calibrations calibrations) {

@@ -2,19 +2,17 @@ package dev.kvasir.lab.evaluate;
 
 import static dev.kvasir.lab.evaluate.MethodEntry.of;
 
-import dev.kvasir.KvMethod;
 import dev.kvasir.method.Grid;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.MixKvq;
-import dev.kvasir.method.Mixed;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.preset.Preset;
 import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
-import java.util.function.UnaryOperator;
 
 /** The methods that evaluations know: one line each. */
 public final class Methods {
@@ -30,7 +28,6 @@ public final class Methods {
   private static final String TRAINED = "CommVQ";
   private static final String SPECTRAL = "Spectral";
   private static final String PRESET = "presets";
-  private static final String PARTS = "parts of presets";
 
   /** All of them, the reference first. */
   public static final List<MethodEntry> ALL =
@@ -80,21 +77,9 @@ public final class Methods {
           spectral(2),
           spectral(1.5),
           spectral(1),
-          preset("near-lossless", "the preset: no training, next to no loss", Preset.NEAR_LOSSLESS),
-          preset("balanced", "the preset of at most 2.5 bits", Preset.BALANCED),
-          preset("smallest", "the preset of at most 1.5 bits", Preset.SMALLEST),
-          part("balanced-keys-alone", "its keys, values in 16 bits", Preset.BALANCED,
-              preset -> Mixed.of(preset, new HalfPrecision())),
-          part("balanced-values-alone", "its values, keys in 16 bits", Preset.BALANCED,
-              preset -> Mixed.of(new HalfPrecision(), preset)),
-          part("balanced-uniform-keys", "its values, keys uniform at 2 bits", Preset.BALANCED,
-              preset -> Mixed.of(Uniform.bits(2), preset)),
-          part("balanced-uniform-values", "its keys, values uniform at 2 bits", Preset.BALANCED,
-              preset -> Mixed.of(preset, Uniform.bits(2))),
-          part("smallest-keys-alone", "its keys, values in 16 bits", Preset.SMALLEST,
-              preset -> Mixed.of(preset, new HalfPrecision())),
-          part("smallest-values-alone", "its values, keys in 16 bits", Preset.SMALLEST,
-              preset -> Mixed.of(new HalfPrecision(), preset)));
+          preset(Preset.NEAR_LOSSLESS),
+          preset(Preset.BALANCED),
+          preset(Preset.SMALLEST));
 
   private Methods() {}
 
@@ -116,31 +101,25 @@ public final class Methods {
   }
 
   private static MethodEntry spectral(double bits) {
-    String number = bits == (int) bits ? String.valueOf((int) bits) : String.valueOf(bits);
     return new MethodEntry(
-        Spectra.NAME + "-" + number,
+        Spectra.NAME + "-" + number(bits),
         SPECTRAL,
-        "calibrated on what is there for tuning, " + number + " code bits on average",
+        "calibrated on what is there for tuning, " + number(bits) + " code bits on average",
         request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)),
         calibrations -> calibrations.canLearn(Spectra.NAME));
   }
 
-  private static MethodEntry preset(String name, String about, Preset preset) {
-    return recipe(name, PRESET, about, preset, method -> method);
-  }
-
-  private static MethodEntry part(String name, String about, Preset preset, UnaryOperator<KvMethod> change) {
-    return recipe(name, PARTS, about, preset, change);
-  }
-
-  private static MethodEntry recipe(
-      String name, String family, String about, Preset preset, UnaryOperator<KvMethod> change) {
+  private static MethodEntry preset(Preset preset) {
     return new MethodEntry(
-        name,
-        family,
-        about,
-        request -> MethodEntry.cache(request, change.apply(Codebooks.preset(request.calibrations(), preset))),
-        calibrations -> !preset.trained() || calibrations.canLearn(Codebooks.name(preset)));
+        preset.name().toLowerCase(Locale.ROOT).replace('_', '-'),
+        PRESET,
+        "the preset: Spectral, " + number(preset.codeBits()) + " code bits on average",
+        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), preset.codeBits())),
+        calibrations -> calibrations.canLearn(Spectra.NAME));
+  }
+
+  private static String number(double bits) {
+    return bits == (int) bits ? String.valueOf((int) bits) : String.valueOf(bits);
   }
 
   /**

@@ -114,8 +114,8 @@ class MainTest {
     assertSays(2, "tokens", "bench", "--tokens", "0");
     assertSays(2, "--method", "train", model);
     assertSays(2, "uniform-2", "train", model, "--method=uniform-2");
-    assertSays(1, "_val.jsonl", "train", model, "--method=balanced");
-    assertSays(2, "balanced", "calibrate", model, "--method=balanced");
+    assertSays(1, "_val.jsonl", "train", model, "--method=comm-vq-1");
+    assertSays(2, "comm-vq-1", "calibrate", model, "--method=comm-vq-1");
     assertSays(1, "_val.bin", "calibrate", model, "--method=spectral");
   }
 
@@ -263,22 +263,22 @@ class MainTest {
     Files.write(tuning.resolve("noise_val.bin"), bytes(2, 1500));
     String task = Json.write(Map.of("prompt", letters(1, 50), "answer", letters(2, 5)));
     Files.writeString(tuning.resolve("guess_val.jsonl"), task);
-    Path profile = folder.resolve("balanced.profile");
+    Path profile = folder.resolve("comm-vq-1.profile");
     String model = folder.toString();
     assertSays(
-        0, "Profile: " + profile, "train", model, "--method=balanced", "--tuning", "" + tuning, "--out", "" + profile);
+        0, "Profile: " + profile, "train", model, "--method=comm-vq-1", "--tuning", "" + tuning, "--out", "" + profile);
     assertTrue(Profile.load(profile).codebooks().values(1).isPresent());
 
-    // There is nothing to learn from beside the tests: smallest cannot run, and balanced does from its profile.
+    // There is nothing to learn from beside the tests: smallest cannot run, and comm-vq-1 does from its profile.
     Path out = folder.resolve("report");
     String said =
-        assertSays(0, "left out", "evaluate", model, "--methods=balanced,smallest,pm-kvq-3-plan", "--windows=1",
+        assertSays(0, "left out", "evaluate", model, "--methods=comm-vq-1,smallest,pm-kvq-3-plan", "--windows=1",
             "--out=" + out);
     assertTrue(said.contains("pm-kvq-3-plan is left out"));
     List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
-    assertEquals(List.of("f16", "balanced", "smallest"), rows.stream().map(r -> r.get("method").text()).toList());
+    assertEquals(List.of("f16", "comm-vq-1", "smallest"), rows.stream().map(r -> r.get("method").text()).toList());
     assertTrue(rows.get(1).get("complete").flag() && rows.get(1).get("codebook_bits").number() > 0);
-    assertTrue(rows.get(2).get("failure").text().contains("_val.jsonl"));
+    assertTrue(rows.get(2).get("failure").text().contains("_val.bin"));
     assertEquals(0, rows.get(0).get("codebook_bits").number());
 
     assertSays(0, "smallest", "evaluate", model, "--methods=smallest", "--windows=1", "--tuning=" + tuning,
