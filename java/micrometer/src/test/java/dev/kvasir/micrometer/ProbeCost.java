@@ -12,7 +12,7 @@ public final class ProbeCost {
 
   private static final int LAYERS = 8;
   private static final int TOKENS = 8192;
-  private static final int STEPS = 256;
+  private static final int STEPS = 64;
 
   private ProbeCost() {}
 
@@ -21,7 +21,7 @@ public final class ProbeCost {
     float[] rows = Testing.gaussian(new Random(1), 128 * geometry.rowSize(0));
     float[] query = Testing.gaussian(new Random(2), geometry.querySize(0));
     try (KvCache cache = KvCache.builder(geometry).method(Uniform.bits(4)).threads(1).build()) {
-      for (int every : new int[] {0, 64, 16, 1, 0, 64, 16, 1}) {
+      for (int every : new int[] {0, 64, 16, 1}) {
         try (QualityProbe probe = QualityProbe.on(cache).every(Math.max(1, every)).build();
             KvSequence sequence = cache.newSequence()) {
           for (int i = 0; i < TOKENS / 128; i++) {
