@@ -12,11 +12,11 @@ import java.util.Map;
  * long bytes = estimate.total().bytes();
  * }</pre>
  *
- * <p>The code that takes memory works it out, without taking any: figures are those of {@link KvCache#stats}, to the byte, for
- * sequences that share nothing. Three things they cannot know. Methods whose pages go by what is in them ({@code
- * MixKvq}, and presets with it) are counted at their largest. Methods that give up precision under a budget ({@code
- * PmKvq}) are counted as without one. {@link Layer#leastBytes} is the other end of both. And on a GPU pages of {@code MixKvq}
- * have another layout, a little larger.
+ * <p>The code that takes memory works it out, without taking any: figures are those of {@link KvCache#stats}, to the
+ * byte, for sequences that share nothing. Three things they cannot know. Methods whose pages go by what is in them
+ * ({@code MixKvq}) are counted at their largest. Methods that give up precision under a budget ({@code PmKvq}, {@code
+ * Spectral} with a floor) are counted as without one. {@link Layer#leastBytes} is the other end of both. And on a GPU
+ * pages of {@code MixKvq} have another layout, a little larger.
  *
  * @param sequences how many
  * @param tokens of each
