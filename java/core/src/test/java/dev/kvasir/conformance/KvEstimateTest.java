@@ -239,6 +239,7 @@ class KvEstimateTest {
       }
       double bits = 0.5 + random.nextDouble() * 4;
       assertExact(story(geometry, Spectral.of(bases.build(), bits).sinks(sinks()).window(window())));
+      assertExact(story(geometry, Spectral.of(bases.build(), 2 + bits).floor(1).sinks(sinks())));
     }
   }
 
