@@ -65,6 +65,10 @@ class Saving {
 class Restoring {
  public:
   static Restoring* create(Cache& cache);
+  // Behind the blocks of a sequence of the cache, whose pages the new one shares: the first block to come is the one that
+  // follows them, and there can be no state. The sequence, which may go on or end meanwhile, has to end with a block: no
+  // token behind it, no guesses, no moved positions.
+  static Restoring* create_behind(Cache& cache, int64_t sequence);
   static void destroy(Restoring* restoring);
   ~Restoring();
   Restoring(const Restoring&) = delete;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 #include <string>
@@ -68,7 +69,7 @@ class Cache::Impl {
 
   // saving/cache_saving.cc
   std::unique_ptr<Saving::Impl> save(int64_t id);
-  std::unique_ptr<Restoring::Impl> restore();
+  std::unique_ptr<Restoring::Impl> restore(std::optional<int64_t> behind);
   const Identity& identity();
   const std::vector<LayerPlan>& plans() const { return plans_; }
 
@@ -93,6 +94,8 @@ class Cache::Impl {
   float* page_scratch() const;
   Engine& engine() { return *engine_.engine; }
   SavingPlace saving_place();
+  /// A sequence as it is now; its pages by reference.
+  SequenceImage image_of(int64_t id);
   /// For the time of a verb that computes.
   ThreadPool::Use use_threads() { return ThreadPool::Use(own_threads_ ? *own_threads_ : ThreadPool::shared()); }
 

@@ -83,8 +83,9 @@ Memory::Memory(const std::vector<LayerPlan>& plans, Engine& engine, int64_t budg
 void Memory::enlist(Page& page) {
   const LayerPlan& plan = plans_[page.layer_];
   if (!plan.can_shrink()) return;
-  const auto level = static_cast<size_t>(page.view_.shape - plan.shapes.data());
   std::lock_guard<std::mutex> lock(mutex_);
+  if (page.enlisted_) return;
+  const auto level = static_cast<size_t>(page.view_.shape - plan.shapes.data());
   Layer& layer = *layers_[page.layer_];
   layer.ranks[level].insert(std::move(page.node_));
   layer.sealed += 1;

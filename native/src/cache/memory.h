@@ -98,7 +98,7 @@ class Memory {
   // may make them wider. Throws kBudgetExceeded, and then no page has shrunk.
   std::vector<Pool::Reservation> reserve_least(const std::vector<std::pair<int, Needs>>& all);
 
-  // From now on the page may shrink. Cannot fail.
+  // From now on the page may shrink, if it could not before. Cannot fail.
   void enlist(Page& page);
 
   // While it is held, pages of the layer stay as they are. Take it after the locks of sequences; let no page die under

@@ -280,6 +280,61 @@ TEST_CASE("blocks alone make the sequence that was cut after them") {
   }
 }
 
+TEST_CASE("blocks behind a sequence of the cache make the sequence of all of them, and share what was there") {
+  for (const std::string& codec : EveryCodec::names()) {
+    CAPTURE(codec);
+    const auto cache = cache_on(codec, "auto"), other = cache_on(codec, "auto");
+    const support::Saved saved = support::save(*cache, grown(*cache, 160, 600));
+    support::RestoringPointer whole(kvasir::Restoring::create(*other));
+    for (const support::Bytes& block : saved.blocks) support::add(*whole, block);
+    const int64_t expected = whole->finish();
+    for (size_t known = 1; known <= saved.blocks.size(); ++known) {
+      support::RestoringPointer first(kvasir::Restoring::create(*other));
+      for (size_t i = 0; i < known; ++i) support::add(*first, saved.blocks[i]);
+      const int64_t prefix = first->finish();
+      const int64_t before = support::stats_of(*other)->pages(0);
+      support::RestoringPointer rest(kvasir::Restoring::create_behind(*other, prefix));
+      for (size_t i = known; i < saved.blocks.size(); ++i) support::add(*rest, saved.blocks[i]);
+      const int64_t all = rest->finish();
+      CHECK(support::image_of(*other, all) == support::image_of(*other, expected));
+      CHECK(attend(*other, all, 5) == attend(*other, expected, 5));
+      // Pages that were there are not held twice.
+      const auto more = static_cast<int64_t>(saved.blocks.size() - known);
+      CHECK(support::stats_of(*other)->pages(0) == before + more);
+      // Neither depends on the other.
+      other->release(prefix);
+      append(*other, all, 4 + 128 * static_cast<int64_t>(saved.blocks.size()), 150);
+      CHECK(attend(*other, all, 5).size() == 2 * EveryCodec::kQuery);
+      other->release(all);
+    }
+  }
+}
+
+TEST_CASE("only behind whole blocks, and with the blocks that follow them") {
+  const auto cache = cache_on("uniform", "auto");
+  const int64_t id = grown(*cache, 160, 600);
+  const support::Saved saved = support::save(*cache, id);
+  const auto refused = [&](int64_t sequence) {
+    return support::error_of(kvasir::ErrorCode::kInvalidArgument,
+                             [&] { kvasir::Restoring::destroy(kvasir::Restoring::create_behind(*cache, sequence)); });
+  };
+  CHECK(refused(id).find("ends with a block") != std::string::npos);
+  CHECK(refused(cache->new_sequence()).find("ends with a block") != std::string::npos);
+  const int64_t prefix = cache->fork(id);
+  cache->truncate(prefix, 4 + 128 * 2);
+  const auto bytes = support::stats_of(*cache)->bytes();
+  for (const size_t wrong : {0u, 1u, 3u}) {
+    const support::RestoringPointer restoring(kvasir::Restoring::create_behind(*cache, prefix));
+    CHECK(support::error_of(kvasir::ErrorCode::kBadBytes, [&] {
+            support::add(*restoring, saved.blocks[wrong]);
+          }).find("in place of block 2") != std::string::npos);
+  }
+  const support::RestoringPointer restoring(kvasir::Restoring::create_behind(*cache, prefix));
+  support::error_of(kvasir::ErrorCode::kInvalidArgument,
+                    [&] { restoring->set_state(saved.state.data(), static_cast<int64_t>(saved.state.size())); });
+  CHECK(support::stats_of(*cache)->bytes() == bytes);
+}
+
 static void check_sliding(const std::string& codec, const std::string& backend) {
   support::CachePointer caches[2];
   for (auto& cache : caches) {

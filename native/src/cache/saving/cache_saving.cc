@@ -15,7 +15,7 @@ SavingPlace Cache::Impl::saving_place() {
   return {plans_, memory_, engine(), identity(), own_threads_ ? *own_threads_ : ThreadPool::shared()};
 }
 
-std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
+SequenceImage Cache::Impl::image_of(int64_t id) {
   const auto sequence = find(id);
   SequenceImage image;
   const auto threads = use_threads();
@@ -31,6 +31,11 @@ std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
     }
     engine().read_halves(rows);
   }
+  return image;
+}
+
+std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
+  SequenceImage image = image_of(id);
   if (static_cast<int64_t>(image.shifts.size()) > kMostShifts) {
     refuse("a sequence whose positions moved at " + std::to_string(image.shifts.size()) + " places, of " +
            std::to_string(kMostShifts) + " that can be saved");
@@ -38,18 +43,22 @@ std::unique_ptr<Saving::Impl> Cache::Impl::save(int64_t id) {
   return std::make_unique<Saving::Impl>(saving_place(), std::move(image));
 }
 
-std::unique_ptr<Restoring::Impl> Cache::Impl::restore() {
+std::unique_ptr<Restoring::Impl> Cache::Impl::restore(std::optional<int64_t> behind) {
   const auto attach = [this](std::vector<SequenceLayer> layers, std::vector<PositionShift> shifts) {
     const auto sequence = std::make_shared<Sequence>(0);
     sequence->layers = std::move(layers);
     sequence->shifts = std::move(shifts);
     return add(sequence);
   };
+  if (behind) return std::make_unique<Restoring::Impl>(saving_place(), attach, image_of(*behind));
   return std::make_unique<Restoring::Impl>(saving_place(), attach);
 }
 
 Saving* Saving::create(Cache& cache, int64_t sequence) { return new Saving(cache.impl_->save(sequence)); }
-Restoring* Restoring::create(Cache& cache) { return new Restoring(cache.impl_->restore()); }
+Restoring* Restoring::create(Cache& cache) { return new Restoring(cache.impl_->restore({})); }
+Restoring* Restoring::create_behind(Cache& cache, int64_t sequence) {
+  return new Restoring(cache.impl_->restore(sequence));
+}
 const char* Cache::description() { return impl_->identity().text.c_str(); }
 void Cache::fingerprint(uint8_t* out) {
   require_pointer("out", out);

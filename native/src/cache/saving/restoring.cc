@@ -65,6 +65,30 @@ Restoring::Impl::Impl(const SavingPlace& place, Attach attach)
   first_pages_.resize(place.plans.size(), -1);
 }
 
+Restoring::Impl::Impl(const SavingPlace& place, Attach attach, SequenceImage behind) : Impl(place, std::move(attach)) {
+  image_ = std::move(behind);
+  behind_ = true;
+  const char* const why = "only a sequence that ends with a block can be gone on behind";
+  if (!image_.shifts.empty()) refuse(std::string(why) + ": its positions were moved");
+  for (const LayerPlan& plan : place_.plans) {
+    if (plan.owns_rows()) blocks_ = std::max(blocks_, image_.layers[static_cast<size_t>(plan.index)].sealed_pages());
+  }
+  for (const LayerPlan& plan : place_.plans) {
+    if (!plan.owns_rows()) continue;
+    const auto index = static_cast<size_t>(plan.index);
+    LayerImage& layer = image_.layers[index];
+    if (blocks_ == 0 || layer.length != plan.sinks + blocks_ * kPageTokens || layer.sealed_pages() != blocks_ ||
+        layer.guesses_from >= 0) {
+      refuse(std::string(why) + ": layer " + std::to_string(plan.index) + " has " + std::to_string(layer.length) +
+             " tokens, " + std::to_string(layer.sealed_pages()) + " pages of them");
+    }
+    if (!layer.pages.empty()) first_pages_[index] = layer.dropped_pages;
+    layer.queries.clear();  // as one that was made of all of the blocks
+    layer.query_count = 0;
+  }
+  tables_ = image_.tables(place_.plans, blocks_).back();
+}
+
 const LayerPlan& Restoring::Impl::plan_of(const ImagePart& part) const {
   if (part.layer < 0 || part.layer >= static_cast<int>(place_.plans.size())) {
     invalid(part.layer, "does not exist: there are " + std::to_string(place_.plans.size()));
@@ -294,6 +318,7 @@ void Restoring::Impl::set_state(const uint8_t* bytes, int64_t count) {
   require_pointer("bytes", bytes);
   if (broken_) refuse("what failed once cannot go on");
   if (has_state_) refuse("a second state");
+  if (behind_) refuse("a state behind blocks of another sequence");
   broken_ = true;
   const ThreadPool::Use threads(place_.threads);
   const ImageReader image(ImageType::kState, bytes, count);
@@ -503,6 +528,7 @@ int64_t Restoring::Impl::finish() {
   for (const LayerPlan& plan : place_.plans) {
     const auto index = static_cast<size_t>(plan.index);
     if (!has_state_) drop_unseen(plan, image_.layers[index]);
+    const auto pages = place_.memory.read(plan.index);  // those of others stay as they are
     layers.emplace_back(plan, place_.engine, rooms[index], image_.layers[index]);
     layers.back().image_rows(plan, image_.layers[index], rows);
   }

@@ -71,13 +71,20 @@ int64_t most_state_bytes(const std::vector<LayerPlan>& plans) {
   return bytes;
 }
 
-Saving::Impl::Impl(const SavingPlace& where, SequenceImage image) : place(where), image_(std::move(image)) {
-  int64_t blocks = 0;
-  for (const LayerImage& layer : image_.layers) blocks = std::max(blocks, layer.sealed_pages());
-  tables_.push_back({});
+const SideChunk* SequenceImage::added(const LayerPlan& plan, int side, int64_t block) const {
+  const std::vector<SideChunk>& chunks = layers[static_cast<size_t>(plan.index)].tables[side].chunks;
+  if (chunks.empty()) return nullptr;
+  if (chunks[0].page == block) return &chunks[0];
+  // Those after the first follow each other, one a page.
+  const int64_t index = chunks.size() < 2 ? -1 : block - chunks[1].page + 1;
+  return index >= 1 && index < static_cast<int64_t>(chunks.size()) ? &chunks[static_cast<size_t>(index)] : nullptr;
+}
+
+std::vector<Digest> SequenceImage::tables(const std::vector<LayerPlan>& plans, int64_t blocks) const {
+  std::vector<Digest> names = {{}};
   for (int64_t block = 0; block < blocks; ++block) {
     std::vector<ImagePart> parts;
-    for (const LayerPlan& plan : place.plans) {
+    for (const LayerPlan& plan : plans) {
       for (int side = 0; side < 2; ++side) {
         const SideChunk* chunk = added(plan, side, block);
         if (!chunk) continue;
@@ -86,8 +93,15 @@ Saving::Impl::Impl(const SavingPlace& where, SequenceImage image) : place(where)
                          crc32c(chunk->vectors.get(), static_cast<size_t>(bytes)), 0, bytes});
       }
     }
-    tables_.push_back(tables_after(tables_.back(), parts));
+    names.push_back(tables_after(names.back(), parts));
   }
+  return names;
+}
+
+Saving::Impl::Impl(const SavingPlace& where, SequenceImage image) : place(where), image_(std::move(image)) {
+  int64_t blocks = 0;
+  for (const LayerImage& layer : image_.layers) blocks = std::max(blocks, layer.sealed_pages());
+  tables_ = image_.tables(place.plans, blocks);
   digests_.resize(static_cast<size_t>(blocks));
   written_.resize(static_cast<size_t>(blocks));
 }
@@ -100,15 +114,6 @@ int64_t Saving::Impl::whole_blocks() const {
   return whole;
 }
 
-const SideChunk* Saving::Impl::added(const LayerPlan& plan, int side, int64_t block) const {
-  const std::vector<SideChunk>& chunks = image_.layers[static_cast<size_t>(plan.index)].tables[side].chunks;
-  if (chunks.empty()) return nullptr;
-  if (chunks[0].page == block) return &chunks[0];
-  // Those after the first follow each other, one a page.
-  const int64_t index = chunks.size() < 2 ? -1 : block - chunks[1].page + 1;
-  return index >= 1 && index < static_cast<int64_t>(chunks.size()) ? &chunks[static_cast<size_t>(index)] : nullptr;
-}
-
 // In the order of docs/format.md: by layer, and of each its tables, its page, its sinks.
 int64_t Saving::Impl::write_block(int64_t block, const uint8_t* chain, uint8_t* out, int64_t capacity) {
   if (block < 0 || block >= blocks()) refuse("block " + std::to_string(block) + " of " + std::to_string(blocks()));
@@ -118,7 +123,7 @@ int64_t Saving::Impl::write_block(int64_t block, const uint8_t* chain, uint8_t* 
     const LayerImage& layer = image_.layers[static_cast<size_t>(plan.index)];
     locks.push_back(place.memory.read(plan.index));
     for (int side = 0; side < 2; ++side) {
-      const SideChunk* chunk = added(plan, side, block);
+      const SideChunk* chunk = image_.added(plan, side, block);
       if (!chunk) continue;
       writer.add(side == 0 ? PartKind::kKeyTable : PartKind::kValueTable, plan.index, 0, chunk_bytes(plan, *chunk));
     }
@@ -169,7 +174,7 @@ uint32_t Saving::Impl::fill(const ImagePart& part, int64_t block, uint8_t* out) 
   switch (part.kind) {
     case PartKind::kKeyTable:
     case PartKind::kValueTable:
-      return crc32c_copy(out, added(plan, part.kind == PartKind::kValueTable, block)->vectors.get(), bytes);
+      return crc32c_copy(out, image_.added(plan, part.kind == PartKind::kValueTable, block)->vectors.get(), bytes);
     case PartKind::kSinks:
       return crc32c_copy(out, layer.sinks.data(), bytes);
     case PartKind::kWindow:

@@ -32,6 +32,10 @@ struct SequenceImage {
 
   // Memory for the 16-bit rows of all layers.
   void make_rows(const std::vector<LayerPlan>& plans);
+  // The vectors of a side table that a block adds; null where it adds none.
+  const SideChunk* added(const LayerPlan& plan, int side, int64_t block) const;
+  // Names of the side tables: before each of so many blocks, and after the last.
+  std::vector<Digest> tables(const std::vector<LayerPlan>& plans, int64_t blocks) const;
 };
 
 constexpr int64_t kMostShifts = 1 << 16;  // that a state holds
@@ -61,8 +65,6 @@ struct Saving::Impl {
   const SavingPlace place;
 
  private:
-  // The vectors of a side table that a block adds; null where it adds none.
-  const SideChunk* added(const LayerPlan& plan, int side, int64_t block) const;
   // Any part but a page; returns its checksum.
   uint32_t fill(const ImagePart& part, int64_t block, uint8_t* out) const;
 
@@ -75,6 +77,8 @@ struct Saving::Impl {
 struct Restoring::Impl {
   using Attach = std::function<int64_t(std::vector<SequenceLayer>, std::vector<PositionShift>)>;
   Impl(const SavingPlace& place, Attach attach);
+  // Behind the blocks of a sequence, whose image ends with the last of them.
+  Impl(const SavingPlace& place, Attach attach, SequenceImage behind);
 
   void add_block(const uint8_t* bytes, int64_t count, const uint8_t* chain);
   void set_state(const uint8_t* bytes, int64_t count);
@@ -126,6 +130,7 @@ struct Restoring::Impl {
   Digest tables_ = {};
   Sha256 digests_;  // of blocks
   int64_t blocks_ = 0;
+  bool behind_ = false;  // a sequence of the cache
   bool has_state_ = false;
   bool broken_ = false;
 };

@@ -518,11 +518,36 @@ public final class KvCache implements AutoCloseable {
   public KvSequence attachBlocks(List<KvBlock> blocks) {
     Checks.require(!blocks.isEmpty(), "no blocks");
     try (NativeRestoring restoring = cache.restore()) {
-      for (KvBlock block : blocks) {
-        restoring.addBlock(block.bytes(), block.hash().bytes());
-      }
-      return new KvSequence(this, restoring.finish());
+      return attach(restoring, blocks);
     }
+  }
+
+  /**
+   * A sequence of a text's first blocks, of which some are here already: those of a sequence of this cache, whose pages the
+   * new one shares. It is the one that {@link #attachBlocks(List)} would make of all of them.
+   *
+   * @param behind a sequence that ends with a block, neither guessing nor with moved positions; it may go on, or be closed
+   * @param blocks those that follow, without gaps
+   * @return a new sequence, to be closed by the caller
+   * @throws KvFileException if a block is damaged, of another kind of cache or model, of other tokens than its name says,
+   *     or does not follow the one before it; nothing has changed then
+   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @throws IllegalArgumentException if there are none, or the sequence does not end with a block or is one of another cache
+   * @throws IllegalStateException if the cache or the sequence is closed
+   */
+  public KvSequence attachBlocks(KvSequence behind, List<KvBlock> blocks) {
+    Checks.require(!blocks.isEmpty(), "no blocks");
+    Checks.require(behind.cache() == this, "a sequence of another cache");
+    try (NativeRestoring restoring = behind.restoreBehind()) {
+      return attach(restoring, blocks);
+    }
+  }
+
+  private KvSequence attach(NativeRestoring restoring, List<KvBlock> blocks) {
+    for (KvBlock block : blocks) {
+      restoring.addBlock(block.bytes(), block.hash().bytes());
+    }
+    return new KvSequence(this, restoring.finish());
   }
 
   /**

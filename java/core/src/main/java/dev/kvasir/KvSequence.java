@@ -11,6 +11,7 @@ import dev.kvasir.internal.Checks;
 import dev.kvasir.internal.Floats;
 import dev.kvasir.internal.Lifetime;
 import dev.kvasir.internal.NativeCache;
+import dev.kvasir.internal.NativeRestoring;
 import dev.kvasir.internal.NativeSaving;
 import dev.kvasir.internal.Shorts;
 import dev.kvasir.internal.file.SequenceOutput;
@@ -612,6 +613,11 @@ public final class KvSequence implements AutoCloseable {
       }
     }
     return blocks;
+  }
+
+  /** What follows the blocks of this sequence. To be closed. */
+  NativeRestoring restoreBehind() {
+    return call(() -> target.restoreBehind(id));
   }
 
   private NativeSaving snapshot(FileOptions options) {

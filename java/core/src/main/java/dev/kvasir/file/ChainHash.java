@@ -2,10 +2,12 @@ package dev.kvasir.file;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.IntBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Objects;
 
 /**
  * The name of a block in a store: 32 bytes made of what its cache is, a salt, and all token ids from the sequence's
@@ -45,22 +47,48 @@ public final class ChainHash extends Digest {
    * @return one name a block, in order; tokens that fill no block have none
    */
   public static List<ChainHash> chain(byte[] fingerprint, byte[] salt, int sinks, int blockTokens, int[] tokens) {
+    return beginning(fingerprint, salt).following(Math.addExact(sinks, blockTokens), blockTokens, tokens, 0);
+  }
+
+  /**
+   * What stands before the first block of any text.
+   *
+   * @param fingerprint what the cache is, {@code KvCache.fingerprint()}
+   * @param salt whose blocks they are; may be empty
+   * @return what the name of a first block is made of, beside its tokens
+   */
+  public static ChainHash beginning(byte[] fingerprint, byte[] salt) {
     MessageDigest digest = sha256();
     digest.update("kvasir chain 1\n".getBytes(StandardCharsets.US_ASCII));
     digest.update(fingerprint);
     digest.update(ByteBuffer.allocate(Long.BYTES).order(ByteOrder.LITTLE_ENDIAN).putLong(0, salt.length));
-    byte[] before = digest.digest(salt);
+    return new ChainHash(digest.digest(salt));
+  }
+
+  /**
+   * The names of the whole blocks behind this one.
+   *
+   * @param firstTokens tokens of the first of them: more than of the others where it holds sinks
+   * @param blockTokens tokens of each of the others
+   * @param tokens the token ids from the text's beginning on
+   * @param from where the first of them begins
+   * @return one name a block, in order; tokens that fill no block have none
+   * @throws IndexOutOfBoundsException if they begin outside of the text
+   */
+  public List<ChainHash> following(int firstTokens, int blockTokens, int[] tokens, int from) {
+    Objects.checkFromToIndex(from, tokens.length, tokens.length);
+    MessageDigest digest = sha256();
     List<ChainHash> chain = new ArrayList<>();
-    ByteBuffer ids = ByteBuffer.allocate(Math.multiplyExact(sinks + blockTokens, Integer.BYTES));
-    ids.order(ByteOrder.LITTLE_ENDIAN);
-    int first = 0;
-    for (long end = (long) sinks + blockTokens; end <= tokens.length; end += blockTokens) {
-      ids.clear();
-      for (int i = first; i < end; i++) {
-        ids.putInt(tokens[i]);
-      }
-      digest.update(before);
-      digest.update(ids.flip());
+    // The name before, then the ids: moved as a whole, since to write them one by one takes as long as the hash.
+    ByteBuffer link = ByteBuffer.allocate(Math.addExact(BYTES, Math.multiplyExact(firstTokens, Integer.BYTES)));
+    IntBuffer ids = link.slice(BYTES, link.capacity() - BYTES).order(ByteOrder.LITTLE_ENDIAN).asIntBuffer();
+    byte[] before = bytes();
+    int first = from;
+    for (long end = (long) from + firstTokens; end <= tokens.length; end += blockTokens) {
+      int count = (int) end - first;
+      link.put(0, before);
+      ids.put(0, tokens, first, count);
+      digest.update(link.array(), 0, BYTES + count * Integer.BYTES);
       before = digest.digest();
       chain.add(new ChainHash(before));
       first = (int) end;

@@ -328,6 +328,11 @@ public final class NativeCache implements AutoCloseable {
     return held(target -> new NativeRestoring(target, lifetime));
   }
 
+  /** The same, behind the blocks of a sequence. */
+  public NativeRestoring restoreBehind(long id) {
+    return held(target -> new NativeRestoring(target, id, lifetime));
+  }
+
   public String description() {
     return call(Cache::description);
   }

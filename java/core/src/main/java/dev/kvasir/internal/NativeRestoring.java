@@ -14,7 +14,15 @@ public final class NativeRestoring implements AutoCloseable {
 
   /** `of`: the cache's life, in which a use has begun that ends with this. */
   NativeRestoring(Cache cache, Lifetime of) {
-    Restoring made = Restoring.create(cache);
+    this(Restoring.create(cache), of);
+  }
+
+  /** Behind the blocks of a sequence. */
+  NativeRestoring(Cache cache, long sequence, Lifetime of) {
+    this(Restoring.create_behind(cache, sequence), of);
+  }
+
+  private NativeRestoring(Restoring made, Lifetime of) {
     this.restoring = made;
     this.lifetime =
         new Lifetime(
