@@ -5,11 +5,10 @@ import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
 import dev.kvasir.file.ChainHash;
 import java.nio.ByteBuffer;
-import java.util.Arrays;
+import java.util.ArrayList;
 import java.util.BitSet;
 import java.util.List;
 import java.util.stream.IntStream;
-import java.util.stream.Stream;
 
 /** Where the blocks of a cache's texts begin and end, how they are called, and which of them make a sequence. */
 final class Blocks {
@@ -22,6 +21,7 @@ final class Blocks {
   private final int[] layers;
 
   private final boolean slides;
+  private final KnownNames names;
 
   Blocks(KvCache cache, byte[] salt) {
     KvGeometry geometry = cache.geometry();
@@ -31,6 +31,7 @@ final class Blocks {
     this.salt = salt.clone();
     this.layers = IntStream.range(0, geometry.layers()).filter(i -> geometry.source(i) == i).toArray();
     this.slides = IntStream.of(layers).anyMatch(i -> geometry.slidingWindow(i) > 0);
+    this.names = new KnownNames(sinks + KvCache.PAGE_TOKENS, KvCache.PAGE_TOKENS);
   }
 
   byte[] fingerprint() {
@@ -72,20 +73,18 @@ final class Blocks {
   /** The names of a request's first blocks. */
   List<ChainHash> names(PrefixRequest request, int count) {
     int shared = shared(request, count);
-    Stream<ChainHash> names = Stream.empty();
+    List<ChainHash> list = new ArrayList<>(count);
     if (shared > 0) {
-      names = chain(request.tokens(), salt(request, true), shared).stream();
+      list.addAll(chain(request, true, shared));
     }
     if (shared < count) {
-      names = Stream.concat(names, chain(request.tokens(), salt(request, false), count).stream().skip(shared));
+      list.addAll(chain(request, false, count).subList(shared, count));
     }
-    return names.toList();
+    return list;
   }
 
-  private List<ChainHash> chain(int[] tokens, byte[] under, int count) {
-    int length = tokens(count);
-    int[] first = length == tokens.length ? tokens : Arrays.copyOf(tokens, length);
-    return ChainHash.chain(fingerprint, under, sinks, KvCache.PAGE_TOKENS, first);
+  private List<ChainHash> chain(PrefixRequest request, boolean everybodys, int count) {
+    return names.of(ChainHash.beginning(fingerprint, salt(request, everybodys)), request.tokens(), count);
   }
 
   /** Blocks that all layers of a sequence have compressed. */

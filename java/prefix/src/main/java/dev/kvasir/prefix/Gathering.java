@@ -27,7 +27,9 @@ final class Gathering {
   private int strangers;
   private int turn;
 
-  Gathering(Tiers tiers, List<ChainHash> names, int shared, @Nullable SecretKey tenantKey, long end) {
+  /** Of the names of a text, those from a first one on. */
+  Gathering(Tiers tiers, List<ChainHash> names, int first, int shared, @Nullable SecretKey tenantKey, long end) {
+    this.position = first;
     this.tiers = tiers;
     this.names = names;
     this.shared = shared;

@@ -5,10 +5,8 @@ import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.prefix.policy.EvictionPolicy;
 import dev.kvasir.prefix.store.Holdings;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Objects;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -21,56 +19,18 @@ import org.jspecify.annotations.Nullable;
  */
 final class LivePrefixes {
 
-  /** A block of a text: its tokens, of this array or of one of its own, and whose they are. */
-  private static final class Key {
-    final int[] tokens;
-    final int from;
-    final int to;
-    final @Nullable Tenant owner;
-    final int hash;
-
-    Key(int[] tokens, int from, int to, @Nullable Tenant owner) {
-      this.tokens = tokens;
-      this.from = from;
-      this.to = to;
-      this.owner = owner;
-      int code = owner == null ? 1 : owner.hashCode();
-      for (int i = from; i < to; i++) {
-        code = 31 * code + tokens[i];
-      }
-      this.hash = code;
-    }
-
-    Key copy() {
-      return new Key(Arrays.copyOfRange(tokens, from, to), 0, to - from, owner);
-    }
-
-    @Override
-    public boolean equals(Object other) {
-      return other instanceof Key that
-          && hash == that.hash
-          && Arrays.equals(tokens, from, to, that.tokens, that.from, that.to)
-          && Objects.equals(owner, that.owner);
-    }
-
-    @Override
-    public int hashCode() {
-      return hash;
-    }
-  }
-
   private static final class Node {
     final @Nullable Node parent;
-    final @Nullable Key key;
+    final @Nullable BlockKey key;
     final int depth;
     final long bytes;
-    final Map<Key, Node> children = new HashMap<>(2);
+    final Map<BlockKey, Node> children = new HashMap<>(2);
     /** The sequence that ends here, and one that ends here or below. */
     @Nullable Held held;
 
     @Nullable Held any;
 
-    Node(@Nullable Node parent, @Nullable Key key, int depth, long bytes) {
+    Node(@Nullable Node parent, @Nullable BlockKey key, int depth, long bytes) {
       this.parent = parent;
       this.key = key;
       this.depth = depth;
@@ -149,7 +109,7 @@ final class LivePrefixes {
     }
     Node node = root;
     for (int i = 0; i < length; i++) {
-      Key key = keyOf(request, i);
+      BlockKey key = keyOf(request, i);
       Node next = node.children.get(key);
       if (next == null) {
         next = new Node(node, key.copy(), i + 1, blockBytes);
@@ -233,9 +193,9 @@ final class LivePrefixes {
     return node;
   }
 
-  private Key keyOf(PrefixRequest request, int block) {
+  private BlockKey keyOf(PrefixRequest request, int block) {
     int end = blocks.end(block);
-    return new Key(request.tokens(), blocks.begin(block), end, request.ownerOf(end));
+    return new BlockKey(request.tokens(), blocks.begin(block), end, request.ownerOf(end));
   }
 
   private @Nullable Found fork(Held held, int length) {

@@ -3,7 +3,6 @@ package dev.kvasir.prefix;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.error.BudgetExceededException;
-import dev.kvasir.error.KvFileException;
 import dev.kvasir.file.ChainHash;
 import dev.kvasir.file.KvBlock;
 import dev.kvasir.prefix.policy.Eviction;
@@ -45,8 +44,6 @@ import org.jspecify.annotations.Nullable;
  * <p>For many threads. The cache stays the caller's, and is closed after this.
  */
 public final class PrefixCache implements AutoCloseable {
-
-  private static final int TRIES = 4;
 
   private final KvCache cache;
   private final Blocks blocks;
@@ -153,9 +150,7 @@ public final class PrefixCache implements AutoCloseable {
       if (other != null && !brings(other, known, end)) {
         return matchOf(found);
       }
-      if (found != null) {
-        found.sequence().close();
-      }
+      close(found);
     }
   }
 
@@ -185,91 +180,96 @@ public final class PrefixCache implements AutoCloseable {
       LivePrefixes.@Nullable Found found,
       Flights.Flight flight,
       long end) {
-    int known = found == null ? 0 : found.blocks();
-    int reached = known;
+    int reached = found == null ? 0 : found.blocks();
     try {
-      if (known > 0 && tiers.available(names, end) <= known) {
+      PrefixMatch longer = loaded(request, names, found, end);
+      if (longer == null) {
         return matchOf(found);
       }
-      ArrivingBlocks arriving = tiers.gather(request, names, end);
-      KvSequence sequence = attach(arriving);
-      arriving.finish();
-      int count = arriving.size();
-      if (sequence == null || count <= known) {
-        if (sequence != null) {
-          sequence.close();
-        }
-        return matchOf(found);
-      }
-      if (found != null) {
-        found.sequence().close();
-      }
-      keep(request, sequence, arriving, count);
-      reached = count;
-      return new PrefixMatch(sequence, blocks.tokens(count), tokensByTier(arriving, count));
+      reached = blocks.count(longer.reusedTokens());
+      close(found);
+      return longer;
+    } catch (RuntimeException | Error e) {
+      close(found);
+      throw e;
     } finally {
       flights.end(flight, reached);
     }
   }
 
-  /** A sequence of what comes, or of as much of it as is right; those that are make the list from then on. */
-  private @Nullable KvSequence attach(ArrivingBlocks arriving) {
-    if (blocks.slides()) {
-      arriving.cut(blocks.attachable(arriving.images()));
+  private static void close(LivePrefixes.@Nullable Found found) {
+    if (found != null) {
+      found.sequence().close();
     }
-    for (int i = 0; i < TRIES && !arriving.isEmpty(); i++) {
-      try {
-        return cache.attachBlocks(arriving);
-      } catch (KvFileException e) {
-        int bad = arriving.atFault();
-        if (bad < 0) {
-          break;
-        }
-        tiers.reject(arriving.tierOf(bad), arriving.get(bad).hash());
-        arriving.cut(bad);
-      } catch (BudgetExceededException e) {
-        live.release(Math.max(e.bytesNeeded(), blockBytes * arriving.size()));
+  }
+
+  /**
+   * More than is in the pool; null where nothing is. What is there is gone on behind, and only what is missing is brought.
+   * Where it cannot be gone on, because what is below was made with other side tables, all comes from below.
+   */
+  private @Nullable PrefixMatch loaded(
+      PrefixRequest request, List<ChainHash> names, LivePrefixes.@Nullable Found found, long end) {
+    int known = found == null ? 0 : found.blocks();
+    if (found != null && !blocks.slides()) {
+      Loading behind = new Loading(cache, tiers, tiers.gather(request, names, known, end), found);
+      KvSequence sequence = behind.attach(this::makeRoom);
+      if (sequence != null) {
+        return kept(request, sequence, behind);
+      }
+      if (!behind.isOfOtherTables()) {
+        return null;
       }
     }
-    return null;
+    Loading whole = new Loading(cache, tiers, tiers.gather(request, names, 0, end), null);
+    KvSequence sequence = whole.attach(this::makeRoom);
+    if (sequence == null) {
+      return null;
+    }
+    if (whole.count() <= known) {
+      sequence.close();
+      return null;
+    }
+    return kept(request, sequence, whole);
+  }
+
+  /** For blocks that do not fit. */
+  private void makeRoom(BudgetExceededException error, int count) {
+    live.release(Math.max(error.bytesNeeded(), blockBytes * count));
+  }
+
+  private PrefixMatch kept(PrefixRequest request, KvSequence sequence, Loading loading) {
+    try {
+      keep(request, sequence, loading);
+      return new PrefixMatch(sequence, blocks.tokens(loading.count()), loading.tokensByTier());
+    } catch (RuntimeException | Error e) {
+      sequence.close();
+      throw e;
+    }
   }
 
   /** What was loaded is nearer from now on. */
-  private void keep(PrefixRequest request, KvSequence sequence, ArrivingBlocks arriving, int count) {
-    List<KvBlock> loaded = List.copyOf(arriving.subList(0, count));
-    blockBytes = loaded.get(0).bytes().remaining();
+  private void keep(PrefixRequest request, KvSequence sequence, Loading loading) {
+    List<KvBlock> brought = loading.blocks();
+    blockBytes = brought.get(0).bytes().remaining();
     try {
-      live.add(request, sequence.fork(), count, blockBytes);
+      live.add(request, sequence.fork(), loading.count(), blockBytes);
     } catch (BudgetExceededException e) {
       live.release(e.bytesNeeded());
     }
-    boolean allHost = true;
-    boolean remote = false;
-    for (int i = 0; i < count; i++) {
-      allHost &= arriving.tierOf(i) == Tier.HOST;
-      remote |= arriving.tierOf(i) == Tier.REMOTE;
+    Map<Tier, Integer> from = loading.tokensByTier();
+    if (!from.containsKey(Tier.FOLDER) && !from.containsKey(Tier.REMOTE)) {
+      return;
     }
-    if (!allHost) {
-      boolean toFolder = remote;
-      background(
-          () -> {
-            tiers.host.put(loaded);
-            for (StoreTier store : tiers.stores) {
-              if (toFolder && store.tier == Tier.FOLDER) {
-                tiers.put(store, request, loaded, 0);
-              }
+    background(
+        () -> {
+          tiers.host.put(brought);
+          for (StoreTier store : tiers.stores) {
+            if (from.containsKey(Tier.REMOTE) && store.tier == Tier.FOLDER) {
+              tiers.put(store, request, brought, loading.first());
             }
-            return loaded.size();
-          });
-    }
-  }
-
-  private Map<Tier, Integer> tokensByTier(ArrivingBlocks arriving, int count) {
-    Map<Tier, Integer> tokens = new EnumMap<>(Tier.class);
-    for (int i = 0; i < count; i++) {
-      tokens.merge(arriving.tierOf(i), blocks.end(i) - blocks.begin(i), Integer::sum);
-    }
-    return Map.copyOf(tokens);
+          }
+          return brought.size();
+        });
   }
 
   private PrefixMatch matchOf(LivePrefixes.@Nullable Found found) {
@@ -333,7 +333,7 @@ public final class PrefixCache implements AutoCloseable {
     return background(
         () -> {
           List<ChainHash> names = blocks.names(request, blocks.count(request.tokens().length));
-          ArrivingBlocks arriving = tiers.gather(request, names, System.nanoTime() + deadline.toNanos());
+          ArrivingBlocks arriving = tiers.gather(request, names, 0, System.nanoTime() + deadline.toNanos());
           List<KvBlock> good = new ArrayList<>();
           for (KvBlock block : arriving) {
             Tier tier = arriving.tierOf(good.size());

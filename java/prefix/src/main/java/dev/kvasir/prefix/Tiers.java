@@ -36,27 +36,9 @@ final class Tiers {
     return request.tenant() == null ? publicKey : request.tenant().key();
   }
 
-  /** The blocks of a request, on their way. */
-  ArrivingBlocks gather(PrefixRequest request, List<ChainHash> names, long end) {
-    return new Gathering(this, names, blocks.shared(request, names.size()), keyOf(request), end).start();
-  }
-
-  /** How many blocks are there, in whichever tiers, from the first on. */
-  int available(List<ChainHash> names, long end) {
-    int count = 0;
-    int strangers = 0;
-    for (int turn = 0; count < names.size() && strangers <= stores.size(); turn = (turn + 1) % (stores.size() + 1)) {
-      List<ChainHash> rest = names.subList(count, names.size());
-      int more = turn == 0 ? host.containsLongest(rest, deadline).join() : contains(stores.get(turn - 1), rest, end);
-      count += more;
-      strangers = more > 0 ? 1 : strangers + 1;
-    }
-    return count;
-  }
-
-  private static int contains(StoreTier store, List<ChainHash> names, long end) {
-    Duration left = Duration.ofNanos(end - System.nanoTime());
-    return left.isNegative() ? 0 : store.containsLongest(names, left).join();
+  /** The blocks of a request from this one on, on their way. */
+  ArrivingBlocks gather(PrefixRequest request, List<ChainHash> names, int first, long end) {
+    return new Gathering(this, names, first, blocks.shared(request, names.size()), keyOf(request), end).start();
   }
 
   /** Gives a store blocks of a request, of which this is the first, as they may leave this process; waits for it. */

@@ -24,8 +24,10 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
 import javax.crypto.spec.SecretKeySpec;
@@ -100,6 +102,87 @@ class PrefixCacheTest {
         assertArrayEquals(expected, FakeModel.attend(match.sequence()), method.toString());
         FakeModel.read(match.sequence(), TOKENS, known, 700);
         assertEquals(700, match.sequence().length());
+      }
+    }
+  }
+
+  @Test
+  void whatIsLiveIsGoneOnBehind() throws Exception {
+    int[] shorter = IntStream.range(0, 4 + 2 * 128 + 1).toArray();
+    for (KvMethod method : List.of(new HalfPrecision(), Uniform.bits(2), PatternKv.bits(2))) {
+      FaultyStore store = new FaultyStore(1);
+      PrefixRequest request = PrefixRequest.of(TOKENS);
+      float[] expected;
+      try (KvCache cache = cache(method);
+          PrefixCache prefixes = PrefixCache.builder(cache).remote(store).build()) {
+        publish(prefixes, cache, request);
+        try (PrefixMatch match = prefixes.lookup(request)) {
+          expected = FakeModel.attend(match.sequence());
+        }
+      }
+      int first = method.sinks() + 256;
+      int more = (700 - method.sinks() - method.window()) / 128 - 2;
+      try (KvCache cache = cache(method);
+          PrefixCache prefixes = PrefixCache.builder(cache).hostBytes(0).remote(store).build()) {
+        assertEquals(Map.of(Tier.REMOTE, first), tiersOf(prefixes, PrefixRequest.of(shorter)));
+        long pages = cache.stats().layers().get(0).pages();
+        store.delivered.set(0);
+        try (PrefixMatch match = prefixes.lookup(request)) {
+          assertEquals(Map.of(Tier.POOL, first, Tier.REMOTE, more * 128), match.tokensByTier(), method.toString());
+          assertEquals(more, store.delivered.get(), "only what is missing comes");
+          assertEquals(pages + more, cache.stats().layers().get(0).pages(), "pages are there once");
+          assertArrayEquals(expected, FakeModel.attend(match.sequence()), method.toString());
+          FakeModel.read(match.sequence(), TOKENS, match.reusedTokens(), 700);
+        }
+        assertEquals(Map.of(Tier.POOL, first + more * 128), tiersOf(prefixes, request));
+      }
+    }
+  }
+
+  @Test
+  void whatIsBelowMayBeOfOtherPatternsThanWhatIsLive() throws Exception {
+    FaultyStore store = new FaultyStore(1);
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    try (KvCache cache = cache(PatternKv.bits(2))) {
+      try (PrefixCache prefixes = PrefixCache.builder(cache).remote(store).build()) {
+        publish(prefixes, cache, request);
+      }
+      try (PrefixCache prefixes = PrefixCache.builder(cache).hostBytes(0).remote(store).build();
+          KvSequence other = cache.newSequence()) {
+        FakeModel.read(other, TOKENS, 0, 300); // patterns come from what is read at once
+        store.down = true;
+        prefixes.publish(other, request).join();
+        store.down = false;
+        int all = 4 + (700 - 4 - PatternKv.bits(2).window()) / 128 * 128;
+        assertEquals(Map.of(Tier.REMOTE, all), tiersOf(prefixes, request), "all of it comes from below");
+        assertEquals(0, prefixes.stats().tiers().get(Tier.REMOTE).rejected(), "nothing is wrong with it");
+      }
+    }
+  }
+
+  @Test
+  void aLoadThatFailsGivesBackWhatWasFound() throws Exception {
+    FaultyStore store = new FaultyStore(1);
+    AtomicBoolean refuse = new AtomicBoolean();
+    Executor executor =
+        work -> {
+          if (refuse.get()) {
+            throw new IllegalStateException("no thread");
+          }
+          work.run();
+        };
+    try (KvCache cache = cache(Uniform.bits(2))) {
+      try (PrefixCache prefixes = PrefixCache.builder(cache).remote(store).build()) {
+        publish(prefixes, cache, PrefixRequest.of(TOKENS));
+      }
+      try (PrefixCache prefixes = PrefixCache.builder(cache).executor(executor).remote(store).build()) {
+        tiersOf(prefixes, PrefixRequest.of(IntStream.range(0, 4 + 2 * 128 + 1).toArray()));
+        assertEquals(1, cache.stats().sequences());
+        refuse.set(true);
+        assertThrows(IllegalStateException.class, () -> prefixes.lookup(PrefixRequest.of(TOKENS)));
+        assertEquals(1, cache.stats().sequences(), "the one that the pool keeps");
+        refuse.set(false);
+        assertEquals(Map.of(Tier.POOL, KNOWN), tiersOf(prefixes, PrefixRequest.of(TOKENS)));
       }
     }
   }
