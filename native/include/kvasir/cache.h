@@ -188,6 +188,7 @@ class Cache {
   CacheStats* stats();
 
  private:
+  friend class ImageMemory;
   friend class Restoring;
   friend class Saving;
   explicit Cache(const CacheConfig& config);

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "kvasir/cache.h"
 
@@ -65,9 +66,9 @@ class Saving {
 class Restoring {
  public:
   static Restoring* create(Cache& cache);
-  // Behind the blocks of a sequence of the cache, whose pages the new one shares: the first block to come is the one that
-  // follows them, and there can be no state. The sequence, which may go on or end meanwhile, has to end with a block: no
-  // token behind it, no guesses, no moved positions.
+  // Behind the blocks of a sequence of the cache, whose pages the new one shares: the first block to come is the one
+  // that follows them, and there can be no state. The sequence, which may go on or end meanwhile, has to end with a
+  // block: no token behind it, no guesses, no moved positions.
   static Restoring* create_behind(Cache& cache, int64_t sequence);
   static void destroy(Restoring* restoring);
   ~Restoring();
@@ -92,6 +93,23 @@ class Restoring {
  private:
   explicit Restoring(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
+};
+
+// Memory of this machine for images that a cache is to restore, where plain memory is not as good: pinned for one on a
+// device. Slow to get; may be destroyed before the cache or after it.
+class ImageMemory {
+ public:
+  // Null where plain memory is as good. Throws kOutOfMemory.
+  static ImageMemory* create(Cache& cache, int64_t bytes);
+  static void destroy(ImageMemory* memory);
+  ImageMemory(const ImageMemory&) = delete;
+  ImageMemory& operator=(const ImageMemory&) = delete;
+
+  uint8_t* data() const { return bytes_.get(); }
+
+ private:
+  explicit ImageMemory(std::shared_ptr<uint8_t> bytes) : bytes_(std::move(bytes)) {}
+  std::shared_ptr<uint8_t> bytes_;
 };
 
 }  // namespace kvasir

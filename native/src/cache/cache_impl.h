@@ -70,6 +70,7 @@ class Cache::Impl {
   // saving/cache_saving.cc
   std::unique_ptr<Saving::Impl> save(int64_t id);
   std::unique_ptr<Restoring::Impl> restore(std::optional<int64_t> behind);
+  std::shared_ptr<uint8_t> image_memory(int64_t bytes);
   const Identity& identity();
   const std::vector<LayerPlan>& plans() const { return plans_; }
 

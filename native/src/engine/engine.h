@@ -280,6 +280,8 @@ class Engine {
   virtual void write_halves(const std::vector<ImageRows>& rows) = 0;
   // Whole pages, and their checksums (base/crc32c.h). Waits.
   virtual std::vector<uint32_t> read_pages(const std::vector<PageOut>& pages) = 0;
+  // Memory of this machine that images are read from in place; null where any memory is such.
+  virtual std::shared_ptr<uint8_t> image_memory(size_t) { return nullptr; }
   // The way back, for pages of fixed size that any bytes will do for.
   virtual std::unique_ptr<PagesIn> pages_in() = 0;
   // And for the others, one by one. What a page of docs/format.md takes in memory of the arena:

@@ -54,6 +54,17 @@ std::unique_ptr<Restoring::Impl> Cache::Impl::restore(std::optional<int64_t> beh
   return std::make_unique<Restoring::Impl>(saving_place(), attach);
 }
 
+std::shared_ptr<uint8_t> Cache::Impl::image_memory(int64_t bytes) {
+  require_positive("bytes", bytes);
+  return engine().image_memory(static_cast<size_t>(bytes));
+}
+
+ImageMemory* ImageMemory::create(Cache& cache, int64_t bytes) {
+  std::shared_ptr<uint8_t> memory = cache.impl_->image_memory(bytes);
+  return memory ? new ImageMemory(std::move(memory)) : nullptr;
+}
+void ImageMemory::destroy(ImageMemory* memory) { delete memory; }
+
 Saving* Saving::create(Cache& cache, int64_t sequence) { return new Saving(cache.impl_->save(sequence)); }
 Restoring* Restoring::create(Cache& cache) { return new Restoring(cache.impl_->restore({})); }
 Restoring* Restoring::create_behind(Cache& cache, int64_t sequence) {

@@ -274,6 +274,13 @@ class CudaEngine : public Engine {
     return images_.read_pages(pages);
   }
 
+  std::shared_ptr<uint8_t> image_memory(size_t bytes) override {
+    const CurrentDevice current(kDevice);
+    const auto memory = std::make_shared<PinnedMemory>();
+    memory->reserve(bytes);
+    return {memory, memory->as<uint8_t>()};
+  }
+
   std::unique_ptr<PagesIn> pages_in() override {
     const CurrentDevice current(kDevice);
     return images_.pages_in();

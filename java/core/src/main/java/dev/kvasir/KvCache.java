@@ -4,6 +4,7 @@ import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.error.KvFileException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.error.NotFiniteException;
+import dev.kvasir.file.BlockMemory;
 import dev.kvasir.file.ChainHash;
 import dev.kvasir.file.FileOptions;
 import dev.kvasir.file.KvBlock;
@@ -16,6 +17,7 @@ import dev.kvasir.internal.RowsTarget;
 import dev.kvasir.internal.file.CacheTarget;
 import dev.kvasir.internal.file.SequenceInput;
 import dev.kvasir.internal.file.Sources;
+import dev.kvasir.internal.memory.RecycledMemory;
 import java.io.IOException;
 import java.lang.ref.Reference;
 import java.nio.FloatBuffer;
@@ -27,6 +29,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -516,38 +519,40 @@ public final class KvCache implements AutoCloseable {
    * @throws IllegalStateException if the cache is closed
    */
   public KvSequence attachBlocks(List<KvBlock> blocks) {
-    Checks.require(!blocks.isEmpty(), "no blocks");
-    try (NativeRestoring restoring = cache.restore()) {
-      return attach(restoring, blocks);
-    }
+    return attach(cache::restore, blocks);
   }
 
   /**
-   * A sequence of a text's first blocks, of which some are here already: those of a sequence of this cache, whose pages the
-   * new one shares. It is the one that {@link #attachBlocks(List)} would make of all of them.
+   * {@link #attachBlocks(List)} where some blocks are here already: those of a sequence of this cache. Both share its pages.
    *
    * @param behind a sequence that ends with a block, neither guessing nor with moved positions; it may go on, or be closed
    * @param blocks those that follow, without gaps
-   * @return a new sequence, to be closed by the caller
-   * @throws KvFileException if a block is damaged, of another kind of cache or model, of other tokens than its name says,
-   *     or does not follow the one before it; nothing has changed then
-   * @throws BudgetExceededException if the sequence does not fit the budget
+   * @return a new sequence of all of them, to be closed by the caller
+   * @throws KvFileException as without a sequence, and so of others; nothing has changed then
    * @throws IllegalArgumentException if there are none, or the sequence does not end with a block or is one of another cache
-   * @throws IllegalStateException if the cache or the sequence is closed
    */
   public KvSequence attachBlocks(KvSequence behind, List<KvBlock> blocks) {
-    Checks.require(!blocks.isEmpty(), "no blocks");
     Checks.require(behind.cache() == this, "a sequence of another cache");
-    try (NativeRestoring restoring = behind.restoreBehind()) {
-      return attach(restoring, blocks);
-    }
+    return attach(behind::restoreBehind, blocks);
   }
 
-  private KvSequence attach(NativeRestoring restoring, List<KvBlock> blocks) {
-    for (KvBlock block : blocks) {
-      restoring.addBlock(block.bytes(), block.hash().bytes());
+  /**
+   * Memory for blocks that wait to be attached: plain memory for a cache on a CPU. For one on a device it is pinned as long
+   * as there is some, so that blocks are copied from where they are.
+   *
+   * @param most the most bytes of it that are pinned
+   * @return the memory, to be closed by the caller, before the cache or after it
+   */
+  public BlockMemory blockMemory(long most) {
+    return RecycledMemory.of(cache::imageMemory, most);
+  }
+
+  private KvSequence attach(Supplier<NativeRestoring> begin, List<KvBlock> blocks) {
+    Checks.require(!blocks.isEmpty(), "no blocks");
+    try (NativeRestoring restoring = begin.get()) {
+      blocks.forEach(block -> restoring.addBlock(block.bytes(), block.hash().bytes()));
+      return new KvSequence(this, restoring.finish());
     }
-    return new KvSequence(this, restoring.finish());
   }
 
   /**

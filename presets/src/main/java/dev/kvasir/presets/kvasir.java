@@ -64,7 +64,8 @@ public class kvasir implements InfoMapper {
         .put(new Info("kvasir::ValueFitter::Impl", "kvasir::ValueEncoder::Impl", "kvasir::ValueTrainer::Impl").skip())
         .put(new Info("kvasir::KeyCodebook::impl", "kvasir::ValueCodebook::impl", "kvasir::ValueEncoder::impl").skip())
         // Its one constructor takes what was skipped; without this JavaCPP would invent a default one.
-        .put(new Info("kvasir::CacheStats", "kvasir::CacheEstimate", "kvasir::Saving", "kvasir::Restoring").purify())
+        .put(new Info("kvasir::CacheStats", "kvasir::CacheEstimate").purify())
+        .put(new Info("kvasir::Saving", "kvasir::Restoring", "kvasir::ImageMemory").purify())
         // Views over memory of NativeMemory: no constructor, so that JavaCPP allocates none.
         .put(new Info("kvasir::RowsView", "kvasir::MutableRowsView", "kvasir::AttendBatch").purify());
   }

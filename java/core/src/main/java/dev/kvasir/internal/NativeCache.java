@@ -6,9 +6,11 @@ import dev.kvasir.internal.jni.Cache;
 import dev.kvasir.internal.jni.CacheConfig;
 import dev.kvasir.internal.jni.CacheEstimate;
 import dev.kvasir.internal.jni.CacheStats;
+import dev.kvasir.internal.jni.ImageMemory;
 import dev.kvasir.internal.jni.Native;
 import dev.kvasir.internal.jni.RowsView;
 import java.lang.ref.Reference;
+import java.nio.ByteBuffer;
 import java.nio.FloatBuffer;
 import java.nio.ShortBuffer;
 import java.util.Arrays;
@@ -331,6 +333,25 @@ public final class NativeCache implements AutoCloseable {
   /** The same, behind the blocks of a sequence. */
   public NativeRestoring restoreBehind(long id) {
     return held(target -> new NativeRestoring(target, id, lifetime));
+  }
+
+  /** Memory that blocks are restored from in place; null where any memory is such. */
+  public @Nullable MemoryPiece imageMemory(int bytes) {
+    ImageMemory memory = call(target -> ImageMemory.create(target, bytes));
+    if (memory == null) {
+      return null;
+    }
+    return new MemoryPiece() {
+      @Override
+      public ByteBuffer view() {
+        return memory.data().capacity(bytes).asByteBuffer();
+      }
+
+      @Override
+      public void free() {
+        ImageMemory.destroy(memory);
+      }
+    };
   }
 
   public String description() {

@@ -69,7 +69,8 @@ public final class PrefixCache implements AutoCloseable {
     this.deadline = builder.deadline;
     this.live = new LivePrefixes(blocks, builder.poolBytes, builder.policy, builder.timeToLive, builder.clock);
     MemoryBlockStore host =
-        new MemoryBlockStore(builder.hostBytes, builder.policy, builder.timeToLive, builder.clock);
+        new MemoryBlockStore(
+            builder.hostBytes, builder.policy, builder.timeToLive, builder.clock, cache.blockMemory(builder.hostBytes));
     List<StoreTier> stores = new ArrayList<>();
     if (builder.folder != null) {
       BlockStore folder = new FolderBlockStore(builder.folder, builder.folderBytes, builder.policy);

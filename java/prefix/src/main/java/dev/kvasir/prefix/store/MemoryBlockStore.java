@@ -1,5 +1,6 @@
 package dev.kvasir.prefix.store;
 
+import dev.kvasir.file.BlockMemory;
 import dev.kvasir.file.ChainHash;
 import dev.kvasir.file.KvBlock;
 import dev.kvasir.prefix.policy.EvictionPolicy;
@@ -34,6 +35,7 @@ public final class MemoryBlockStore implements BlockStore {
   private final long budget;
   private final long lifetime;
   private final LongSupplier clock;
+  private final BlockMemory memory;
   private final EvictionPolicy<ChainHash> policy;
   private final Map<ChainHash, Entry> entries = new HashMap<>();
   private final Map<ChainHash, Integer> pins = new HashMap<>();
@@ -47,7 +49,7 @@ public final class MemoryBlockStore implements BlockStore {
    * @param policy what goes first
    */
   public MemoryBlockStore(long budget, EvictionPolicy.Factory policy) {
-    this(budget, policy, Duration.ZERO, System::nanoTime);
+    this(budget, policy, Duration.ZERO, System::nanoTime, BlockMemory.plain());
   }
 
   /**
@@ -57,9 +59,10 @@ public final class MemoryBlockStore implements BlockStore {
    * @param policy what goes first
    * @param timeToLive how long blocks stay at most; zero for as long as there is room
    * @param clock nanoseconds, as {@link System#nanoTime}
+   * @param memory where they are; closed with the store
    * @throws IllegalArgumentException if the budget is negative
    */
-  public MemoryBlockStore(long budget, EvictionPolicy.Factory policy, Duration timeToLive, LongSupplier clock) {
+  public MemoryBlockStore(long budget, EvictionPolicy.Factory policy, Duration timeToLive, LongSupplier clock, BlockMemory memory) {
     if (budget < 0) {
       throw new IllegalArgumentException("a budget of " + budget + " bytes");
     }
@@ -67,6 +70,7 @@ public final class MemoryBlockStore implements BlockStore {
     this.policy = policy.create(budget);
     this.lifetime = timeToLive.toNanos();
     this.clock = Objects.requireNonNull(clock, "clock");
+    this.memory = Objects.requireNonNull(memory, "memory");
   }
 
   /**
@@ -116,19 +120,30 @@ public final class MemoryBlockStore implements BlockStore {
   }
 
   /**
-   * Keeps blocks. A block that is there stays as it is. Blocks on the heap are copied; others are kept as they are.
+   * Keeps blocks, in memory of this store. A block that is there stays as it is.
    *
    * @param blocks of one text, in its order
    * @return how many of them are there now
    */
-  public synchronized int put(List<KvBlock> blocks) {
+  public int put(List<KvBlock> blocks) {
+    Map<ChainHash, ByteBuffer> fresh = new HashMap<>();
+    for (KvBlock block : blocks) { // before anybody has to wait for it
+      if (block.bytes().remaining() <= budget && !contains(block.hash())) {
+        fresh.put(block.hash(), memory.hold(block.bytes()));
+      }
+    }
+    return keep(blocks, fresh);
+  }
+
+  private synchronized int keep(List<KvBlock> blocks, Map<ChainHash, ByteBuffer> fresh) {
     List<ChainHash> names = new ArrayList<>();
     // The last one first: it goes before those that it needs.
     for (int i = blocks.size() - 1; i >= 0; i--) {
       KvBlock block = blocks.get(i);
       names.add(block.hash());
-      if (fresh(block.hash()) == null && block.bytes().remaining() <= budget) {
-        add(block.hash(), outsideHeap(block.bytes()));
+      ByteBuffer bytes = fresh.get(block.hash());
+      if (bytes != null && fresh(block.hash()) == null) {
+        add(block.hash(), bytes);
       }
     }
     while (held > budget) {
@@ -167,7 +182,7 @@ public final class MemoryBlockStore implements BlockStore {
         policy.added(name, entry.bytes.remaining());
       }
     }
-    put(List.of());
+    keep(List.of(), Map.of());
   }
 
   /**
@@ -219,6 +234,7 @@ public final class MemoryBlockStore implements BlockStore {
   @Override
   public synchronized void close() {
     List.copyOf(entries.keySet()).forEach(this::remove);
+    memory.close();
   }
 
   private void add(ChainHash name, ByteBuffer bytes) {
@@ -248,13 +264,5 @@ public final class MemoryBlockStore implements BlockStore {
     if (evicted) {
       ages.evicted(clock.getAsLong() - entry.since);
     }
-  }
-
-  private static ByteBuffer outsideHeap(ByteBuffer bytes) {
-    if (bytes.isDirect()) {
-      return bytes.duplicate();
-    }
-    ByteBuffer copy = ByteBuffer.allocateDirect(bytes.remaining());
-    return copy.put(bytes.duplicate()).flip();
   }
 }

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.ChildJvm;
+import dev.kvasir.file.BlockMemory;
 import dev.kvasir.file.ChainHash;
 import dev.kvasir.file.KvBlock;
 import dev.kvasir.prefix.policy.Eviction;
@@ -15,6 +16,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -161,5 +163,41 @@ class StoreTest {
     }
     assertEquals(0, store.longest(names(pinned)).size());
     assertEquals(500, store.holdings().bytes());
+  }
+
+  @Test
+  void blocksAreHeldInTheMemoryOfTheStore() {
+    List<ByteBuffer> held = new ArrayList<>();
+    AtomicBoolean closed = new AtomicBoolean();
+    BlockMemory memory =
+        new BlockMemory() {
+          @Override
+          public ByteBuffer hold(ByteBuffer block) {
+            held.add(ByteBuffer.allocateDirect(block.remaining()).put(block.duplicate()).flip());
+            return held.get(held.size() - 1);
+          }
+
+          @Override
+          public void close() {
+            closed.set(true);
+          }
+        };
+    MemoryBlockStore store = new MemoryBlockStore(500, Eviction.LRU, Duration.ZERO, System::nanoTime, memory);
+    ChainHash name = ChainHash.of(new byte[32]);
+    ByteBuffer direct = ByteBuffer.allocateDirect(100).put(5, (byte) 9);
+    assertEquals(1, store.put(List.of(new KvBlock(name, direct))));
+    assertEquals(1, store.put(List.of(new KvBlock(name, direct))));
+    assertEquals(0, store.put(List.of(new KvBlock(ChainHash.of(name(1)), ByteBuffer.allocate(501)))));
+    assertEquals(1, held.size(), "what is there, or cannot be, is not held");
+    held.get(0).put(5, (byte) 10);
+    assertEquals(10, store.get(name).get(5), "its own bytes");
+    store.close();
+    assertTrue(closed.get());
+  }
+
+  private static byte[] name(int first) {
+    byte[] bytes = new byte[32];
+    bytes[0] = (byte) first;
+    return bytes;
   }
 }

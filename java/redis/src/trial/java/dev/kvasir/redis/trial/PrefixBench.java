@@ -31,8 +31,8 @@ import java.util.stream.IntStream;
 import redis.clients.jedis.UnifiedJedis;
 
 /**
- * How long a prefix takes from each tier. Arguments: {@code FOLDER TOKENS [MODEL]}: tokens of a cache of an 8B model's shape,
- * and a model file to measure the time to the first token with.
+ * How long a prefix takes from each tier. Arguments: {@code FOLDER BACKEND TOKENS [MODEL]}: tokens of a cache of an 8B model's shape
+ * on a backend, and a model file to measure the time to the first token with.
  */
 public final class PrefixBench {
 
@@ -43,13 +43,14 @@ public final class PrefixBench {
 
   public static void main(String[] arguments) throws Exception {
     Path work = Path.of(arguments[0]);
-    int tokens = Integer.parseInt(arguments[1]);
+    String backend = arguments[1];
+    int tokens = Integer.parseInt(arguments[2]);
     try (Server server = new Server(work, Server.freePort());
         UnifiedJedis client = Client.connect(server.port, false)) {
-      tiers(work.resolve("blocks"), client, tokens);
+      tiers(work.resolve("blocks"), client, backend, tokens);
       tenants();
-      if (arguments.length > 2) {
-        firstToken(work.resolve("model-blocks"), client, Path.of(arguments[2]));
+      if (arguments.length > 3) {
+        firstToken(work.resolve("model-blocks"), client, Path.of(arguments[3]));
       }
     }
   }
@@ -68,11 +69,12 @@ public final class PrefixBench {
     return rows;
   }
 
-  private static void tiers(Path folder, UnifiedJedis client, int length) throws IOException {
+  private static void tiers(Path folder, UnifiedJedis client, String backend, int length)
+      throws IOException {
     int[] tokens = IntStream.range(0, length + 5).toArray();
     PrefixRequest request = PrefixRequest.of(tokens);
     FloatBuffer rows = noise(128 * 1024);
-    try (KvCache cache = KvCache.builder(geometry()).method(Uniform.bits(2)).build()) {
+    try (KvCache cache = KvCache.builder(geometry()).method(Uniform.bits(2)).backend(backend).build()) {
       UnaryOperator<PrefixCache.Builder> none =
           settings -> settings.poolBytes(0).hostBytes(0).deadline(Duration.ofSeconds(60));
       RedisBlockStore store = new RedisBlockStore(client);
@@ -90,7 +92,7 @@ public final class PrefixBench {
         bytes = prefixes.stats().tiers().get(Tier.FOLDER).bytesWritten();
       }
       System.out.printf(
-          Locale.ROOT, "%d tokens of 32 layers, 8 kv heads of 128, at 2 bits: %.0f MB%n", length, bytes / 1e6);
+          Locale.ROOT, "%d tokens of 32 layers, 8 kv heads of 128, at 2 bits, backend %s: %.0f MB%n", length, backend, bytes / 1e6);
       try (PrefixCache prefixes = PrefixCache.builder(cache).hostBytes(1L << 40).folder(folder, 1L << 40).build()) {
         time("pool", prefixes, request, bytes, 0);
       }
