@@ -39,6 +39,9 @@ import picocli.CommandLine;
     mixinStandardHelpOptions = true)
 final class EvaluateCommand implements Callable<Integer> {
 
+  /** Files are not rewritten more often. */
+  private static final long BETWEEN_FILES = 5_000_000_000L;
+
   @ParentCommand private Main main;
   @Spec private CommandLine.Model.CommandSpec spec;
 
@@ -199,6 +202,8 @@ final class EvaluateCommand implements Callable<Integer> {
 
   private Evaluation.Listener listener(ProgressBar bar) {
     return new Evaluation.Listener() {
+      private long written = System.nanoTime() - BETWEEN_FILES;
+
       @Override
       public void progress(long done, long total, String doing) {
         bar.show(done, total, doing);
@@ -206,6 +211,10 @@ final class EvaluateCommand implements Callable<Integer> {
 
       @Override
       public void advanced(Outcome soFar) {
+        if (System.nanoTime() - written < BETWEEN_FILES) {
+          return;
+        }
+        written = System.nanoTime();
         try {
           ResultFiles.write(soFar, Origin.now(main.command()), target);
         } catch (IOException e) {

@@ -37,7 +37,7 @@ public final class Evaluation {
     /** So many tokens of all have been run; {@code doing} says what is being run. */
     default void progress(long done, long total, String doing) {}
 
-    /** A batch of samples has been run for all methods. */
+    /** A batch of samples has been run for one more method. */
     default void advanced(Outcome soFar) {}
   }
 
@@ -113,7 +113,6 @@ public final class Evaluation {
     boolean complete = true;
     for (int i = 0; i < batches.size() && complete; i++) {
       complete = run(new SampleBatch(decoder, batches.get(i)), i == 0);
-      listener.advanced(outcome(complete && i == batches.size() - 1));
     }
     return outcome(complete);
   }
@@ -150,6 +149,7 @@ public final class Evaluation {
         if (result.failure() == null && !run(batch, result, scorer(batch, scorer), request, errors)) {
           return false;
         }
+        listener.advanced(outcome(false));
       }
     }
     return true;

@@ -222,6 +222,9 @@ class EvaluationTest {
         new Evaluation("tiny", model, sets, methods, PromptMode.STREAM, calibrations(), listener).run(stop::get);
     assertFalse(outcome.complete());
     assertFalse(advances.get(0).complete());
+    // Heard of as soon as a method has run: of a model of a billion parameters that is half a minute's work, and is kept.
+    assertEquals(1, advances.size());
+    assertEquals(1, advances.get(0).results().get(1).texts().size());
     assertEquals(1, outcome.results().get(1).texts().size());
     assertEquals(1, outcome.results().get(0).tasks().size());
     assertEquals(0, outcome.results().get(1).tasks().size());
