@@ -13,6 +13,47 @@ import java.util.TreeMap;
 final class ProgressiveReference implements ReferenceCodec {
 
   private final UniformReference uniform = new UniformReference(16, ProgressiveReference::code);
+  private final UniformReference cut = new UniformReference(16, new Cut(false));
+  private final UniformReference moved = new UniformReference(16, new Cut(true));
+
+  /**
+   * Levels from end to end with the shifts that are there to be compared with: a page has the upper bits of codes of 16
+   * bits. These are half a step of theirs off. Without moves, code c stands for c steps of range / (2^b - 1) from lo on,
+   * where the 16-bit code has up to one of these steps less than its upper bits and fraction say, and c leaves the
+   * fraction out: a step in either direction. With moves a code stands for the mean of those that it replaces, as
+   * elsewhere, and every halving rounds lo and range to float16.
+   */
+  private record Cut(boolean moves) implements UniformReference.Coder {
+
+    @Override
+    public int code(float x, float lo, float range, int levels, boolean cells) {
+      return ProgressiveReference.code(x, lo, range, 0xFFFF, cells) >> 16 - Integer.bitCount(levels);
+    }
+
+    @Override
+    public int[] stored(int lo, int range, int bits) {
+      int[] now = {lo, range};
+      for (int width = 8; moves && width >= bits; width /= 2) {
+        double codes = 1 << width;
+        double step = Half.value(now[1]) / (codes * codes - 1);
+        now[0] = Half.nearest((float) (Half.value(now[0]) + step * (codes - 1) / 2));
+        now[1] = Half.nearest((float) (Half.value(now[1]) * codes / (codes + 1)));
+      }
+      return now;
+    }
+
+    @Override
+    public double slack(double lo, double range, int bits) {
+      if (bits == 16) {
+        return 0;
+      }
+      if (!moves) {
+        return range / ((1 << bits) - 1) / 2 + range / 0xFFFF / 2;
+      }
+      int halvings = Integer.numberOfTrailingZeros(16 / bits);
+      return halvings * (0x1p-11 * 1.01 * (Math.abs(lo) + 2 * range) + 0x1p-24);
+    }
+  }
 
   private static int code(float x, float lo, float range, int levels, boolean cells) {
     if (range == 0) {
@@ -39,7 +80,7 @@ final class ProgressiveReference implements ReferenceCodec {
     return Set.of("axis", "group", "grid", "floor", "shift");
   }
 
-  /** Floor and shift say how pages change later, and nothing of how they are written. */
+  /** The floor says how pages change later, and nothing of how they are written. */
   @Override
   public List<Map<String, Double>> variants(Side side, int headDim) {
     return List.of(
@@ -62,12 +103,17 @@ final class ProgressiveReference implements ReferenceCodec {
 
   @Override
   public float[] decode(PageShape shape, byte[] page, SideTable.View table) {
-    return uniform.decode(layout(shape), page, table);
+    return of(shape).decode(layout(shape), page, table);
   }
 
   @Override
   public void check(PageShape shape, float[] rows, byte[] page, SideTable.View table) {
-    uniform.check(layout(shape), rows, page, table);
+    of(shape).check(layout(shape), rows, page, table);
+  }
+
+  private UniformReference of(PageShape shape) {
+    int shift = shape.option("grid", 1) == 1 ? 0 : shape.option("shift", 0);
+    return shift == 0 ? uniform : shift == 1 ? cut : moved;
   }
 
   private static PageShape layout(PageShape shape) {

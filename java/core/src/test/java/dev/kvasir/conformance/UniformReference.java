@@ -31,6 +31,16 @@ final class UniformReference implements ReferenceCodec {
   /** How an element becomes a code: what codecs with this page layout may differ in. */
   interface Coder {
     int code(float x, float lo, float range, int levels, boolean cells);
+
+    /** What a group stores of its minimum and range, all of them bits of float16. */
+    default int[] stored(int lo, int range, int bits) {
+      return new int[] {lo, range};
+    }
+
+    /** By how much more than half a step and rounding in float32 an element may be off. */
+    default double slack(double lo, double range, int bits) {
+      return 0;
+    }
   }
 
   private static final double U = 0x1p-24;
@@ -108,7 +118,7 @@ final class UniformReference implements ReferenceCodec {
     assertArrayEquals(prescribed.bytes, page, () -> "page bytes of " + shape);
   }
 
-  private static void checkDistances(Page page, float[] rows) {
+  private void checkDistances(Page page, float[] rows) {
     float[] decoded = page.decode();
     for (int token = 0; token < PageShape.TOKENS; token++) {
       for (int channel = 0; channel < page.d; channel++) {
@@ -116,7 +126,8 @@ final class UniformReference implements ReferenceCodec {
         double lo = page.lo(token, channel);
         double range = page.range(token, channel);
         double rounding = page.cells ? 6.6 * range + 2 * Math.abs(lo) : 6.1 * range + Math.abs(lo);
-        double bound = range == 0 ? 0 : range / page.steps() / 2 + U * rounding;
+        double bound =
+            range == 0 ? 0 : range / page.steps() / 2 + U * rounding + coder.slack(lo, range, page.shape.bits());
         if (!(Math.abs((double) rows[i] - decoded[i]) <= bound)) {
           fail(page.shape + " token " + token + " channel " + channel + ": " + rows[i] + " became " + decoded[i]
               + ", further than " + bound);
@@ -217,8 +228,9 @@ final class UniformReference implements ReferenceCodec {
       // Exact where elements are float16 values: both are multiples of 2^-24 below 2^15.
       int rangeBits = Half.up((double) highest - (double) lowest);
       float range = (float) Half.value(rangeBits);
-      store16(parameterOffset(firstToken, firstChannel), lowBits);
-      store16(parameterOffset(firstToken, firstChannel) + 2 * entries, rangeBits);
+      int[] stored = coder.stored(lowBits, rangeBits, shape.bits());
+      store16(parameterOffset(firstToken, firstChannel), stored[0]);
+      store16(parameterOffset(firstToken, firstChannel) + 2 * entries, stored[1]);
       for (int token = firstToken; token < endToken; token++) {
         for (int channel = firstChannel; channel < endChannel; channel++) {
           storeCode(token, channel, coder.code(rows[token * d + channel], lowest, range, levels, cells));
