@@ -1,7 +1,7 @@
 #include "kvasir/estimate.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,43 +12,18 @@
 #include "cache/layer.h"
 #include "cache/memory.h"
 #include "cache/plan.h"
+#include "cache/stats.h"
 #include "engine/blank/blank_engine.h"
 
 namespace kvasir {
 
-struct LayerEstimate {
-  int64_t pages = 0;
-  int64_t page_bytes = 0;
-  int64_t window_bytes = 0;
-  int64_t table_bytes = 0;
-  int64_t elements = 0;
-  int64_t spared_bytes = 0;                  // that pages may do without
-  std::map<const void*, int64_t> codebooks;  // bytes, by what tells codebooks apart
-
-  void add(const LayerEstimate& other) {
-    pages += other.pages;
-    page_bytes += other.page_bytes;
-    window_bytes += other.window_bytes;
-    table_bytes += other.table_bytes;
-    elements += other.elements;
-    spared_bytes += other.spared_bytes;
-    codebooks.insert(other.codebooks.begin(), other.codebooks.end());
-  }
-};
-
 struct CacheEstimate::Impl {
-  std::vector<LayerEstimate> layers;
+  CacheStats::Impl stats;
+  std::vector<int64_t> spared_bytes;  // of each layer: that pages may do without
 
-  LayerEstimate at(int layer) const {
-    if (layer != kAllLayers) {
-      if (layer < 0 || layer >= static_cast<int>(layers.size())) {
-        refuse("layer " + std::to_string(layer) + " of " + std::to_string(layers.size()));
-      }
-      return layers[static_cast<size_t>(layer)];
-    }
-    LayerEstimate total;
-    for (const LayerEstimate& each : layers) total.add(each);
-    return total;
+  int64_t spared(int layer) const {
+    if (layer != kAllLayers) return spared_bytes[static_cast<size_t>(layer)];
+    return std::accumulate(spared_bytes.begin(), spared_bytes.end(), int64_t{0});
   }
 };
 
@@ -66,7 +41,7 @@ int64_t spared_by_page(const LayerPlan& plan) {
   return spared;
 }
 
-LayerEstimate estimate_layer(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t prompt, int64_t decoded) {
+LayerStats estimate_layer(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t prompt, int64_t decoded) {
   SequenceLayer layer;
   const auto append = [&](int64_t tokens) {
     if (tokens > 0) append_batch(plan, memory, engine, {&layer}, *make_blank_appends(plan, {tokens}));
@@ -81,18 +56,17 @@ LayerEstimate estimate_layer(const LayerPlan& plan, Memory& memory, Engine& engi
     append(step);
     left -= step;
   }
-  LayerEstimate estimate;
+  LayerStats stats;
   const Pool::Usage pages = memory.pool().usage(plan.index, BlockKind::kPage);
-  estimate.pages = pages.blocks;
-  estimate.page_bytes = pages.bytes;
-  estimate.window_bytes = memory.pool().usage(plan.index, BlockKind::kRows).bytes;
-  estimate.table_bytes = memory.pool().usage(plan.index, BlockKind::kSideTable).bytes;
-  estimate.elements = (layer.length() - layer.first_held(plan)) * plan.elements_per_token();
-  if (pages.blocks > 0) estimate.spared_bytes = pages.blocks * spared_by_page(plan);
+  stats.pages = pages.blocks;
+  stats.page_bytes = pages.bytes;
+  stats.window_bytes = memory.pool().usage(plan.index, BlockKind::kRows).bytes;
+  stats.table_bytes = memory.pool().usage(plan.index, BlockKind::kSideTable).bytes;
+  stats.elements = (layer.length() - layer.first_held(plan)) * plan.elements_per_token();
   for (const auto& model : plan.models) {
-    if (model) estimate.codebooks[model->codebook().identity] = model->codebook().bytes;
+    if (model) stats.codebooks[model->codebook().identity] = model->codebook().bytes;
   }
-  return estimate;
+  return stats;
 }
 
 }  // namespace
@@ -106,9 +80,10 @@ CacheEstimate* CacheEstimate::create(const CacheConfig& config, int64_t prompt, 
   Memory memory(plans, *engine, 0, std::vector<int64_t>(plans.size()), ShrinkPolicy::kOldest);
   auto impl = std::make_unique<Impl>();
   for (const LayerPlan& plan : plans) {
-    LayerEstimate estimate;
-    if (plan.owns_rows()) estimate = estimate_layer(plan, memory, *engine, prompt, decoded);
-    impl->layers.push_back(estimate);
+    LayerStats stats;
+    if (plan.owns_rows()) stats = estimate_layer(plan, memory, *engine, prompt, decoded);
+    impl->spared_bytes.push_back(stats.pages > 0 ? stats.pages * spared_by_page(plan) : 0);
+    impl->stats.layers.push_back(std::move(stats));
   }
   return new CacheEstimate(std::move(impl));
 }
@@ -117,20 +92,16 @@ CacheEstimate::CacheEstimate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)
 CacheEstimate::~CacheEstimate() = default;
 void CacheEstimate::destroy(CacheEstimate* estimate) { delete estimate; }
 
-int64_t CacheEstimate::bytes(int layer) const {
-  const LayerEstimate all = impl_->at(layer);
-  return all.page_bytes + all.window_bytes + all.table_bytes;
+int64_t CacheEstimate::bytes(int layer) const { return impl_->stats.at(layer).bytes(); }
+int64_t CacheEstimate::pages(int layer) const { return impl_->stats.at(layer).pages; }
+int64_t CacheEstimate::page_bytes(int layer) const { return impl_->stats.at(layer).page_bytes; }
+int64_t CacheEstimate::window_bytes(int layer) const { return impl_->stats.at(layer).window_bytes; }
+int64_t CacheEstimate::table_bytes(int layer) const { return impl_->stats.at(layer).table_bytes; }
+int64_t CacheEstimate::elements(int layer) const { return impl_->stats.at(layer).elements; }
+int64_t CacheEstimate::least_bytes(int layer) const {
+  const int64_t all = bytes(layer);  // which looks at the number
+  return all - impl_->spared(layer);
 }
-int64_t CacheEstimate::pages(int layer) const { return impl_->at(layer).pages; }
-int64_t CacheEstimate::page_bytes(int layer) const { return impl_->at(layer).page_bytes; }
-int64_t CacheEstimate::window_bytes(int layer) const { return impl_->at(layer).window_bytes; }
-int64_t CacheEstimate::table_bytes(int layer) const { return impl_->at(layer).table_bytes; }
-int64_t CacheEstimate::elements(int layer) const { return impl_->at(layer).elements; }
-int64_t CacheEstimate::least_bytes(int layer) const { return bytes(layer) - impl_->at(layer).spared_bytes; }
-int64_t CacheEstimate::codebook_bytes(int layer) const {
-  int64_t bytes = 0;
-  for (const auto& codebook : impl_->at(layer).codebooks) bytes += codebook.second;
-  return bytes;
-}
+int64_t CacheEstimate::codebook_bytes(int layer) const { return impl_->stats.at(layer).codebook_bytes(); }
 
 }  // namespace kvasir

@@ -9,14 +9,6 @@ double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-int64_t bytes_of(const LayerStats& layer) { return layer.page_bytes + layer.window_bytes + layer.table_bytes; }
-
-int64_t codebook_bytes_of(const LayerStats& layer) {
-  int64_t bytes = 0;
-  for (const auto& codebook : layer.codebooks) bytes += codebook.second;
-  return bytes;
-}
-
 int side_index(Side side) {
   if (side != Side::kKeys && side != Side::kValues) {
     throw Error(ErrorCode::kInvalidArgument, "side " + std::to_string(static_cast<int>(side)));
@@ -46,6 +38,12 @@ void LayerStats::add(const LayerStats& other) {
   shrinks.nanoseconds += other.shrinks.nanoseconds;
 }
 
+int64_t LayerStats::codebook_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& codebook : codebooks) bytes += codebook.second;
+  return bytes;
+}
+
 LayerStats CacheStats::Impl::at(int layer) const {
   if (layer == kAllLayers) {
     LayerStats total;
@@ -66,7 +64,7 @@ int64_t CacheStats::sequences() const { return impl_->sequences; }
 int64_t CacheStats::budget() const { return impl_->budget; }
 int64_t CacheStats::bytes() const { return impl_->bytes; }
 int64_t CacheStats::peak_bytes() const { return impl_->peak_bytes; }
-int64_t CacheStats::layer_bytes(int layer) const { return bytes_of(impl_->at(layer)); }
+int64_t CacheStats::layer_bytes(int layer) const { return impl_->at(layer).bytes(); }
 int64_t CacheStats::pages(int layer) const { return impl_->at(layer).pages; }
 int64_t CacheStats::page_bytes(int layer) const { return impl_->at(layer).page_bytes; }
 int64_t CacheStats::window_bytes(int layer) const { return impl_->at(layer).window_bytes; }
@@ -79,14 +77,14 @@ double CacheStats::page_bits_per_element(int layer) const {
 
 double CacheStats::bits_per_element(int layer) const {
   const LayerStats stats = impl_->at(layer);
-  return 8 * share(bytes_of(stats), stats.elements);
+  return 8 * share(stats.bytes(), stats.elements);
 }
 
-int64_t CacheStats::codebook_bytes(int layer) const { return codebook_bytes_of(impl_->at(layer)); }
+int64_t CacheStats::codebook_bytes(int layer) const { return impl_->at(layer).codebook_bytes(); }
 
 double CacheStats::bits_per_element_with_codebooks(int layer) const {
   const LayerStats stats = impl_->at(layer);
-  return 8 * share(bytes_of(stats) + codebook_bytes_of(stats), stats.elements);
+  return 8 * share(stats.bytes() + stats.codebook_bytes(), stats.elements);
 }
 
 double CacheStats::code_bits(int layer, Side side) const {

@@ -29,6 +29,8 @@ struct LayerStats {
   std::vector<Memory::Step> steps;  // of one layer; a sum has none
 
   void add(const LayerStats& other);
+  int64_t bytes() const { return page_bytes + window_bytes + table_bytes; }
+  int64_t codebook_bytes() const;
 };
 
 struct CacheStats::Impl {

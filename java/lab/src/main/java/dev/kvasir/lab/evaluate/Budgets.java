@@ -1,10 +1,9 @@
 package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvCache;
+import dev.kvasir.KvEstimate;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
-import dev.kvasir.KvSequence;
-import dev.kvasir.KvStats;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.BitAllocator;
 import dev.kvasir.calibrate.BitPlan;
@@ -53,8 +52,8 @@ record Budgets(Function<Calibrations, PmKvq> method, double bits, boolean scaled
   public KvCache create(MethodEntry.Request request) {
     KvMethod used = method(request.calibrations(), method.apply(request.calibrations()));
     List<Sizes> sizes = sizes(request.geometry(), request.calibrations());
-    long sequence = bytes(sizes, request.tokens(), used, false);
-    long fork = bytes(sizes, PAGE + used.sinks() + used.window(), used, false);
+    long sequence = bytes(sizes, request.tokens(), used);
+    long fork = bytes(sizes, PAGE + used.sinks() + used.window(), used);
     // Steps are timed on another fork, of some rows, which may fill a page.
     long timed = (long) Math.ceil(sizes.stream().mapToDouble(layer -> layer.page() + 2 * BLOCK * layer.row()).sum());
     long all = request.sequences() * sequence + request.forks() * fork + timed;
@@ -63,20 +62,15 @@ record Budgets(Function<Calibrations, PmKvq> method, double bits, boolean scaled
 
   /** Bits per element of a sequence of so many tokens, with a budget for that length. */
   double bitsAt(int tokens, KvGeometry geometry, Calibrations calibrations) {
-    KvMethod used = method(calibrations, method.apply(calibrations));
-    long elements = 0;
-    for (int layer = 0; layer < geometry.layers(); layer++) {
-      elements += 2L * geometry.rowSize(layer) * tokens;
-    }
-    return 8.0 * bytes(sizes(geometry, calibrations), tokens, used, true) / elements;
+    return mixed(
+        calibrations, sealing -> new double[] {KvEstimate.of(geometry, sealing, tokens, 1).total().bitsPerElement()})[0];
   }
 
-  /** Pages of the width, and rows: as many as there are in the end, or as many as there ever are. */
-  private static long bytes(List<Sizes> sizes, int tokens, KvMethod method, boolean end) {
+  /** Pages of the width, and as many rows as there ever are. */
+  private static long bytes(List<Sizes> sizes, int tokens, KvMethod method) {
     int kept = method.sinks() + method.window();
     int sealed = Math.max(0, (tokens - kept) / PAGE);
-    int open = end ? Math.max(0, tokens - method.sinks() - sealed * PAGE) : Math.min(tokens, method.window() + PAGE);
-    int rows = blocks(method.sinks()) + blocks(open);
+    int rows = blocks(method.sinks()) + blocks(Math.min(tokens, method.window() + PAGE));
     double bytes = 0;
     for (Sizes layer : sizes) {
       bytes += sealed * layer.page() + rows * layer.row();
@@ -93,30 +87,37 @@ record Budgets(Function<Calibrations, PmKvq> method, double bits, boolean scaled
   }
 
   private List<Sizes> sizes(KvGeometry geometry, Calibrations calibrations) {
-    int below = Integer.highestOneBit((int) bits);
-    double share = (bits - below) / below;
-    double[] low = pages(geometry, calibrations, below);
-    double[] high = share == 0 ? low : pages(geometry, calibrations, 2 * below);
+    double[] pages =
+        mixed(
+            calibrations,
+            sealing -> {
+              int tokens = sealing.sinks() + sealing.window() + PAGE;
+              List<KvEstimate.Layer> layers = KvEstimate.of(geometry, sealing, tokens, 1).layers();
+              return layers.stream().mapToDouble(KvEstimate.Layer::pageBytes).toArray();
+            });
     List<Sizes> sizes = new ArrayList<>();
-    for (int layer = 0; layer < low.length; layer++) {
-      long row = 2L * geometry.rowSize(layer) * Short.BYTES;
-      sizes.add(new Sizes((1 - share) * low[layer] + share * high[layer], row));
+    for (int layer = 0; layer < pages.length; layer++) {
+      sizes.add(new Sizes(pages[layer], 2L * geometry.rowSize(layer) * Short.BYTES));
     }
     return sizes;
   }
 
-  /** Bytes of a page of each layer that is sealed at a width: asked of a cache, which knows. */
-  private double[] pages(KvGeometry geometry, Calibrations calibrations, int width) {
-    KvMethod sealing = method(calibrations, method.apply(calibrations).startBits(width));
-    int tokens = sealing.sinks() + sealing.window() + PAGE;
-    try (KvCache cache = KvCache.builder(geometry).method(sealing).build();
-        KvSequence sequence = cache.newSequence()) {
-      for (int layer = 0; layer < geometry.layers(); layer++) {
-        float[] rows = new float[tokens * geometry.rowSize(layer)];
-        sequence.append(layer, rows, rows, tokens);
+  /** What is true of pages that are sealed at the width; of one between two widths, a share of both. */
+  private double[] mixed(Calibrations calibrations, Function<KvMethod, double[]> measure) {
+    int below = Integer.highestOneBit((int) bits);
+    double share = (bits - below) / below;
+    double[] low = measure.apply(sealing(calibrations, below));
+    if (share > 0) {
+      double[] high = measure.apply(sealing(calibrations, 2 * below));
+      for (int i = 0; i < low.length; i++) {
+        low[i] = (1 - share) * low[i] + share * high[i];
       }
-      return cache.stats().layers().stream().mapToDouble(KvStats.Layer::pageBytes).toArray();
     }
+    return low;
+  }
+
+  private KvMethod sealing(Calibrations calibrations, int width) {
+    return method(calibrations, method.apply(calibrations).startBits(width));
   }
 
   private static PmKvq plan(Calibrations calibrations, Sensitivities sensitivities, double bits) {

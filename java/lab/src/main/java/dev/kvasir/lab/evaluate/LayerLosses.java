@@ -1,31 +1,26 @@
 package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.CodecChoice;
-import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
-import dev.kvasir.KvSequence;
 import dev.kvasir.Precision;
 import dev.kvasir.Side;
 import dev.kvasir.calibrate.Sensitivities;
-import dev.kvasir.lab.sample.Sample;
-import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.runner.Decoder;
-import dev.kvasir.runner.Model;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import java.util.function.Consumer;
-import org.jspecify.annotations.Nullable;
 
 /**
  * What coding a layer costs a model, for models without recorded gradients: one side of some layers is coded, all else is
- * exact, and the divergence of the predictions is the loss. It takes the place of PM-KVQ's sensitivities in a plan.
+ * exact, and the divergence of the predictions is the loss.
  */
 public final class LayerLosses {
 
-  /** The width that is measured. */
+  /** The width that PM-KVQ's are measured at. */
   private static final int MEASURED = 2;
 
   /** A bit more divides the error by two and the loss, which goes with its square, by four. */
@@ -36,18 +31,10 @@ public final class LayerLosses {
 
   private static final double LEAST = 1e-9;
 
-  private final Model model;
-  private final Decoder decoder;
-  private final List<Sample> samples;
-
-  private LayerLosses(Decoder decoder, List<Sample> samples) {
-    this.model = decoder.model();
-    this.decoder = decoder;
-    this.samples = samples;
-  }
+  private LayerLosses() {}
 
   /**
-   * Measures all layers on the texts that are there for tuning.
+   * Measures all layers on the texts that are there for tuning: in place of PM-KVQ's sensitivities in a plan.
    *
    * @param says hears how far it is, a line at a time
    * @throws IllegalArgumentException if there is no text
@@ -57,73 +44,80 @@ public final class LayerLosses {
         "losses of layers",
         (texts, samples) -> {
           try (Decoder decoder = new Decoder(calibrations.model(), calibrations.backend(), Precision.EXACT)) {
-            int groups = calibrations.thorough() ? Integer.MAX_VALUE : GROUPS;
-            return new LayerLosses(decoder, samples).measure(groups, says);
+            Predictions predictions = new Predictions(decoder, samples);
+            int layers = calibrations.model().geometry().layers();
+            List<List<Double>> losses =
+                of(Uniform.bits(MEASURED), layers, predictions, calibrations.thorough(), LEAST, says);
+            return new Sensitivities(WIDTHS, atWidths(losses.get(0)), atWidths(losses.get(1)));
           }
         });
   }
 
-  private Sensitivities measure(int groups, Consumer<String> says) {
-    int layers = model.geometry().layers();
-    int together = (int) Math.ceil((double) layers / groups);
-    Scorer exact = run(new HalfPrecision(), null);
-    List<List<Double>> keys = new ArrayList<>();
-    List<List<Double>> values = new ArrayList<>();
+  private static List<List<Double>> atWidths(List<Double> losses) {
+    return losses.stream()
+        .map(loss -> WIDTHS.stream().map(width -> loss / Math.pow(4, width - MEASURED)).toList())
+        .toList();
+  }
+
+  /**
+   * Losses by side and layer.
+   *
+   * @param method what one side of some layers is coded with
+   * @param thorough whether each layer is measured for itself, however many there are
+   * @param least no loss counts as less
+   */
+  static List<List<Double>> of(
+      KvMethod method, int layers, Predictions predictions, boolean thorough, double least, Consumer<String> says) {
+    int together = thorough ? 1 : (int) Math.ceil((double) layers / GROUPS);
+    List<List<Double>> losses = List.of(new ArrayList<>(), new ArrayList<>());
     for (int from = 0; from < layers; from += together) {
       int to = Math.min(layers, from + together);
-      List<Double> key = losses(from, to, Side.KEYS, exact);
-      List<Double> value = losses(from, to, Side.VALUES, exact);
-      keys.addAll(Collections.nCopies(to - from, key));
-      values.addAll(Collections.nCopies(to - from, value));
+      for (Side side : Side.values()) {
+        double loss = predictions.with(new SomeLayers(method, from, to, side)).divergence() / (to - from);
+        losses.get(side.code()).addAll(Collections.nCopies(to - from, Math.max(least, loss)));
+      }
       says.accept(
           String.format(
-              Locale.ROOT, "layers to %d of %d: keys at %d bits cost %.1e, values %.1e", to, layers, MEASURED, key.get(0), value.get(0)));
+              Locale.ROOT,
+              "layer %d of %d: coding keys costs %.1e, values %.1e",
+              to,
+              layers,
+              losses.get(0).get(from),
+              losses.get(1).get(from)));
     }
-    return new Sensitivities(WIDTHS, keys, values);
+    return losses;
   }
 
-  /** Of one layer among some, at each width. */
-  private List<Double> losses(int from, int to, Side side, Scorer exact) {
-    double loss = Math.max(LEAST, run(new Coded(from, to, side), exact).divergence() / (to - from));
-    return WIDTHS.stream().map(width -> loss / Math.pow(4, width - MEASURED)).toList();
-  }
-
-  private Scorer run(KvMethod method, @Nullable Scorer exact) {
-    Scorer scorer = new Scorer(samples, model.tokenizer(), model.config().vocabulary(), exact);
-    try (KvCache cache = KvCache.builder(model.geometry()).method(method).build()) {
-      List<KvSequence> sequences = samples.stream().map(sample -> cache.newSequence()).toList();
-      new StreamRunner(decoder, () -> false).run(samples, sequences, scorer, tokens -> {});
-    }
-    return scorer;
-  }
-
-  /** One side of layers from .. to - 1 in codes; all else in 16 bits. */
-  private record Coded(int from, int to, Side side) implements KvMethod {
-
-    private static final Uniform CODES = Uniform.bits(MEASURED);
+  /** A method on one side of layers from .. to - 1; all else in 16 bits. */
+  private record SomeLayers(KvMethod of, int from, int to, Side side) implements KvMethod {
 
     @Override
     public String name() {
-      return side + " of layers " + from + " to " + (to - 1);
+      return of.name() + ", " + side + " of layers " + from + " to " + (to - 1);
     }
 
     @Override
-    public CodecChoice keys(int layer) {
-      return is(layer, Side.KEYS) ? CODES.keys(layer) : KvMethod.super.keys(layer);
+    public CodecChoice keys(int asked) {
+      return is(asked, Side.KEYS) ? of.keys(asked) : KvMethod.super.keys(asked);
     }
 
     @Override
-    public CodecChoice values(int layer) {
-      return is(layer, Side.VALUES) ? CODES.values(layer) : KvMethod.super.values(layer);
+    public CodecChoice values(int asked) {
+      return is(asked, Side.VALUES) ? of.values(asked) : KvMethod.super.values(asked);
+    }
+
+    @Override
+    public Optional<Codebook> codebook(int asked, Side askedSide) {
+      return is(asked, askedSide) ? of.codebook(asked, askedSide) : Optional.empty();
     }
 
     @Override
     public int sinks() {
-      return CODES.sinks();
+      return of.sinks();
     }
 
-    private boolean is(int layer, Side asked) {
-      return layer >= from && layer < to && asked == side;
+    private boolean is(int asked, Side askedSide) {
+      return asked >= from && asked < to && askedSide == side;
     }
   }
 }

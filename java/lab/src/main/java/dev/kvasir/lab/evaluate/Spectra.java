@@ -1,6 +1,5 @@
 package dev.kvasir.lab.evaluate;
 
-import dev.kvasir.CodecChoice;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvMethod;
@@ -16,13 +15,9 @@ import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.Spectral;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
-import java.util.ArrayList;
-import java.util.Collections;
 import java.util.List;
 import java.util.Locale;
-import java.util.Optional;
 import java.util.function.Consumer;
-import org.jspecify.annotations.Nullable;
 
 /** Calibrates Spectral: bases from what a model reads, losses and their temper from how it predicts. */
 public final class Spectra {
@@ -40,9 +35,6 @@ public final class Spectra {
 
   /** Of the queries, which are many, one in so many is enough. */
   private static final int QUERY_STEP = 4;
-
-  /** Neighbouring layers feel errors alike: no more groups of them than this are measured where that takes long. */
-  private static final int GROUPS = 8;
 
   /** No loss counts as less: what rounding alone makes of predictions. */
   private static final double LEAST_LOSS = 1e-7;
@@ -82,7 +74,7 @@ public final class Spectra {
             SpectralLosses losses =
                 alike
                     ? SpectralLosses.equal(bases.geometry())
-                    : spectra.losses(bases, samples, calibrations.thorough() ? Integer.MAX_VALUE : GROUPS);
+                    : spectra.losses(bases, samples, calibrations.thorough());
             return Profile.builder(bases.geometry()).spectral(bases, losses).note("model", model.name()).build();
           }
         });
@@ -134,38 +126,27 @@ public final class Spectra {
     }
   }
 
-  /** What coding one side of some layers costs, all else being exact, and how much of the differences to believe. */
-  private SpectralLosses losses(SpectralBases bases, List<Sample> samples, int groups) {
-    int layers = model.geometry().layers();
-    int together = (int) Math.ceil((double) layers / groups);
-    Spectral all = Spectral.of(bases, SpectralLosses.MEASURED_BITS);
-    Scorer exact = run(new HalfPrecision(), samples, null);
-    List<List<Double>> losses = List.of(new ArrayList<>(), new ArrayList<>());
-    for (int from = 0; from < layers; from += together) {
-      int to = Math.min(layers, from + together);
-      for (Side side : Side.values()) {
-        double loss = run(new SomeLayers(all, from, to, side), samples, exact).divergence() / (to - from);
-        losses.get(side.code()).addAll(Collections.nCopies(to - from, Math.max(LEAST_LOSS, loss)));
-      }
-      says.accept(
-          String.format(
-              Locale.ROOT,
-              "layer %d of %d: coding keys costs %.1e, values %.1e",
-              to,
-              layers,
-              losses.get(0).get(from),
-              losses.get(1).get(from)));
-    }
-    return temper(bases, new SpectralLosses(model.geometry(), losses.get(0), losses.get(1), 1), samples, exact);
+  /** What coding one side of some layers costs, and how much of the differences to believe. */
+  private SpectralLosses losses(SpectralBases bases, List<Sample> samples, boolean thorough) {
+    Predictions predictions = new Predictions(decoder, samples);
+    List<List<Double>> losses =
+        LayerLosses.of(
+            Spectral.of(bases, SpectralLosses.MEASURED_BITS),
+            model.geometry().layers(),
+            predictions,
+            thorough,
+            LEAST_LOSS,
+            says);
+    return temper(bases, new SpectralLosses(model.geometry(), losses.get(0), losses.get(1), 1), predictions);
   }
 
   /** How much of the differences between losses to believe: what whole plans say. */
-  private SpectralLosses temper(SpectralBases bases, SpectralLosses losses, List<Sample> samples, Scorer exact) {
+  private SpectralLosses temper(SpectralBases bases, SpectralLosses losses, Predictions predictions) {
     double least = Double.POSITIVE_INFINITY;
     SpectralLosses best = losses;
     for (double temper : TEMPERS) {
       SpectralLosses tried = losses.temper(temper);
-      double loss = run(tried.plan(bases, TEMPER_BITS), samples, exact).divergence();
+      double loss = predictions.with(tried.plan(bases, TEMPER_BITS)).divergence();
       says.accept(String.format(Locale.ROOT, "temper %.2f: %.5f at %.1f bits", temper, loss, TEMPER_BITS));
       if (loss < least) {
         least = loss;
@@ -173,47 +154,5 @@ public final class Spectra {
       }
     }
     return best;
-  }
-
-  private Scorer run(KvMethod method, List<Sample> samples, @Nullable Scorer exact) {
-    Scorer scorer = new Scorer(samples, model.tokenizer(), model.config().vocabulary(), exact);
-    try (KvCache cache = KvCache.builder(model.geometry()).method(method).build()) {
-      List<KvSequence> sequences = samples.stream().map(sample -> cache.newSequence()).toList();
-      new StreamRunner(decoder, () -> false).run(samples, sequences, scorer, tokens -> {});
-    }
-    return scorer;
-  }
-
-  /** A method on one side of layers from .. to - 1; all else in 16 bits. */
-  private record SomeLayers(Spectral of, int from, int to, Side side) implements KvMethod {
-
-    @Override
-    public String name() {
-      return of.name() + ", " + side + " of layers " + from + " to " + (to - 1);
-    }
-
-    @Override
-    public CodecChoice keys(int asked) {
-      return is(asked, Side.KEYS) ? of.keys(asked) : KvMethod.super.keys(asked);
-    }
-
-    @Override
-    public CodecChoice values(int asked) {
-      return is(asked, Side.VALUES) ? of.values(asked) : KvMethod.super.values(asked);
-    }
-
-    @Override
-    public Optional<Codebook> codebook(int asked, Side askedSide) {
-      return is(asked, askedSide) ? of.codebook(asked, askedSide) : Optional.empty();
-    }
-
-    @Override
-    public int sinks() {
-      return of.sinks();
-    }
-
-    private boolean is(int asked, Side askedSide) {
-      return asked >= from && asked < to && askedSide == side;
-    }
   }
 }

@@ -1,20 +1,14 @@
 package dev.kvasir.lab.evaluate;
 
-import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
-import dev.kvasir.KvSequence;
 import dev.kvasir.Precision;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.ThresholdSearch;
-import dev.kvasir.lab.sample.Sample;
-import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.runner.Decoder;
-import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.function.Consumer;
-import org.jspecify.annotations.Nullable;
 
 /**
  * Thresholds of MixKVQ for a model, found as the paper does: trials on texts for tuning, of which those remain that no other
@@ -43,16 +37,15 @@ public final class Thresholds {
         "thresholds",
         (texts, samples) -> {
           try (Decoder decoder = new Decoder(calibrations.model(), calibrations.backend(), Precision.EXACT)) {
-            double[] keyBits = new double[1];
-            Scorer exact = run(decoder, samples, new HalfPrecision(), null, keyBits);
+            Predictions predictions = new Predictions(decoder, samples);
             return ThresholdSearch.builder()
                 .trials(trials)
                 .progress(progress)
                 .build()
                 .run(
                     (tau16, tau4) -> {
-                      Scorer scorer = run(decoder, samples, MixKvq.thresholds(tau16, tau4), exact, keyBits);
-                      return new ThresholdSearch.Measurement(-scorer.divergence(), keyBits[0]);
+                      Predictions.Outcome found = predictions.with(MixKvq.thresholds(tau16, tau4));
+                      return new ThresholdSearch.Measurement(-found.divergence(), found.stats().total().keyBits());
                     });
           }
         });
@@ -78,17 +71,5 @@ public final class Thresholds {
 
   private static KvMethod method(Map<String, String> notes) {
     return MixKvq.thresholds(Double.parseDouble(notes.get(TAU16)), Double.parseDouble(notes.get(TAU4)));
-  }
-
-  private static Scorer run(
-      Decoder decoder, List<Sample> samples, KvMethod method, @Nullable Scorer exact, double[] keyBits) {
-    Scorer scorer =
-        new Scorer(samples, decoder.model().tokenizer(), decoder.model().config().vocabulary(), exact);
-    try (KvCache cache = KvCache.builder(decoder.model().geometry()).method(method).build()) {
-      List<KvSequence> sequences = samples.stream().map(sample -> cache.newSequence()).toList();
-      new StreamRunner(decoder, () -> false).run(samples, sequences, scorer, tokens -> {});
-      keyBits[0] = cache.stats().total().keyBits();
-    }
-    return scorer;
   }
 }

@@ -216,7 +216,7 @@ class MainTest {
     said =
         assertSays(0, "values", "calibrate", model, "--tokens=200", "--queries=16", "--losses", "--out",
             "" + folder.resolve("pm-kvq.profile"));
-    assertTrue(said.contains("keys at 2 bits cost"), said);
+    assertTrue(said.contains("coding keys costs"), said);
     Profile profile = Profile.load(folder.resolve("pm-kvq.profile"));
     assertEquals(TinyModel.LAYERS, profile.sensitivities().orElseThrow().layers());
     Path out = folder.resolve("report");

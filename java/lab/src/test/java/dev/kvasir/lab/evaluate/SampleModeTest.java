@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
+import dev.kvasir.lab.sample.Letters;
 import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.method.MixKvq;
@@ -22,7 +23,6 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -38,11 +38,6 @@ class SampleModeTest {
   void writeModel() throws Exception {
     TinyModel.qwen2(folder, 7);
     model = Model.load(folder);
-  }
-
-  private static String letters(long seed, int count) {
-    return new Random(seed).ints(count, 'a', 'z' + 1).collect(
-        StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
   }
 
   private Sample task(String prompt, String answer) {
@@ -65,10 +60,10 @@ class SampleModeTest {
   /** Scores do not depend on whether a beginning was read for each sample or once; the tokens that are run do. */
   @Test
   void whatIsSharedIsReadOnce() {
-    String text = letters(1, 500);
+    String text = Letters.random(1, 500);
     List<Sample> alike = new ArrayList<>();
     for (int i = 0; i < 4; i++) {
-      alike.add(task(text + letters(10 + i, 30), letters(20 + i, 12)));
+      alike.add(task(text + Letters.random(10 + i, 30), Letters.random(20 + i, 12)));
     }
     for (PromptMode prompt : PromptMode.values()) {
       AtomicLong total = new AtomicLong();
@@ -99,7 +94,7 @@ class SampleModeTest {
   /** Of the end of a text a cache predicts what it would have, had the rest been appended in one piece. */
   @Test
   void endsOfTextsFollowWhatWasReadIn16Bits() {
-    Sample whole = SampleSets.text("text", letters(3, 700).getBytes(StandardCharsets.UTF_8), model.tokenizer());
+    Sample whole = SampleSets.text("text", Letters.random(3, 700).getBytes(StandardCharsets.UTF_8), model.tokenizer());
     Map<String, List<Sample>> sets = new LinkedHashMap<>();
     sets.put("text", List.of(whole));
     sets = SampleSets.lastTokens(sets, 50);
@@ -140,7 +135,7 @@ class SampleModeTest {
   void promptsInOnePieceShowTheirQueries() {
     Map<String, List<Sample>> sets = new LinkedHashMap<>();
     // No page is sealed after the prompt, when queries were seen in any case: at 4 sinks and six pages, 772 tokens.
-    sets.put("text", List.of(SampleSets.text("text", letters(4, 740).getBytes(StandardCharsets.UTF_8), model.tokenizer())));
+    sets.put("text", List.of(SampleSets.text("text", Letters.random(4, 740).getBytes(StandardCharsets.UTF_8), model.tokenizer())));
     sets = SampleSets.lastTokens(sets, 40);
     Outcome outcome =
         run(sets, PromptMode.EXACT, Evaluation.Listener.NONE, MixKvq.budget(2.7), MixKvq.budget(2.7).queryAware(false));
@@ -151,7 +146,7 @@ class SampleModeTest {
   @Test
   void bitsAtLongerLengthsFall() {
     Map<String, List<Sample>> sets =
-        Map.of("text", List.of(SampleSets.text("text", letters(4, 900).getBytes(StandardCharsets.UTF_8), model.tokenizer())));
+        Map.of("text", List.of(SampleSets.text("text", Letters.random(4, 900).getBytes(StandardCharsets.UTF_8), model.tokenizer())));
     Outcome outcome = run(sets, PromptMode.STREAM, Evaluation.Listener.NONE, Uniform.bits(2), PatternKv.bits(2));
     for (MethodResult result : outcome.results()) {
       double[] bits = {result.bitsAtLength(0), result.bitsAtLength(1), result.bitsAtLength(2)};

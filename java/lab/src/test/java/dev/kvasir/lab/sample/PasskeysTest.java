@@ -14,7 +14,6 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
-import java.util.Random;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -30,20 +29,15 @@ class PasskeysTest {
     model = Model.load(folder);
   }
 
-  private static String letters(long seed, int count) {
-    return new Random(seed).ints(count, 'a', 'z' + 1).collect(
-        StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
-  }
-
   private Sample task(String prompt, String answer) {
     return SampleSets.task("task", prompt, answer, model.tokenizer());
   }
 
   @Test
   void samplesThatBeginAlikeAreFound() {
-    String text = letters(1, 400);
+    String text = Letters.random(1, 400);
     List<Sample> batch =
-        List.of(task(text + "one", "1"), task(letters(2, 300), "2"), task(text + "other", "3"), task(letters(3, 20), "4"));
+        List.of(task(text + "one", "1"), task(Letters.random(2, 300), "2"), task(text + "other", "3"), task(Letters.random(3, 20), "4"));
     List<SharedBeginning> groups = SharedBeginning.of(batch);
     assertEquals(3, groups.size());
     assertEquals(List.of(0, 2), groups.get(0).samples());
@@ -56,7 +50,7 @@ class PasskeysTest {
   void passKeysAreHiddenAndAskedFor() throws Exception {
     StringBuilder text = new StringBuilder();
     for (int i = 0; i < 400; i++) {
-      text.append(letters(i, 30)).append(". ");
+      text.append(Letters.random(i, 30)).append(". ");
     }
     byte[] bytes = text.toString().getBytes(StandardCharsets.UTF_8);
     List<Sample> samples = Passkeys.read(List.of(bytes), model.tokenizer(), 7, 1024);
