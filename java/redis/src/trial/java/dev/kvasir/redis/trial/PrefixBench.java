@@ -28,11 +28,12 @@ import java.util.Random;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.UnaryOperator;
 import java.util.stream.IntStream;
+import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.UnifiedJedis;
 
 /**
  * How long a prefix takes from each tier. Arguments: {@code FOLDER BACKEND TOKENS [MODEL]}: tokens of a cache of an 8B model's shape
- * on a backend, and a model file to measure the time to the first token with.
+ * on a backend, and a model file to measure the time to the first token with. Where no redis-server is installed that tier is left out.
  */
 public final class PrefixBench {
 
@@ -45,8 +46,11 @@ public final class PrefixBench {
     Path work = Path.of(arguments[0]);
     String backend = arguments[1];
     int tokens = Integer.parseInt(arguments[2]);
-    try (Server server = new Server(work, Server.freePort());
-        UnifiedJedis client = Client.connect(server.port, false)) {
+    try (Server server = Server.installed() ? new Server(work, Server.freePort()) : null;
+        UnifiedJedis client = server == null ? null : Client.connect(server.port, false)) {
+      if (client == null) {
+        System.out.println("No redis-server here: the tiers above it are measured.");
+      }
       tiers(work.resolve("blocks"), client, backend, tokens);
       tenants();
       if (arguments.length > 3) {
@@ -69,7 +73,7 @@ public final class PrefixBench {
     return rows;
   }
 
-  private static void tiers(Path folder, UnifiedJedis client, String backend, int length)
+  private static void tiers(Path folder, @Nullable UnifiedJedis client, String backend, int length)
       throws IOException {
     int[] tokens = IntStream.range(0, length + 5).toArray();
     PrefixRequest request = PrefixRequest.of(tokens);
@@ -77,10 +81,9 @@ public final class PrefixBench {
     try (KvCache cache = KvCache.builder(geometry()).method(Uniform.bits(2)).backend(backend).build()) {
       UnaryOperator<PrefixCache.Builder> none =
           settings -> settings.poolBytes(0).hostBytes(0).deadline(Duration.ofSeconds(60));
-      RedisBlockStore store = new RedisBlockStore(client);
       long bytes;
       try (PrefixCache prefixes =
-              none.apply(PrefixCache.builder(cache)).folder(folder, 1L << 40).remote(store).build();
+              remote(none.apply(PrefixCache.builder(cache)).folder(folder, 1L << 40), client).build();
           KvSequence sequence = cache.newSequence()) {
         for (int i = 0; i < tokens.length; i += 128) {
           int count = Math.min(128, tokens.length - i);
@@ -104,11 +107,16 @@ public final class PrefixBench {
       try (PrefixCache prefixes = none.apply(PrefixCache.builder(cache)).folder(folder, 1L << 40).build()) {
         time("folder", prefixes, request, bytes, bytes);
       }
-      try (PrefixCache prefixes =
-          none.apply(PrefixCache.builder(cache)).remote(new RedisBlockStore(client)).build()) {
-        time("Redis", prefixes, request, bytes, bytes);
+      if (client != null) {
+        try (PrefixCache prefixes = remote(none.apply(PrefixCache.builder(cache)), client).build()) {
+          time("Redis", prefixes, request, bytes, bytes);
+        }
       }
     }
+  }
+
+  private static PrefixCache.Builder remote(PrefixCache.Builder settings, @Nullable UnifiedJedis client) {
+    return client == null ? settings : settings.remote(new RedisBlockStore(client));
   }
 
   private static void time(String tier, PrefixCache prefixes, PrefixRequest request, long bytes, long moved) {
@@ -164,13 +172,13 @@ public final class PrefixBench {
     }
   }
 
-  private static void firstToken(Path folder, UnifiedJedis client, Path file) throws IOException {
+  private static void firstToken(Path folder, @Nullable UnifiedJedis client, Path file) throws IOException {
     Model model = Model.load(file);
     ModelFingerprint weights = ModelFingerprint.of(file);
     int[] prompt = new Random(3).ints(SYSTEM_TOKENS, 1000, 20000).toArray();
     System.out.printf(Locale.ROOT, "time to the first token after %d, %s%n", prompt.length, model.name());
     UnaryOperator<PrefixCache.Builder> stores =
-        settings -> settings.folder(folder, 1L << 40).remote(new RedisBlockStore(client));
+        settings -> remote(settings.folder(folder, 1L << 40), client);
     UnaryOperator<PrefixCache.Builder> patient = settings -> settings.deadline(Duration.ofSeconds(30));
     try (Engine engine = engine(model, weights, settings -> stores.apply(patient.apply(settings)))) {
       ask("cold", engine, prompt);
@@ -185,10 +193,12 @@ public final class PrefixBench {
       ask("folder", engine, prompt);
       ask("folder", engine, prompt);
     }
-    try (Engine engine =
-        engine(model, weights, settings -> patient.apply(settings).poolBytes(0).hostBytes(0).remote(new RedisBlockStore(client)))) {
-      ask("Redis", engine, prompt);
-      ask("Redis", engine, prompt);
+    if (client != null) {
+      try (Engine engine =
+          engine(model, weights, settings -> remote(patient.apply(settings).poolBytes(0).hostBytes(0), client))) {
+        ask("Redis", engine, prompt);
+        ask("Redis", engine, prompt);
+      }
     }
   }
 

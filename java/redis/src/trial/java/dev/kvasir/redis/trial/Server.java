@@ -1,5 +1,6 @@
 package dev.kvasir.redis.trial;
 
+import java.io.File;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
@@ -8,6 +9,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.exceptions.JedisException;
 
@@ -24,6 +26,11 @@ final class Server implements AutoCloseable {
     this.folder = Files.createDirectories(work.resolve("redis-" + port));
     this.settings = List.of(settings);
     start();
+  }
+
+  /** Whether there is a redis-server among the machine's commands. */
+  static boolean installed() {
+    return Stream.of(System.getenv("PATH").split(File.pathSeparator)).anyMatch(path -> Files.isExecutable(Path.of(path, "redis-server")));
   }
 
   void start() throws IOException, InterruptedException {
