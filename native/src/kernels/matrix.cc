@@ -21,8 +21,6 @@ constexpr int64_t kBlockRows = 64;
 constexpr int64_t kBlockProducts = 1 << 20;
 // A multiple of every backend's columns of a tile and of a panel.
 constexpr int64_t kColumnStep = 96;
-// Rows that are held as codes at once.
-constexpr int64_t kCodedRows = 512;
 // Elements worth handing to another thread to encode.
 constexpr int64_t kEncodedElements = 1 << 16;
 
@@ -77,7 +75,8 @@ void run_blocks(const Product& product, const CodedPart* coded, void (*kernel)(c
 const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& product) {
   thread_local std::vector<CodedPart> memory;
   const int64_t depth = product.depth, rows = product.rows, parts = blocks_of(depth, kCodedDepth);
-  if (memory.size() < static_cast<size_t>(rows * parts)) memory.resize(static_cast<size_t>(rows * parts));
+  const auto size = static_cast<size_t>(rows * parts + kSpareRows);
+  if (memory.size() < size) memory.resize(size);
   CodedPart* const to = memory.data();  // of this thread, whichever runs the task
   const int64_t task_rows = std::max<int64_t>(1, kEncodedElements / depth);
   ThreadPool::shared().run(static_cast<int>(blocks_of(rows, task_rows)), [&](int task) {
@@ -128,7 +127,7 @@ void run_product(const float* a, const uint8_t* b, WeightType type, const float*
     Product part = product;
     part.a += row * depth;
     part.out += row * columns;
-    part.rows = std::min(kCodedRows, rows - row);
+    part.rows = std::min<int64_t>(kCodedRows, rows - row);
     run_blocks(part, encode_rows(kernels, part), kernels.block_product);
   }
 }

@@ -21,10 +21,14 @@ struct alignas(64) CodedPart {
   int32_t offsets[kCodedDepth / kSumGroup];  // -128 times the sum of codes: what weights + 128 need
 };
 
+// Most rows of a block with weights in blocks, and rows beyond the last that may be read, whatever they hold.
+constexpr int kCodedRows = 512;
+constexpr int kSpareRows = 15;
+
 // Part of out = a * b^T + bias: some rows of a with some rows of b, over the whole depth.
 struct MatrixBlock {
   const float* a;          // [rows][depth], for weights that are floats
-  const CodedPart* coded;  // the same for weights in blocks: [parts of the depth][rows]
+  const CodedPart* coded;  // the same for weights in blocks: [parts of the depth][rows], and kSpareRows
   int64_t rows;
   const uint8_t* b;  // [columns][depth] in their type
   WeightType type;

@@ -147,7 +147,7 @@ TEST_CASE("weights: products in blocks are exact up to float32 sums, on every le
           const auto in = whole_rows(number + rows, rows, inputs);
           const int parts = (inputs + kvasir::kCodedDepth - 1) / kvasir::kCodedDepth;
           for (const kvasir::Backend* backend : support::available_backends()) {
-            std::vector<kvasir::CodedPart> coded(parts * rows);
+            std::vector<kvasir::CodedPart> coded(parts * rows + kvasir::kSpareRows);
             for (int p = 0; p < parts; ++p) {
               const int begin = p * kvasir::kCodedDepth, count = std::min(inputs - begin, kvasir::kCodedDepth);
               for (int r = 0; r < rows; ++r) {

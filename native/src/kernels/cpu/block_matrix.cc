@@ -18,13 +18,6 @@ namespace {
 
 constexpr int kPanelRows = 4;
 
-// The sum of the activations that a group of weights meets.
-template <int kGroup>
-inline float group_sum(const CodedPart& row, int at) {
-  const float* sums = row.sums + at / kSumGroup;
-  return kGroup == kSumGroup ? sums[0] : sums[0] + sums[1];
-}
-
 // sums[r][v] += the part of the depth that the panel holds.
 template <class Blocks, int kRows>
 inline void add_groups(const Panel& panel, int depth, const CodedPart* in, F32 (&sums)[kRows][kPanelVectors]) {
@@ -95,41 +88,6 @@ void add_rows(const Panel& panel, int depth, const CodedPart* in, const Target& 
   }
 }
 
-// The same for up to kTileRows rows whose products come from tiles. Rows that are not there repeat the last: what they
-// give is not written.
-template <class Blocks>
-void add_tiles(const Panel& panel, int depth, const CodedPart* in, int rows, const Target& target) {
-  constexpr int kGroup = Blocks::kGroup;
-  alignas(64) int32_t dots[2][kTileRows][16];
-  for (int v = 0; v * kLanes < target.columns; ++v) {
-    const int columns = target.columns - v * kLanes < kLanes ? target.columns - v * kLanes : kLanes;
-    const float* bias = target.bias ? target.bias + v * kLanes : nullptr;
-    F32 sums[kTileRows];
-#pragma GCC unroll 16
-    for (int r = 0; r < kTileRows; ++r) {
-      const float* from = target.first ? bias : r < rows ? target.out + r * target.stride + v * kLanes : nullptr;
-      sums[r] = !from ? splat(0.0f) : columns == kLanes ? load(from) : load_some(from, columns);
-    }
-    for (int at = 0; at < depth; at += 2 * kGroup) {
-      two_group_dots<kGroup>(panel, v, in, at, dots);
-      for (int i = 0; i < 2 && at + i * kGroup < depth; ++i) {
-        const int from = at + i * kGroup;
-        const F32 scales = load(panel.scales[from / kCodeGroup] + v * kLanes);
-        const F32 minimums = load(panel.minimums[from / kCodeGroup] + v * kLanes);
-#pragma GCC unroll 16
-        for (int r = 0; r < kTileRows; ++r) {
-          const CodedPart& row = in[r < rows ? r : rows - 1];
-          const F32 dot = to_float(load(dots[i][r]));
-          sums[r] = fma(dot * scales, splat(row.scales[from / kScaleGroup]), sums[r]);
-          if constexpr (Blocks::kMinimums) sums[r] = fma(-minimums, splat(group_sum<kGroup>(row, from)), sums[r]);
-        }
-      }
-    }
-    for (int r = 0; r < rows; ++r)
-      memcpy(target.out + r * target.stride + v * kLanes, &sums[r], columns * sizeof(float));
-  }
-}
-
 // Bytes of a column that are fetched into the cache ahead of their turn: those of the next panel.
 inline void fetch(const uint8_t* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
@@ -168,25 +126,36 @@ void add_some(const Panel& panel, int depth, const CodedPart* in, int64_t rows, 
 
 template <class Blocks>
 void panel_product(const MatrixBlock& block, int64_t column, int columns, Panel* panel) {
-  const bool tiles = block.rows >= kLeastTileRows;
-  const int64_t step = tiles ? kTileRows : kPanelRows;
   for (int64_t begin = 0; begin < block.depth; begin += kCodeBlock) {
     const int depth = static_cast<int>(block.depth - begin < kCodeBlock ? block.depth - begin : kCodeBlock);
     fill_panel<Blocks>(block, column, columns, begin, depth, panel);
-    for (int64_t r = 0; r < block.rows; r += step) {
+    for (int64_t r = 0; r < block.rows; r += kPanelRows) {
       const CodedPart* in = block.coded + begin / kCodedDepth * block.rows + r;
-      const int64_t rows = block.rows - r < step ? block.rows - r : step;
       const Target target = {block.out + r * block.stride + column, block.stride, columns,
                              block.bias ? block.bias + column : nullptr, begin == 0};
-      if (!tiles) {
-        add_some<Blocks>(*panel, depth, in, rows, target);
-        continue;
-      }
-      if (r == 0 || rows < step) begin_tiles(static_cast<int>(rows), Blocks::kGroup);
-      add_tiles<Blocks>(*panel, depth, in, static_cast<int>(rows), target);
+      add_some<Blocks>(*panel, depth, in, block.rows - r, target);
     }
   }
-  if (tiles) end_tiles();
+}
+
+// The same by tiles, whose sums stay together until the depth is through: rows of `out` are far apart.
+template <class Blocks>
+void tile_product(const MatrixBlock& block, int64_t column, int columns, Panel* panel) {
+  TileSums sums;
+  alignas(64) float bias[kPanelColumns] = {};
+  if (block.bias) memcpy(bias, block.bias + column, columns * sizeof *bias);
+  for (int64_t r = 0; r < block.rows; ++r) memcpy(sums.rows[r], bias, sizeof bias);
+  begin_tiles(Blocks::kGroup);
+  for (int64_t begin = 0; begin < block.depth; begin += kCodeBlock) {
+    const int depth = static_cast<int>(block.depth - begin < kCodeBlock ? block.depth - begin : kCodeBlock);
+    fill_panel<Blocks>(block, column, columns, begin, depth, panel);
+    const CodedPart* in = block.coded + begin / kCodedDepth * block.rows;
+    add_tiles<Blocks>(*panel, columns, depth, in, block.rows, &sums);
+  }
+  end_tiles();
+  for (int64_t r = 0; r < block.rows; ++r) {
+    memcpy(block.out + r * block.stride + column, sums.rows[r], columns * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -196,7 +165,13 @@ void block_product(const MatrixBlock& block) {
   Panel panel;
   for (int64_t c = 0; c < block.columns; c += kPanelColumns) {
     const int columns = static_cast<int>(block.columns - c < kPanelColumns ? block.columns - c : kPanelColumns);
-    with_blocks(block.type, [&](auto blocks) { panel_product<decltype(blocks)>(block, c, columns, &panel); });
+    with_blocks(block.type, [&](auto blocks) {
+      using Blocks = decltype(blocks);
+      if constexpr (kTiles) {
+        if (block.rows >= kLeastTileRows) return tile_product<Blocks>(block, c, columns, &panel);
+      }
+      panel_product<Blocks>(block, c, columns, &panel);
+    });
   }
 }
 

@@ -23,6 +23,13 @@ struct Panel {
   alignas(64) float minimums[kCodeBlock / kCodeGroup][kPanelColumns];
 };
 
+// The sum of the activations that a group of weights meets.
+template <int kGroup>
+inline float group_sum(const CodedPart& row, int at) {
+  const float* sums = row.sums + at / kSumGroup;
+  return kGroup == kSumGroup ? sums[0] : sums[0] + sums[1];
+}
+
 #if defined(__AVX512VNNI__)
 // VPDPBUSD multiplies unsigned by signed bytes: codes of weights get 128 added, and sums begin with what that adds.
 constexpr uint32_t kCodeFlip = 0x80808080u;
