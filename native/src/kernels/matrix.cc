@@ -41,10 +41,16 @@ struct Product {
   float* out;
 };
 
-void run_blocks(const Product& product, const CodedPart* coded, void (*kernel)(const MatrixBlock&)) {
+// The activations of a product, in one of the ways that kernels take them.
+struct Activations {
+  const CodedPart* coded = nullptr;
+  const uint16_t* pairs = nullptr;
+};
+
+void run_blocks(const Product& product, const Activations& in, void (*kernel)(const MatrixBlock&)) {
   const int64_t rows = product.rows, columns = product.columns, depth = product.depth;
-  // Codes are unpacked for all rows of a block: it takes all there are.
-  const int64_t block_rows = is_float(product.type) ? std::min(rows, kBlockRows) : rows;
+  // Weights are unpacked or laid out for all rows of a block: it takes all there are.
+  const int64_t block_rows = in.coded || in.pairs ? rows : std::min(rows, kBlockRows);
   // Not block_rows * depth: depth may be anything up to 2^61.
   const int64_t fitting = kBlockProducts / std::min(kBlockProducts, depth) / block_rows;
   const int64_t block_columns =
@@ -57,7 +63,8 @@ void run_blocks(const Product& product, const CodedPart* coded, void (*kernel)(c
     const int64_t column = task % column_blocks * block_columns;
     MatrixBlock block = {};
     block.a = product.a + row * depth;
-    block.coded = coded;
+    block.coded = in.coded;
+    block.pairs = in.pairs;
     block.rows = std::min(block_rows, rows - row);
     block.b = product.b + column * product.row_bytes;
     block.type = product.type;
@@ -91,6 +98,26 @@ const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& produc
   return to;
 }
 
+// The rows of product.a as pairs, valid until the thread's next call.
+const uint16_t* split_rows(const MatrixKernels& kernels, const Product& product) {
+  thread_local std::vector<uint16_t> memory;
+  const int64_t depth = product.depth, rows = product.rows;
+  const auto size = static_cast<size_t>(pair_offset(blocks_of(rows, kPairRows) * kPairRows, depth) + kPairDepth);
+  if (memory.size() < size) memory.resize(size);
+  auto* const to = reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+  const int64_t task_rows = std::max<int64_t>(1, kEncodedElements / depth);
+  ThreadPool::shared().run(static_cast<int>(blocks_of(rows, task_rows)), [&](int task) {
+    for (int64_t r = task * task_rows; r < std::min(rows, (task + 1) * task_rows); ++r) {
+      kernels.split(product.a + r * depth, depth, to + pair_offset(r, depth));
+    }
+  });
+  return to;
+}
+
+// From so great a depth on pairs keep what float32 promises: they are off by 64 of its roundings, and sums in tiles by
+// depth / 16 + 18.
+constexpr int64_t kLeastPairDepth = 128;
+
 }  // namespace
 
 int64_t checked_row_bytes(WeightType type, int64_t depth) {
@@ -105,7 +132,7 @@ int64_t checked_row_bytes(WeightType type, int64_t depth) {
 }
 
 void run_product(const float* a, const uint8_t* b, WeightType type, const float* bias, int64_t rows, int64_t columns,
-                 int64_t depth, float* out) {
+                 int64_t depth, bool pairs, float* out) {
   check_size("rows", rows);
   check_size("columns", columns);
   check_size("depth", depth);
@@ -119,8 +146,9 @@ void run_product(const float* a, const uint8_t* b, WeightType type, const float*
 
   const Product product = {a, b, type, row_bytes, bias, rows, columns, depth, out};
   const MatrixKernels& kernels = resolve_matrix(backend_index("auto"));
-  if (is_float(type)) {
-    run_blocks(product, nullptr, kernels.product);
+  const bool paired = pairs && type == WeightType::kBF16 && kernels.pair_product && depth >= kLeastPairDepth;
+  if (is_float(type) && !paired) {
+    run_blocks(product, {}, kernels.product);
     return;
   }
   for (int64_t row = 0; row < rows; row += kCodedRows) {
@@ -128,18 +156,22 @@ void run_product(const float* a, const uint8_t* b, WeightType type, const float*
     part.a += row * depth;
     part.out += row * columns;
     part.rows = std::min<int64_t>(kCodedRows, rows - row);
-    run_blocks(part, encode_rows(kernels, part), kernels.block_product);
+    if (paired) {
+      run_blocks(part, {nullptr, split_rows(kernels, part)}, kernels.pair_product);
+    } else {
+      run_blocks(part, {encode_rows(kernels, part), nullptr}, kernels.block_product);
+    }
   }
 }
 
 void matrix_product(const float* a, const float* b, const float* bias, int64_t rows, int64_t columns, int64_t depth,
                     float* out) {
-  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kF32, bias, rows, columns, depth, out);
+  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kF32, bias, rows, columns, depth, false, out);
 }
 
 void matrix_product_bf16(const float* a, const uint16_t* b, const float* bias, int64_t rows, int64_t columns,
                          int64_t depth, float* out) {
-  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kBF16, bias, rows, columns, depth, out);
+  run_product(a, reinterpret_cast<const uint8_t*>(b), WeightType::kBF16, bias, rows, columns, depth, false, out);
 }
 
 void silu_product(const float* gates, int64_t rows, int64_t columns, float* out) {

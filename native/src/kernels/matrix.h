@@ -21,9 +21,21 @@ struct alignas(64) CodedPart {
   int32_t offsets[kCodedDepth / kSumGroup];  // -128 times the sum of codes: what weights + 128 need
 };
 
-// Most rows of a block with weights in blocks, and rows beyond the last that may be read, whatever they hold.
+// Most rows of a block whose activations are not float32, and rows beyond the last that may be read, whatever they
+// hold.
 constexpr int kCodedRows = 512;
 constexpr int kSpareRows = 15;
+
+// Rows of activations as pairs of bfloat16, the nearest to each number and the nearest to what is left: off by at most
+// 2^-18 of it. They lie as tiles of 16 rows, kPairDepth numbers of each: [rows / 16][steps of the depth][2][16
+// rows][kPairDepth], where what is beyond the depth is 0.
+constexpr int kPairDepth = 32;
+constexpr int kPairRows = 16;
+constexpr int64_t pair_steps(int64_t depth) { return (depth - 1) / kPairDepth + 1; }
+// Where a row begins, in words of 16 bits.
+constexpr int64_t pair_offset(int64_t row, int64_t depth) {
+  return (row / kPairRows * pair_steps(depth) * 2 * kPairRows + row % kPairRows) * kPairDepth;
+}
 
 // Part of out = a * b^T + bias: some rows of a with some rows of b, over the whole depth.
 struct MatrixBlock {
@@ -38,6 +50,7 @@ struct MatrixBlock {
   const float* bias;  // [columns] or null
   float* out;         // [rows][stride], of which `columns` are written
   int64_t stride;
+  const uint16_t* pairs = nullptr;  // the rows of a as pairs of bfloat16, for pair_product
 };
 
 struct MatrixKernels {
@@ -53,11 +66,16 @@ struct MatrixKernels {
   void (*widen)(WeightType type, const uint8_t* row, int64_t begin, int count, float* out);
   // out[i] = silu(gate[i]) * up[i]
   void (*silu_product)(const float* gate, const float* up, size_t count, float* out);
+  // For weights in bfloat16 with activations as pairs of it; null where a level has no instructions for that.
+  void (*pair_product)(const MatrixBlock& block);
+  // A row of pairs, from where it begins.
+  void (*split)(const float* values, int64_t depth, uint16_t* out);
 };
 
-// The whole product, out = a * b^T + bias, in blocks over the library's threads. Checks its arguments.
+// The whole product, out = a * b^T + bias, in blocks over the library's threads. Checks its arguments. With `pairs`
+// activations may become pairs of bfloat16 where weights are bfloat16.
 void run_product(const float* a, const uint8_t* b, WeightType type, const float* bias, int64_t rows, int64_t columns,
-                 int64_t depth, float* out);
+                 int64_t depth, bool pairs, float* out);
 
 // row_bytes of `depth` weights. Throws kInvalidArgument for an unknown type or a depth that is not whole blocks.
 int64_t checked_row_bytes(WeightType type, int64_t depth);

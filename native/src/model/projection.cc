@@ -14,7 +14,7 @@ int64_t weight_row_bytes(WeightType type, int64_t inputs) { return checked_row_b
 
 void project(const float* in, const uint8_t* weights, WeightType type, const float* bias, int64_t tokens,
              int64_t outputs, int64_t inputs, float* out) {
-  run_product(in, weights, type, bias, tokens, outputs, inputs, out);
+  run_product(in, weights, type, bias, tokens, outputs, inputs, true, out);
 }
 
 void embed(const int* ids, int64_t tokens, const uint8_t* weights, WeightType type, int64_t rows, int64_t width,

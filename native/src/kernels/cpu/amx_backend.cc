@@ -38,14 +38,14 @@ bool tiles_are_granted() {
 // Runs on machines without this level: nothing here may be worth a vector instruction.
 bool available() {
   static const bool granted = __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-int8") &&
-                              avx512::backend.available() && tiles_are_granted();
+                              __builtin_cpu_supports("amx-bf16") && avx512::backend.available() && tiles_are_granted();
   return granted;
 }
 
 }  // namespace
 
 extern const Backend backend;
-const Backend backend = {"amx",           "x86-64 with AVX-512 and AMX: 8-bit tile products for models, else as avx512",
+const Backend backend = {"amx",           "x86-64 with AVX-512 and AMX: tile products for models, else as avx512",
                          available,       &avx512::row_kernels,
                          kCodecs,         &avx512::match_kernels,
                          &matrix_kernels, &avx512::codebook_kernels};

@@ -6,6 +6,7 @@
 #include "kernels/cpu/block_matrix.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
+#include "kernels/cpu/pair_matrix.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_bytes.h"
 #include "kernels/weights_inl.h"
@@ -183,6 +184,10 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product};
+#if defined(__AMX_BF16__)
+const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product, pair_product, split};
+#else
+const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product, nullptr, nullptr};
+#endif
 
 }  // namespace kvasir::KVASIR_LEVEL
