@@ -114,9 +114,9 @@ const uint16_t* split_rows(const MatrixKernels& kernels, const Product& product)
   return to;
 }
 
-// From so great a depth on pairs keep what float32 promises: they are off by 64 of its roundings, and sums in tiles by
-// depth / 16 + 18.
-constexpr int64_t kLeastPairDepth = 128;
+// From so great a depth on pairs keep what float32 promises: they are off by 256 of its roundings, and sums in tiles by
+// depth / 16 + 34 at most.
+constexpr int64_t kLeastPairDepth = 320;
 
 }  // namespace
 

@@ -27,7 +27,7 @@ constexpr int kCodedRows = 512;
 constexpr int kSpareRows = 15;
 
 // Rows of activations as pairs of bfloat16, the nearest to each number and the nearest to what is left: off by at most
-// 2^-18 of it. They lie as tiles of 16 rows, kPairDepth numbers of each: [rows / 16][steps of the depth][2][16
+// 2^-16 of it, or 2^-15 where it would round to infinity. They lie as tiles of 16 rows, kPairDepth numbers of each: [rows / 16][steps of the depth][2][16
 // rows][kPairDepth], where what is beyond the depth is 0.
 constexpr int kPairDepth = 32;
 constexpr int kPairRows = 16;
