@@ -41,8 +41,9 @@ int64_t weight_row_bytes(WeightType type, int64_t inputs);
 //   out      [tokens][outputs]; overlaps nothing
 //
 // Weights that are floats are widened to float32 and sums are float32: off by at most (inputs + 3) * 2^-24 * (|bias| +
-// sum of |in * weight|). With AMX weights in bfloat16 meet activations as pairs of bfloat16, off by 2^-16 of each number, which
-// keeps that; what is below 2^-110 may count as 0 there, and an infinite weight makes NaN.
+// sum of |in * weight|). With AMX and 320 inputs or more, weights in bfloat16 meet activations as pairs of bfloat16,
+// each off by 2^-16 of itself, which keeps that; numbers below 2^-110 may count as 0 there, and an infinite weight
+// makes NaN.
 //
 // Weights in blocks are multiplied as the integers that they are, with activations as 8-bit integers: each 32
 // neighbours of `in` have a scale, a 127th of the largest, and are off by at most half of it. That is what the result

@@ -27,8 +27,8 @@ constexpr int kCodedRows = 512;
 constexpr int kSpareRows = 15;
 
 // Rows of activations as pairs of bfloat16, the nearest to each number and the nearest to what is left: off by at most
-// 2^-16 of it, or 2^-15 where it would round to infinity. They lie as tiles of 16 rows, kPairDepth numbers of each: [rows / 16][steps of the depth][2][16
-// rows][kPairDepth], where what is beyond the depth is 0.
+// 2^-16 of it, or 2^-15 where it would round to infinity. They lie as tiles of 16 rows and kPairDepth numbers of each,
+// [rows / 16][steps of the depth][2][16 rows][kPairDepth], at a whole cache line; what is beyond the depth is 0.
 constexpr int kPairDepth = 32;
 constexpr int kPairRows = 16;
 constexpr int64_t pair_steps(int64_t depth) { return (depth - 1) / kPairDepth + 1; }
@@ -50,7 +50,7 @@ struct MatrixBlock {
   const float* bias;  // [columns] or null
   float* out;         // [rows][stride], of which `columns` are written
   int64_t stride;
-  const uint16_t* pairs = nullptr;  // the rows of a as pairs of bfloat16, for pair_product
+  const uint16_t* pairs = nullptr;  // the rows of a as pairs, for pair_product
 };
 
 struct MatrixKernels {

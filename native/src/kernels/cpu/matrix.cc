@@ -3,10 +3,10 @@
 // Both arguments have the depth as their last index, so a tile of kTileRows x kTileColumns sums needs no packing: each
 // step loads one vector of every row and column and multiplies all pairs. On AVX-512 that is 10 loads for 24 fused
 // multiply-adds, which hides the loads. Every element is added up in the same order whatever tile it falls into.
-#include "kernels/cpu/block_matrix.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/exponential.h"
-#include "kernels/cpu/pair_matrix.h"
+#include "kernels/cpu/products/block_matrix.h"
+#include "kernels/cpu/products/pair_matrix.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_bytes.h"
 #include "kernels/weights_inl.h"

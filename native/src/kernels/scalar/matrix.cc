@@ -95,7 +95,7 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-const MatrixKernels matrix_kernels = {product, block_product, encode, widen_blocks<Group>,
-                                      silu_product, nullptr, nullptr};
+const MatrixKernels matrix_kernels = {product,      block_product, encode, widen_blocks<Group>,
+                                      silu_product, nullptr,       nullptr};
 
 }  // namespace kvasir::scalar

@@ -1,5 +1,5 @@
-// Products with weights in bfloat16 and activations as pairs of it, as MatrixKernels wants them: where tiles of bfloat16
-// are.
+// Products with weights in bfloat16 and activations as pairs of it, as MatrixKernels wants them: where tiles of
+// bfloat16 are.
 #pragma once
 
 #include "kernels/matrix.h"

@@ -6,7 +6,7 @@
 // before are scaled.
 #pragma once
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/products/panel.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {

@@ -4,7 +4,7 @@
 // Two tiles of rows meet two of columns: 8 products for 6 tiles that are loaded. Weights of 32 columns are laid out
 // once for all rows, kPanelSteps steps of the depth at a time, which the first-level cache holds. The same instructions
 // serve one row and many, so a row's bits do not depend on the others.
-#include "kernels/cpu/pair_matrix.h"
+#include "kernels/cpu/products/pair_matrix.h"
 
 #include "kernels/cpu/simd.h"
 
@@ -65,7 +65,7 @@ inline void fill_tile(const uint8_t* const (&columns)[kSide], int64_t offset, in
   for (int c = 0; c < kSide; c += 4) turn_words(lanes[c], lanes[c + 1], lanes[c + 2], lanes[c + 3]);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) turn_parts(lanes[i], lanes[i + 4], lanes[i + 8], lanes[i + 12]);
-  // Vector 4 p + i now holds word 4 p + i of all columns.
+    // Vector 4 p + i now holds word 4 p + i of all columns.
 #pragma GCC unroll 16
   for (int i = 0; i < kSide; ++i) _mm512_store_si512((*out)[i], lanes[i]);
 }
@@ -87,8 +87,7 @@ void fill_panel(const MatrixBlock& block, int64_t column, int64_t first, int ste
 
 // Adds `steps` steps of the depth to the sums of one or two tiles of rows, `apart` words of 16 bits from each other.
 template <bool kTwo>
-inline void add_steps(const Panel& panel, int steps, const uint16_t* rows, int64_t apart,
-                      float (*sums)[kColumns]) {
+inline void add_steps(const Panel& panel, int steps, const uint16_t* rows, int64_t apart, float (*sums)[kColumns]) {
   constexpr int kStride = sizeof sums[0];
   _tile_loadd(0, sums[0], kStride);
   _tile_loadd(1, sums[0] + kSide, kStride);
@@ -135,7 +134,8 @@ void add_panel(const Panel& panel, const MatrixBlock& block, int64_t first, int 
 // The numbers a as bfloat16, rounded to the nearest, in the high halves of words. The largest are cut off, so that they
 // stay finite, and infinities with them; what is no number stays none.
 inline __m512i rounded(__m512 a) {
-  const __m512i bits = _mm512_castps_si512(a), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i bits = _mm512_castps_si512(a),
+                odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i up = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
   const __mmask16 large = _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(0x7f7f8000));

@@ -3,7 +3,7 @@
 // bit by bit.
 #pragma once
 
-#include "kernels/cpu/panel.h"
+#include "kernels/cpu/products/panel.h"
 
 #if defined(__ARM_FEATURE_DOTPROD)
 namespace kvasir::KVASIR_LEVEL {

@@ -6,12 +6,12 @@
 //   sum over groups of the depth: weight scale * activation scale * (whole-number product) - minimum * activation sum
 //
 // in that order, whatever the rows beside it: the same bits for one token and for many.
-#include "kernels/cpu/block_matrix.h"
+#include "kernels/cpu/products/block_matrix.h"
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/panel.h"
-#include "kernels/cpu/point_rows.h"
-#include "kernels/cpu/tile_rows.h"
+#include "kernels/cpu/products/panel.h"
+#include "kernels/cpu/products/point_rows.h"
+#include "kernels/cpu/products/tile_rows.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
