@@ -229,6 +229,7 @@ class SpectralCalibratorTest {
     assertEquals(2, plan.valueBits().get(1) - plan.valueBits().get(2), 0.26);
     assertEquals(2, mean(plan), 0.05);
     assertTrue(mean(plan) <= 2);
+    assertEquals(16, plan.sinks());
     Spectral flat = losses.temper(0).plan(bases, 2);
     assertEquals(Collections.nCopies(3, 2.0), flat.keyBits());
     assertEquals(Collections.nCopies(3, 2.0), flat.valueBits());
