@@ -14,55 +14,65 @@
 namespace kvasir::cuda {
 namespace {
 
-// [D][4], scaled to 1 at most, and the same as split numbers; what products with them are multiplied by to be scores
-// goes to scales. A warp for each head; first_row: of the first head, of which there are `heads`.
+// Coefficients of the queries of four heads, in two parts: what it reads is on its way while pages are asked for.
 template <int D>
-__device__ __forceinline__ void load_queries(const SpectralParams& params, int64_t first_row, int heads, int head,
-                                             int lane, float* rows, uint16_t* split, float* scales) {
-  float values[D / 32], peak = 0.0f;
+class QueryTerms {
+ public:
+  // first_row: of the first head, of which there are `heads`. A warp for each loads it.
+  __device__ __forceinline__ QueryTerms(const SpectralParams& params, int64_t first_row, int heads, int kv_head)
+      : warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        vectors_(params.vectors[0] == nullptr ? nullptr : params.vectors[0] + static_cast<int64_t>(kv_head) * D * D) {
+    if (vectors_ != nullptr && warp_ < D / 16) basis_.load(vectors_, warp_, lane_);
 #pragma unroll
-  for (int i = 0; i < D / 32; ++i) {
-    const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
-    const float value = load_unbranched(params.queries, params.type, index);
-    values[i] = head < heads ? value : 0.0f;
-    peak = fmaxf(peak, fabsf(values[i]));
-  }
-  peak = max_over_warp(peak);
-  const float inverse = inverse_peak(peak);
-#pragma unroll
-  for (int i = 0; i < D / 32; ++i) {
-    rows[4 * (lane + 32 * i) + head] = values[i] * inverse;
-    put_split_query<D>(split, head, lane + 32 * i, values[i] * inverse);
-  }
-  if (lane == 0) scales[head] = peak * params.scale;
-}
-
-// Coefficients of the queries: terms[place_of(c)][h] = <query h, vector c>. The room of the first warp is not used yet.
-template <int D>
-__device__ __forceinline__ void make_terms(const SpectralParams& params, int64_t first_row, int heads, int kv_head,
-                                           float* rows, float* terms, float* scales, uint8_t* room) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  auto* const split = reinterpret_cast<uint16_t*>(room);
-  const uint16_t* const vectors =
-      params.vectors[0] == nullptr ? nullptr : params.vectors[0] + static_cast<int64_t>(kv_head) * D * D;
-  BasisTile<D> basis;
-  if (vectors != nullptr && warp < D / 16) basis.load(vectors, warp, lane);
-  if (warp < 4) load_queries<D>(params, first_row, heads, warp, lane, rows, split, scales);
-  __syncthreads();
-  if (vectors == nullptr) {
-    for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) terms[4 * place_of<D>(i / 4) + i % 4] = rows[i];
-  } else {
-#pragma unroll 1
-    for (int tile = warp; tile < D / 16; tile += warps) {
-      if (tile != warp) basis.load(vectors, tile, lane);
-      const float2 products = basis.times(split, lane);
-      const int c = 16 * tile + lane / 4;
-      terms[4 * place_of<D>(c) + lane % 4] = products.x;
-      terms[4 * place_of<D>(c + 8) + lane % 4] = products.y;
+    for (int i = 0; i < D / 32; ++i) {
+      const int64_t index = (first_row + min(warp_, heads - 1)) * D + lane_ + 32 * i;
+      const float value = load_unbranched(params.queries, params.type, index);
+      values_[i] = warp_ < heads ? value : 0.0f;
     }
   }
-  __syncthreads();
-}
+
+  // rows: queries [D][4], scaled to 1 at most; what products with them are multiplied by to be scores goes to scales.
+  // terms[place_of(c)][h] = <query h, vector c>. room: of a warp, which is not used yet. All threads.
+  __device__ __forceinline__ void make(float scale, float* rows, float* terms, float* scales, uint8_t* room) {
+    auto* const split = reinterpret_cast<uint16_t*>(room);
+    if (warp_ < 4) put_query(scale, rows, split, scales);
+    __syncthreads();
+    if (vectors_ == nullptr) {
+      for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) terms[4 * place_of<D>(i / 4) + i % 4] = rows[i];
+    } else {
+#pragma unroll 1
+      for (int tile = warp_; tile < D / 16; tile += static_cast<int>(blockDim.x / 32)) {
+        if (tile != warp_) basis_.load(vectors_, tile, lane_);
+        const float2 products = basis_.times(split, lane_);
+        const int c = 16 * tile + lane_ / 4;
+        terms[4 * place_of<D>(c) + lane_ % 4] = products.x;
+        terms[4 * place_of<D>(c + 8) + lane_ % 4] = products.y;
+      }
+    }
+    __syncthreads();
+  }
+
+ private:
+  __device__ __forceinline__ void put_query(float scale, float* rows, uint16_t* split, float* scales) const {
+    float peak = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) peak = fmaxf(peak, fabsf(values_[i]));
+    peak = max_over_warp(peak);
+    const float inverse = inverse_peak(peak);
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      rows[4 * (lane_ + 32 * i) + warp_] = values_[i] * inverse;
+      put_split_query<D>(split, warp_, lane_ + 32 * i, values_[i] * inverse);
+    }
+    if (lane_ == 0) scales[warp_] = peak * scale;
+  }
+
+  const int warp_, lane_;
+  const uint16_t* const vectors_;
+  BasisTile<D> basis_;
+  float values_[D / 32];
+};
 
 // The row tiles of sinks and window that a warp takes.
 template <int D>
@@ -176,9 +186,11 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
+  QueryTerms<D> queries(params, first_row, heads, kv_head);
   SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane,
                           room + warp_room(D, params.columns));
-  make_terms<D>(params, first_row, heads, kv_head, rows, terms, scales, rooms);
+  if (split == 0) prefetch_basis<D>(params.vectors[1], kv_head);
+  queries.make(params.scale, rows, terms, scales, rooms);
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);
 #pragma unroll 1
   for (int page = begin + warp; page < end; page += warps) state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);

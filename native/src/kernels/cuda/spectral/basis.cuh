@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/primitives/barrier.cuh"
 #include "kernels/cuda/primitives/mma.cuh"
 
 namespace kvasir::cuda {
@@ -51,6 +52,14 @@ class BasisTile {
  private:
   uint4 numbers_[D / 32][2];
 };
+
+// To the second cache: pages may have driven out what the last block will want.
+template <int D>
+__device__ __forceinline__ void prefetch_basis(const uint16_t* vectors, int kv_head) {
+  if (vectors == nullptr) return;
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(vectors + static_cast<int64_t>(kv_head) * D * D);
+  for (int at = 128 * threadIdx.x; at < 2 * D * D; at += 128 * blockDim.x) prefetch(bytes + at);
+}
 
 // What coefficients of four heads make of channels, by all threads of a block: a thread takes eight channels and every
 // so many-th vector, which is its slice.

@@ -256,12 +256,20 @@ class SpectralWarp {
   }
 
   // In place of the factors: weights, then what a column is to sums: its step, and where they are.
-  struct ColumnEnd {
+  struct alignas(8) ColumnEnd {
     float step;
     int at;
   };
   __device__ __forceinline__ ColumnEnd* column_ends() const {
     return reinterpret_cast<ColumnEnd*>(factors_ + 4 * kWeightStride);
+  }
+
+  // Of the lane's channel j.
+  __device__ __forceinline__ void put_column(int column, float step, int j) const {
+    ColumnEnd end;
+    end.step = step;
+    end.at = 4 * (32 * j + lane_);
+    column_ends()[column] = end;
   }
 
   __device__ __forceinline__ void value_sums(const uint8_t* head, const float (&weights)[16], const Joining& joining) {
@@ -271,9 +279,8 @@ class SpectralWarp {
     const LaneChannels<D> own(head, params_.layouts[1], lane_);
 #pragma unroll
     for (int j = 0; j < kLaneCount; ++j) {
-      const int at = 4 * (32 * j + lane_);
-      if (own.used(j)) column_ends()[own.column[j]] = {own.step[j], at};
-      if (own.planes.wide != 0 && own.wide(j)) column_ends()[own.low_digit(j)] = {0.0625f * own.step[j], at};
+      if (own.used(j)) put_column(own.column[j], own.step[j], j);
+      if (own.planes.wide != 0 && own.wide(j)) put_column(own.low_digit(j), 0.0625f * own.step[j], j);
     }
     __syncwarp();
     get_norms(factors_, norms);
