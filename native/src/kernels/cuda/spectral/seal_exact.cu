@@ -1,23 +1,27 @@
-// A block takes one kv head of a part: rows become coefficients in shared memory, a thread measures a channel, a warp
-// shares out the widths, and then threads write words of codes. Whole numbers, and the host's arithmetic operation by
-// operation (kernels/spectral_inl.h, codecs/spectral/formula.h). Compiled without contraction (CMakeLists.txt).
+// A block takes one kv head of a part. Rows over their norms become coefficients in shared memory, in place: a thread
+// holds its sums in registers until all have read the rows. Then a thread measures a channel, the block shares out the
+// widths, and threads write words of codes. Whole numbers, and the host's arithmetic operation by operation
+// (kernels/spectral_inl.h, codecs/spectral/formula.h). Compiled without contraction (CMakeLists.txt).
 #include <cuda_fp16.h>
 
 #include "codecs/spectral/format.h"
 #include "codecs/spectral/formula.h"
 #include "kernels/cuda/layout/page_list.h"
+#include "kernels/cuda/primitives/barrier.cuh"
 #include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/spectral/seal.h"
 
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kPad = 4;        // floats between rows of coefficients, so that tokens of a channel lie in several banks
 constexpr int kTokenTile = 8;  // tokens and channels that a thread multiplies at once
 constexpr int kChannelTile = 8;
-constexpr int kPanel = 16;  // rows of the inverse in shared memory at a time
-static_assert(kThreads >= kMaxHeadDim, "a thread for each channel");
+constexpr int kPanel = 16;  // rows of the inverse in shared memory at a time, beside the next ones
+constexpr int kLimits = spectral::kClasses - 1;
+
+// A thread for each tile of products, and more than for each channel.
+constexpr int threads_for(int d) { return d <= 128 ? 256 : 512; }
 
 struct Params {
   spectral::Layout layout;
@@ -30,102 +34,127 @@ struct Params {
 
 // What a block has in shared memory.
 struct Room {
-  float* z;         // [128][d + kPad]
-  float* panel;     // [kPanel][d]
-  float* inverses;  // [128]: of norms
-  float* variance;  // [d]
-  float* low;       // [d]
+  float* z;          // [128][d + kPad]: rows over their norms, then coefficients
+  float* panels[2];  // [kPanel][d]
+  float* variance;   // [d]
+  float* low;        // [d]
   float* inverse_step;
-  unsigned long long* keys;  // [d / kTile]
-  uint16_t* rows;            // [128][d]
-  uint8_t* classes;          // [d]
-  uint16_t* columns;         // [2 d]: channel, and 256 for a high digit
-  int* counts;               // [kPlanes]: columns
+  unsigned long long* keys;  // [kMaxHeadDim / kTile]
+  int4* counts;              // [kMaxHeadDim / 32]: channels of 1, 2, 4 and 8 bits that a warp has
+  int* level;
+  uint16_t* columns;  // [2 d]: channel, and kHighDigit or kLowDigit
 
   __device__ Room(uint8_t* memory, int d) {
     z = reinterpret_cast<float*>(memory);
-    panel = z + kPageTokens * (d + kPad);
-    inverses = panel + kPanel * d;
-    variance = inverses + kPageTokens;
+    panels[0] = z + kPageTokens * (d + kPad);
+    panels[1] = panels[0] + kPanel * d;
+    variance = panels[1] + kPanel * d;
     low = variance + d;
     inverse_step = low + d;
     keys = reinterpret_cast<unsigned long long*>(inverse_step + d);
-    counts = reinterpret_cast<int*>(keys + kMaxHeadDim / spectral::kTile);
-    rows = reinterpret_cast<uint16_t*>(counts + 4);
-    columns = rows + kPageTokens * d;
-    classes = reinterpret_cast<uint8_t*>(columns + 2 * d);
+    counts = reinterpret_cast<int4*>(keys + kMaxHeadDim / spectral::kTile);
+    level = reinterpret_cast<int*>(counts + kMaxHeadDim / 32);
+    columns = reinterpret_cast<uint16_t*>(level + 4);
   }
   static int bytes(int d) {
-    return 4 * (kPageTokens * (d + kPad) + kPanel * d + kPageTokens + 3 * d) + 8 * (kMaxHeadDim / spectral::kTile) +
-           16 + 2 * (kPageTokens * d + 2 * d) + d;
+    return 4 * (kPageTokens * (d + kPad) + 2 * kPanel * d + 3 * d) + 8 * (kMaxHeadDim / spectral::kTile) +
+           16 * (kMaxHeadDim / 32) + 16 + 4 * d;
   }
 };
 
-__device__ __forceinline__ float number(uint16_t bits) { return __half2float(__ushort_as_half(bits)); }
+constexpr int kHighDigit = 256, kLowDigit = 512;
 
-// Norms, as they are stored and inverted. A half warp takes a row: its lanes are the sixteen sums.
-__device__ __forceinline__ void take_norms(const Room& room, int d, uint8_t* norms) {
-  const int lane = static_cast<int>(threadIdx.x) % 16;
-  for (int t = static_cast<int>(threadIdx.x) / 16; t < kPageTokens; t += kThreads / 16) {
-    float sum = 0.0f;
-    for (int c = lane; c < d; c += 16) {
-      const float x = number(room.rows[t * d + c]);
-      sum += x * x;
+// Norms, as they are stored, and rows over them. Eight lanes take a row: each has two of its sixteen sums. Rows of a
+// warp are four apart, where banks are others.
+template <int kThreads>
+__device__ __forceinline__ void take_rows(const Room& room, const uint16_t* rows, int d, uint8_t* norms) {
+  constexpr int kMost = kThreads / 32;  // pairs of channels that a lane has
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 8;
+  const int first = warp % 4 + static_cast<int>(threadIdx.x) % 32 / 8 * 4 + warp / 4 * 16;
+#pragma unroll 2
+  for (int t = first; t < kPageTokens; t += kThreads / 8) {
+    const auto* const row = reinterpret_cast<const __half2*>(rows + t * d) + lane;
+    float2 pairs[kMost];
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      pairs[k] = 16 * k < d ? __half22float2(__ldg(row + 8 * k)) : make_float2(0.0f, 0.0f);
     }
-    for (int half = 8; half > 0; half /= 2) sum += __shfl_down_sync(0xffffffffu, sum, half, 16);
-    if (lane != 0) continue;
-    const uint8_t norm = spectral::norm_code(sum / static_cast<float>(d));
-    norms[t] = norm;
-    room.inverses[t] = spectral::inverse_power(norm - spectral::kNormBias);
+    float even = 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      even += pairs[k].x * pairs[k].x;
+      odd += pairs[k].y * pairs[k].y;
+    }
+#pragma unroll
+    for (int mask = 4; mask > 0; mask /= 2) {
+      even += __shfl_xor_sync(0xffffffffu, even, mask);
+      odd += __shfl_xor_sync(0xffffffffu, odd, mask);
+    }
+    const uint8_t norm = spectral::norm_code((even + odd) / static_cast<float>(d));
+    if (lane == 0) norms[t] = norm;
+    const float inverse = spectral::inverse_power(norm - spectral::kNormBias);
+    auto* const to = reinterpret_cast<float2*>(room.z + t * (d + kPad)) + lane;
+#pragma unroll
+    for (int k = 0; k < kMost; ++k) {
+      if (16 * k < d) to[8 * k] = make_float2(pairs[k].x * inverse, pairs[k].y * inverse);
+    }
   }
 }
 
-// z = rows over their norms times the inverse: one fused addition for each channel of a row, in their order. A thread
-// has eight tokens and two times four channels, half of all apart, so that those of a warp stand together.
+template <int kThreads>
+__device__ __forceinline__ void fetch_panel(const Room& room, const float* inverse, int d, int panel) {
+  const uint32_t to = shared_address(room.panels[panel % 2]);
+  const auto* const from = reinterpret_cast<const uint8_t*>(inverse + panel * kPanel * d);
+  for (int i = static_cast<int>(threadIdx.x); i < kPanel * d / 4; i += kThreads) copy16(to + 16 * i, from + 16 * i);
+  commit_copies();
+}
+
+// Coefficients in place of the rows: one fused addition for each channel of a row, in their order. A thread has eight
+// tokens, sixteen apart, and two times four channels, half of all apart, so that those of a warp stand together. The
+// first panel is on its way.
+template <int kThreads>
 __device__ __forceinline__ void multiply(const Room& room, const float* inverse, int d) {
-  const int across = d / kChannelTile, units = kPageTokens / kTokenTile * across;
-  for (int first = 0; first < units; first += kThreads) {
-    const int unit = first + static_cast<int>(threadIdx.x);
-    const bool mine = unit < units;
-    const int token = unit / across * kTokenTile, channel = unit % across * (kChannelTile / 2);
-    float sums[kTokenTile][kChannelTile] = {};
-    for (int panel = 0; panel < d; panel += kPanel) {
-      __syncthreads();
-      for (int i = static_cast<int>(threadIdx.x); i < kPanel * d / 4; i += kThreads) {
-        reinterpret_cast<float4*>(room.panel)[i] = __ldg(reinterpret_cast<const float4*>(inverse + panel * d) + i);
-      }
-      __syncthreads();
-      if (!mine) continue;
+  const int across = d / kChannelTile, unit = static_cast<int>(threadIdx.x);
+  const bool mine = unit < kPageTokens / kTokenTile * across;
+  const int channel = unit % across * (kChannelTile / 2), stride = d + kPad;
+  float* const rows = room.z + (mine ? unit / across : 0) * stride;
+  float sums[kTokenTile][kChannelTile] = {};
 #pragma unroll 1
-      for (int i = 0; i < kPanel; i += 2) {
-        float x[kTokenTile][2];
+  for (int panel = 0; panel < d / kPanel; ++panel) {
+    wait_all_copies();
+    __syncthreads();  // the panel is there, and the one before was read
+    if (panel + 1 < d / kPanel) fetch_panel<kThreads>(room, inverse, d, panel + 1);
+    if (!mine) continue;
+    const float* row = room.panels[panel % 2] + channel;
+#pragma unroll 1
+    for (int i = 0; i < kPanel; i += 4) {
+      float4 x[kTokenTile];
+#pragma unroll
+      for (int t = 0; t < kTokenTile; ++t) {
+        x[t] = *reinterpret_cast<const float4*>(rows + 16 * t * stride + panel * kPanel + i);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float4 low = *reinterpret_cast<const float4*>(row);
+        const float4 high = *reinterpret_cast<const float4*>(row + d / 2);
+        row += d;
+        const float add[kChannelTile] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int t = 0; t < kTokenTile; ++t) {
-          const auto two = *reinterpret_cast<const __half2*>(room.rows + (token + t) * d + panel + i);
-          x[t][0] = __low2float(two) * room.inverses[token + t];
-          x[t][1] = __high2float(two) * room.inverses[token + t];
-        }
+          const float of = j == 0 ? x[t].x : j == 1 ? x[t].y : j == 2 ? x[t].z : x[t].w;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const float* const row = room.panel + (i + j) * d + channel;
-          const float4 low = *reinterpret_cast<const float4*>(row);
-          const float4 high = *reinterpret_cast<const float4*>(row + d / 2);
-          const float add[kChannelTile] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-          for (int t = 0; t < kTokenTile; ++t) {
-#pragma unroll
-            for (int c = 0; c < kChannelTile; ++c) sums[t][c] = fmaf(x[t][j], add[c], sums[t][c]);
-          }
+          for (int c = 0; c < kChannelTile; ++c) sums[t][c] = fmaf(of, add[c], sums[t][c]);
         }
       }
     }
-    if (!mine) continue;
+  }
+  __syncthreads();  // rows were read
+  if (!mine) return;
 #pragma unroll
-    for (int t = 0; t < kTokenTile; ++t) {
-      float* const to = room.z + (token + t) * (d + kPad) + channel;
-#pragma unroll
-      for (int c = 0; c < kChannelTile; ++c) to[c < 4 ? c : d / 2 + c - 4] = sums[t][c];
-    }
+  for (int t = 0; t < kTokenTile; ++t) {
+    auto* const to = reinterpret_cast<float4*>(rows + 16 * t * stride + channel);
+    to[0] = make_float4(sums[t][0], sums[t][1], sums[t][2], sums[t][3]);
+    to[d / 8] = make_float4(sums[t][4], sums[t][5], sums[t][6], sums[t][7]);
   }
 }
 
@@ -136,6 +165,7 @@ struct Measured {
 __device__ __forceinline__ Measured measure(const Room& room, int d, int c) {
   const float* const z = room.z + c;
   Measured of = {z[0], z[0], z[0]};
+#pragma unroll 16
   for (int t = 1; t < kPageTokens; ++t) {
     const float x = z[t * (d + kPad)];
     of.low = x < of.low ? x : of.low;
@@ -144,6 +174,7 @@ __device__ __forceinline__ Measured measure(const Room& room, int d, int c) {
   }
   of.mean *= 1.0f / kPageTokens;
   float variance = 0.0f;
+#pragma unroll 16
   for (int t = 0; t < kPageTokens; ++t) {
     const float from_mean = z[t * (d + kPad)] - of.mean;
     variance += from_mean * from_mean;
@@ -152,43 +183,64 @@ __device__ __forceinline__ Measured measure(const Room& room, int d, int c) {
   return of;
 }
 
-// The tile of a channel, by its rank; tiles' keys are added up.
+// The tile of a channel, by its rank; tiles' keys are added up. Bits of variances, which are not negative, are in the
+// order of the variances.
 __device__ __forceinline__ int tile_of(const Room& room, int d, int c) {
   int rank = 0;
-  const float own = room.variance[c];
-  for (int o = 0; o < d; ++o) rank += room.variance[o] > own || (room.variance[o] == own && o < c);
-  atomicAdd(room.keys + rank / spectral::kTile, static_cast<unsigned long long>(float_bits(own)));
+  const auto* const of = reinterpret_cast<const uint4*>(room.variance);
+  const uint32_t own = float_bits(room.variance[c]);
+#pragma unroll 4
+  for (int o = 0; o < d; o += 4) {
+    const uint4 four = of[o / 4];
+    const uint32_t bits[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) rank += bits[i] + (o + i < c ? 1u : 0u) > own;  // equals: the first is the greater
+  }
+  atomicAdd(room.keys + rank / spectral::kTile, static_cast<unsigned long long>(own));
   return rank / spectral::kTile;
+}
+
+__device__ __forceinline__ int key_of(const Room& room, int tile) {
+  return static_cast<int>(room.keys[tile] / spectral::kTile);
+}
+
+// Bits that tiles have at a level change where one of them passes a limit; the level is one above the highest place
+// where they have too many. A thread takes a limit of a tile. *room.level: below all.
+__device__ __forceinline__ void find_level(const Room& room, int d, int bits) {
+  const int c = static_cast<int>(threadIdx.x), tiles = d / spectral::kTile;
+  if (c / 32 * 32 >= kLimits * tiles) return;
+  int limits[kLimits], above = INT32_MIN;
+#pragma unroll
+  for (int i = 0; i < kLimits; ++i) limits[i] = static_cast<int>(spectral::class_limit(i));
+  if (c < kLimits * tiles) {
+    const int here = key_of(room, c / kLimits) - static_cast<int>(spectral::class_limit(c % kLimits));
+    int all = 0;
+    for (int t = 0; t < tiles; ++t) {
+      const int key = key_of(room, t);
+      int found = 0;
+#pragma unroll
+      for (int i = 0; i < kLimits; ++i) found += key - limits[i] >= here;
+      all += spectral::width_of(found);
+    }
+    if (all > bits) above = here;
+  }
+  above = __reduce_max_sync(0xffffffffu, above);
+  if (c % 32 == 0) atomicMax(room.level, above);
 }
 
 // spectral::choose_classes from there on, by one warp with a tile a lane. Returns the class of the lane's tile.
 __device__ __forceinline__ int class_of_tile(const Room& room, int d, int bits) {
   const int lane = static_cast<int>(threadIdx.x);
   const bool mine = lane < d / spectral::kTile;
-  const int64_t key = mine ? static_cast<int64_t>(room.keys[lane]) / spectral::kTile : 0;
-  const auto width_at = [&](int64_t level) {
-    return mine ? spectral::width_of(spectral::class_above(key - level)) : 0;
-  };
-  int64_t low = -8 * spectral::kOctave, level = int64_t{1} << 31;
-  while (low + 1 < level) {
-    const int64_t middle = low + (level - low) / 2;
-    (__reduce_add_sync(0xffffffffu, width_at(middle)) > bits ? low : level) = middle;
-  }
-  int found = mine ? spectral::class_above(key - level) : 0;
-  for (int left = bits - __reduce_add_sync(0xffffffffu, width_at(level));;) {
+  const int64_t above = mine ? int64_t{key_of(room, lane)} - (*room.level + 1) : 0;
+  int found = mine ? spectral::class_above(above) : 0;
+  for (int left = bits - __reduce_add_sync(0xffffffffu, spectral::width_of(found));;) {
     const bool can =
         mine && found < spectral::kClasses - 1 && spectral::width_of(found + 1) - spectral::width_of(found) <= left;
-    int64_t missing = can ? spectral::class_limit(found) - (key - level) : INT64_MAX;
-    int best = can ? lane : 32;
-    for (int mask = 1; mask < 32; mask *= 2) {
-      const int64_t other = __shfl_xor_sync(0xffffffffu, missing, mask);
-      const int its = __shfl_xor_sync(0xffffffffu, best, mask);
-      if (other < missing || (other == missing && its < best)) {
-        missing = other;
-        best = its;
-      }
-    }
-    if (best == 32) break;
+    if (__ballot_sync(0xffffffffu, can) == 0) break;
+    const uint32_t missing = can ? static_cast<uint32_t>(spectral::class_limit(found) - above) : UINT32_MAX;
+    const bool least = missing == __reduce_min_sync(0xffffffffu, missing);
+    const int best = __ffs(static_cast<int>(__ballot_sync(0xffffffffu, least))) - 1;
     const int next = __shfl_sync(0xffffffffu, found, best) + 1;
     left -= spectral::width_of(next) - spectral::width_of(next - 1);
     if (lane == best) found = next;
@@ -196,100 +248,105 @@ __device__ __forceinline__ int class_of_tile(const Room& room, int d, int bits) 
   return found;
 }
 
-// Columns in their order (format.h), by one warp; their numbers by plane.
-__device__ __forceinline__ void list_columns(const Room& room, int d, int (&counts)[spectral::kPlanes]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  int all = 0;
-  const auto add = [&](int of_class, int mark) {
-    const int before = all;
-    for (int first = 0; first < d; first += 32) {
-      const bool member = first + lane < d && room.classes[first + lane] == of_class;
-      const unsigned members = __ballot_sync(0xffffffffu, member);
-      if (member) room.columns[all + __popc(members & ((1u << lane) - 1))] = static_cast<uint16_t>(first + lane + mark);
-      all += __popc(members);
-    }
-    return all - before;
-  };
-  counts[0] = add(4, 256);
-  counts[0] += add(3, 0);
-  counts[0] += add(4, 0);
-  counts[1] = add(2, 0);
-  counts[2] = add(1, 0);
+// Columns of all channels in their order (format.h), a thread for each channel, from how many each warp has.
+struct Planes {
+  int counts[spectral::kPlanes];
+};
+__device__ __forceinline__ Planes list_columns(const Room& room, int d, int of_class, int before) {
+  const int c = static_cast<int>(threadIdx.x);
+  int4 all = make_int4(0, 0, 0, 0);
+  for (int warp = 0; 32 * warp < d; ++warp) {
+    const int4 of = room.counts[warp];
+    if (warp < c / 32) before += of_class == 1 ? of.x : of_class == 2 ? of.y : of_class == 3 ? of.z : of.w;
+    all = make_int4(all.x + of.x, all.y + of.y, all.z + of.z, all.w + of.w);
+  }
+  const Planes planes = {{2 * all.w + all.z, all.y, all.x}};
+  const int twos = planes.counts[0], ones = twos + all.y;
+  if (c < d && of_class != 0) {
+    const int first = of_class == 4 ? 0 : of_class == 3 ? all.w : of_class == 2 ? twos : ones;
+    room.columns[first + before] = static_cast<uint16_t>(of_class == 4 ? c + kHighDigit : c);
+    if (of_class == 4) room.columns[all.w + all.z + before] = static_cast<uint16_t>(c + kLowDigit);
+  }
+  return planes;
 }
 
-// A word of a plane's codes: four columns, or four tokens.
-__device__ __forceinline__ uint32_t code_word(const Room& room, int d, bool keys, int bits, int count, int first,
-                                              int word) {
+// A word of a plane's codes: four columns, or four tokens. Rounding is by addition: codes have at most 8 bits.
+template <int kBits>
+__device__ __forceinline__ uint32_t code_word(const Room& room, int d, bool keys, int count, int first, int word) {
+  constexpr float kWhole = 8388608.0f;  // 2^23
   uint32_t out = 0;
+  const int quads = count / 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    int column, token, step;  // of bits p * bits: token + p * step
+    int column, token;  // of the lowest bits; others are `step` tokens on
     if (keys) {
-      const int vector = word / 16;
-      column = vector % (count / 4) * 4 + i;
-      token = vector / (count / 4) * (128 / bits) + word % 16;
-      step = 16;
+      column = word / 16 % quads * 4 + i;
+      token = word / 16 / quads * (128 / kBits) + word % 16;
     } else {
-      const int vector = word / 8, vectors = kPageTokens / (32 / bits);
-      column = vector / vectors * spectral::kTile + word % 8;
-      token = vector % vectors * (32 / bits) + i;
-      step = 4;
+      constexpr int kVectors = kPageTokens / (32 / kBits);
+      column = word / 8 / kVectors * spectral::kTile + word % 8;
+      token = word / 8 % kVectors * (32 / kBits) + i;
     }
+    const int step = keys ? 16 : 4;
     const int marked = room.columns[first + column], c = marked % 256;
-    const int of_class = room.classes[c], last = (1 << spectral::width_of(of_class)) - 1;
-    const int shift = marked >= 256 ? 4 : 0, mask = (1 << bits) - 1;
+    const float last = kBits == 4 && marked >= 256 ? 255.0f : static_cast<float>((1 << kBits) - 1);
+    const int shift = kBits == 4 && (marked & kHighDigit) != 0 ? 4 : 0;
     const float low = room.low[c], inverse = room.inverse_step[c];
-    for (int p = 0; p < 8 / bits; ++p) {
-      const float z = room.z[(token + p * step) * (d + kPad) + c];
-      const auto code = static_cast<uint32_t>(spectral::code_of(z, low, inverse, last) >> shift & mask);
-      out |= code << (8 * i + bits * p);
+    const float* const z = room.z + token * (d + kPad) + c;
+#pragma unroll
+    for (int p = 0; p < 8 / kBits; ++p) {
+      const float cells = (z[p * step * (d + kPad)] - low) * inverse;
+      const uint32_t code = float_bits(fminf(fmaxf(cells, 0.0f), last) + kWhole) >> shift & ((1u << kBits) - 1);
+      out |= code << (8 * i + kBits * p);
     }
   }
   return out;
 }
 
-// Bytes of the head that are not codes, but for norms: a thread has a channel, a ballot 32 bits of a plane.
-__device__ __forceinline__ void write_header(const spectral::Layout& layout, int of_class, spectral::Parameters stored,
-                                             uint8_t* head) {
+// Words of a plane; returns where the next begins.
+template <int kBits, int kThreads>
+__device__ __forceinline__ uint32_t* write_plane(const Room& room, int d, bool keys, int count, int first,
+                                                 uint32_t* words) {
+  const int size = count * kBits * kPageTokens / 32;
+  for (int word = static_cast<int>(threadIdx.x); word < size; word += kThreads) {
+    words[word] = code_word<kBits>(room, d, keys, count, first, word);
+  }
+  return words + size;
+}
+
+// Bytes of the head that are not codes, but for norms: a thread has a channel, a ballot 32 bits of a plane. Leaves how
+// many channels of each width the warp has; returns how many of the thread's own are before it there.
+template <int kThreads>
+__device__ __forceinline__ int write_header(const Room& room, const spectral::Layout& layout, int of_class,
+                                            spectral::Parameters stored, uint8_t* head) {
   const int d = layout.head_dim, c = static_cast<int>(threadIdx.x);
+  unsigned planes[3];
+#pragma unroll
   for (int i = 0; i < 3; ++i) {
-    const unsigned bits = __ballot_sync(0xffffffffu, c < d && (of_class >> i & 1) != 0);
-    if (c < d && c % 8 == 0) head[(i * d + c) / 8] = static_cast<uint8_t>(bits >> c % 32);
+    planes[i] = __ballot_sync(0xffffffffu, c < d && (of_class >> i & 1) != 0);
+    if (c < d && c % 8 == 0) head[(i * d + c) / 8] = static_cast<uint8_t>(planes[i] >> c % 32);
   }
   if (c < d) {
     head[layout.steps + c] = stored.step;
     head[layout.lows + c] = static_cast<uint8_t>(stored.low);
   }
   for (size_t i = layout.lows + d + c; i < layout.codes; i += kThreads) head[i] = 0;
+  const unsigned of[4] = {planes[0] & ~planes[1], planes[1] & ~planes[0], planes[0] & planes[1], planes[2]};
+  if (c % 32 == 0 && c < d) room.counts[c / 32] = make_int4(__popc(of[0]), __popc(of[1]), __popc(of[2]), __popc(of[3]));
+  const unsigned own = of_class == 1 ? of[0] : of_class == 2 ? of[1] : of_class == 3 ? of[2] : of[3];
+  return __popc(own & ((1u << c % 32) - 1));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    seal_parts(const __grid_constant__ PageList<uint8_t> parts, const __grid_constant__ Params params) {
-  extern __shared__ __align__(16) uint8_t memory[];
-  const int d = params.layout.head_dim, kv_head = static_cast<int>(blockIdx.y), c = static_cast<int>(threadIdx.x);
-  const Room room(memory, d);
-  uint8_t* const head = parts.pages[blockIdx.x] + kv_head * params.layout.bytes;
-  const uint16_t* const rows =
-      params.rows + kv_head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d;
-  for (int i = c; i < kPageTokens * d / 8; i += kThreads) {
-    reinterpret_cast<uint4*>(room.rows)[i] = __ldg(reinterpret_cast<const uint4*>(rows) + i);
-  }
-  if (c < kMaxHeadDim / spectral::kTile) room.keys[c] = 0;
-  __syncthreads();
-  take_norms(room, d, head + params.layout.norms);
-  __syncthreads();
-  if (params.inverse != nullptr) {
-    multiply(room, params.inverse + static_cast<int64_t>(kv_head) * d * d, d);
-  } else {
-    for (int i = c; i < kPageTokens * d; i += kThreads) {
-      room.z[i / d * (d + kPad) + i % d] = number(room.rows[i]) * room.inverses[i / d];
-    }
-  }
-  __syncthreads();
+// The thread's channel, and how it is stored.
+template <int kThreads>
+__device__ __forceinline__ Planes choose_widths(const Room& room, const Params& params, uint8_t* head) {
+  const int d = params.layout.head_dim, c = static_cast<int>(threadIdx.x);
   Measured measured = {};
   if (c < d) measured = measure(room, d, c);
   __syncthreads();
   const int tile = c < d ? tile_of(room, d, c) : 0;
+  __syncthreads();
+  find_level(room, d, params.tile_bits);
   __syncthreads();
   if (c < 32) {
     const int found = class_of_tile(room, d, params.tile_bits);
@@ -301,30 +358,38 @@ __global__ void __launch_bounds__(kThreads)
   spectral::Parameters stored = {};
   if (c < d) {
     stored = spectral::parameters_of(of_class, measured.low, measured.high, measured.mean);
-    room.classes[c] = static_cast<uint8_t>(of_class);
     room.low[c] = spectral::low_value(stored, of_class);
     room.inverse_step[c] = spectral::inverse_power(stored.step - spectral::kStepBias);
   }
-  write_header(params.layout, of_class, stored, head);
+  const int before = write_header<kThreads>(room, params.layout, of_class, stored, head);
   __syncthreads();
-  if (c < 32) {
-    int found[spectral::kPlanes];
-    list_columns(room, d, found);
-    if (c == 0) {
-      for (int i = 0; i < spectral::kPlanes; ++i) room.counts[i] = found[i];
-    }
-  }
+  const Planes planes = list_columns(room, d, of_class, before);
   __syncthreads();
+  return planes;
+}
+
+template <int kThreads>
+__global__ void __launch_bounds__(kThreads, 512 / kThreads)
+    seal_parts(const __grid_constant__ PageList<uint8_t> parts, const __grid_constant__ Params params) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  const int d = params.layout.head_dim, kv_head = static_cast<int>(blockIdx.y), c = static_cast<int>(threadIdx.x);
+  const Room room(memory, d);
+  uint8_t* const head = parts.pages[blockIdx.x] + kv_head * params.layout.bytes;
+  const uint16_t* const rows =
+      params.rows + kv_head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d;
+  const float* const inverse =
+      params.inverse == nullptr ? nullptr : params.inverse + static_cast<int64_t>(kv_head) * d * d;
+  if (inverse != nullptr) fetch_panel<kThreads>(room, inverse, d, 0);
+  if (c < kMaxHeadDim / spectral::kTile) room.keys[c] = 0;
+  if (c == 0) *room.level = static_cast<int>(-8 * spectral::kOctave);
+  take_rows<kThreads>(room, rows, d, head + params.layout.norms);
+  if (inverse != nullptr) multiply<kThreads>(room, inverse, d);
+  __syncthreads();
+  const Planes planes = choose_widths<kThreads>(room, params, head);
   auto* words = reinterpret_cast<uint32_t*>(head + params.layout.codes);
-  int first = 0;
-  for (int plane = 0; plane < spectral::kPlanes; ++plane) {
-    const int bits = spectral::plane_bits(plane), size = room.counts[plane] * bits * kPageTokens / 32;
-    for (int word = c; word < size; word += kThreads) {
-      words[word] = code_word(room, d, params.keys, bits, room.counts[plane], first, word);
-    }
-    words += size;
-    first += room.counts[plane];
-  }
+  words = write_plane<4, kThreads>(room, d, params.keys, planes.counts[0], 0, words);
+  words = write_plane<2, kThreads>(room, d, params.keys, planes.counts[1], planes.counts[0], words);
+  words = write_plane<1, kThreads>(room, d, params.keys, planes.counts[2], planes.counts[0] + planes.counts[1], words);
   // What channels left of the page's bits.
   const auto* const end = reinterpret_cast<const uint32_t*>(head + params.layout.bytes);
   for (uint32_t* word = words + c; word < end; word += kThreads) *word = 0;
@@ -334,11 +399,12 @@ __global__ void __launch_bounds__(kThreads)
 
 cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t stream) {
   const PageFormat& format = request.format;
-  const int d = format.head_dim, side = static_cast<int>(format.side);
+  const int d = format.head_dim, side = static_cast<int>(format.side), threads = threads_for(d);
+  const auto kernel = threads == 256 ? seal_parts<256> : seal_parts<512>;
   int most = 0;
   cudaError_t error = most_shared_memory(&most);
   if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(seal_parts, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
   }
   if (error != cudaSuccess) return error;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
@@ -348,7 +414,7 @@ cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t
                            request.inverse,
                            request.staging.sides[side] + first * kPageTokens * d,
                            request.staging.rows * d};
-    seal_parts<<<dim3(count, format.heads), kThreads, Room::bytes(d), stream>>>(list, params);
+    kernel<<<dim3(count, format.heads), threads, Room::bytes(d), stream>>>(list, params);
     return cudaGetLastError();
   };
   return for_page_lists(request.parts, request.part_count, launch);
