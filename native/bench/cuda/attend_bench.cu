@@ -2,8 +2,11 @@
 //
 //   attend_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
 //                [--kinds f16,uniform:2,progressive:2,pattern:2,...] [--window 0] [--patterns 32] [--added 0]
-//                [--json FILE] [--consumers N] [--slots N]
+//                [--lengths 100,5000,...] [--json FILE] [--consumers N] [--slots N] [--check 1]
 //
+// --lengths is a batch of sequences of these lengths, in place of those of --contexts and --batches; it is followed by
+// one of as many equal sequences with as many pages and rows in all. Tokens that fill no page are 16-bit rows.
+// --check 0 leaves out the comparison with double, which takes seconds on the host.
 // --patterns is how many patterns sequences have; with --added 1 every page adds one, and labels are any that it sees.
 // --consumers and --slots divide a block's shared memory otherwise than the plan would, to see what it is worth.
 // Pages are random. Launches go round enough copies of the batch that none finds its pages in the L2 cache. A graph of
@@ -56,8 +59,8 @@ std::vector<Kind> kinds(const std::string& text) {
 }
 
 struct Options {
-  int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0;
-  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16};
+  int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0, check = 1;
+  std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, lengths;
   std::vector<Kind> kinds;
   int patterns = 32, added = 0;
   std::string json;
@@ -75,13 +78,19 @@ Options parse(int argc, char** argv) {
                 {"--window", &options.window},
                 {"--contexts", &options.contexts},
                 {"--batches", &options.batches},
+                {"--lengths", &options.lengths},
                 {"--kinds", &wanted},
                 {"--patterns", &options.patterns},
                 {"--added", &options.added},
                 {"--json", &options.json},
                 {"--consumers", &options.consumers},
-                {"--slots", &options.slots}});
+                {"--slots", &options.slots},
+                {"--check", &options.check}});
   options.kinds = kinds(wanted);
+  if (options.added != 0 && !options.lengths.empty()) {
+    std::fprintf(stderr, "--added knows equal sequences only\n");
+    std::exit(2);
+  }
   return options;
 }
 
@@ -103,26 +112,69 @@ double element(const PartLayout& part, bool cells, const uint8_t* bytes, int x, 
   return kvasir::half_to_float(halves[1]) + (code + (cells ? 0.5 : 0.0)) * kvasir::half_to_float(halves[0]) / steps;
 }
 
+// What a sequence consists of.
+struct Length {
+  int pages, rows;
+
+  static Length of(int tokens, int window) {
+    const int pages = std::max(tokens - window, 0) / kvasir::kPageTokens;
+    return {pages, tokens - pages * kvasir::kPageTokens};
+  }
+  int tokens() const { return pages * kvasir::kPageTokens + rows; }
+};
+
+// Batches of one table: of contexts and batch sizes, or of given lengths and of equal ones.
+std::vector<std::vector<Length>> batches(const Options& options) {
+  std::vector<std::vector<Length>> made;
+  if (options.lengths.empty()) {
+    for (const int count : options.batches) {
+      for (const int context : options.contexts) made.emplace_back(count, Length::of(context, options.window));
+    }
+    return made;
+  }
+  std::vector<Length> given;
+  int pages = 0, rows = 0;
+  for (const int tokens : options.lengths) {
+    given.push_back(Length::of(tokens, options.window));
+    pages += given.back().pages;
+    rows += given.back().rows;
+  }
+  const int count = static_cast<int>(given.size());
+  made.push_back(given);
+  made.emplace_back(count, Length{(pages + count / 2) / count, (rows + count / 2) / count});
+  return made;
+}
+
 // All copies of one batch, and what launches need.
 class Batch {
  public:
-  Batch(const Options& options, const Kind& kind, int context, int count)
-      : options_(options), layout_(kind.layout(options.head_dim)), count_(count) {
-    window_ = std::min(options.window, context);
-    pages_ = (context - window_) / kvasir::kPageTokens;
-    labels_ = {layout_.labels ? options.patterns : 0, options.added != 0, pages_, options.kv_heads};
+  Batch(const Options& options, const Kind& kind, std::vector<Length> lengths)
+      : options_(options),
+        layout_(kind.layout(options.head_dim)),
+        lengths_(std::move(lengths)),
+        count_(static_cast<int>(lengths_.size())) {
+    int most_pages = 1, most_rows = 0;
+    for (const Length& length : lengths_) {
+      first_page_.push_back(pages_);
+      pages_ += length.pages;
+      row_tokens_ += length.rows;
+      most_pages = std::max(most_pages, length.pages);
+      most_rows = std::max(most_rows, length.rows);
+    }
+    const int count = count_;
+    labels_ = {layout_.labels ? options.patterns : 0, options.added != 0, most_pages, options.kv_heads};
     block_bytes_ = layout_.bytes();
     CUDA(plan_attend({options.head_dim, options.kv_heads, options.group, count, layout_.labels}, &plan_));
     const int slots_of_plan = plan_.consumers * plan_.slots;
     if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
     if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
     const size_t page_bytes = static_cast<size_t>(block_bytes_) * options.kv_heads;
-    set_bytes_ = page_bytes * pages_ * count;
+    set_bytes_ = page_bytes * pages_;
     // 50 to 60 MB of L2: three times that between two uses of a page.
-    sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / set_bytes_ + 1));
+    sets_ = static_cast<int>(std::max<size_t>(2, (180u << 20) / std::max<size_t>(set_bytes_, 1 << 20) + 1));
     blocks_ = memory_.take<uint8_t>(set_bytes_ * sets_);
     fill();
-    vectors_ = labels_.fixed + (options.added ? pages_ : 0);
+    vectors_ = labels_.fixed + (options.added ? most_pages : 0);
     table_bytes_ = VectorTableLayout{options.head_dim}.bytes(vectors_) * options.kv_heads;
     if (layout_.labels) {
       const size_t all = static_cast<size_t>(table_bytes_) * 2 * count * sets_;
@@ -131,23 +183,23 @@ class Batch {
       CUDA(cudaGetLastError());
     }
     const RowTileLayout tile = {options.head_dim};
-    const size_t tiles = (window_ + kTileSize - 1) / kTileSize;
-    const size_t row_bytes = tiles * tile.bytes() * options.kv_heads;
+    const size_t tile_bytes = static_cast<size_t>(tile.bytes()) * options.kv_heads;
+    const size_t row_bytes = (most_rows + kTileSize - 1) / kTileSize * tile_bytes;
     rows_ = memory_.take<uint8_t>(row_bytes * count + 16);
-    CUDA(cudaMemset(rows_, 0x11, row_bytes * count + 16));
+    CUDA(cudaMemset(rows_, kRowByte, row_bytes * count + 16));
     for (int set = 0; set < sets_; ++set) {
       std::vector<DeviceSequence> sequences;
       for (int s = 0; s < count; ++s) {
         std::vector<uint64_t> references;
-        for (int p = 0; p < pages_; ++p) references.push_back(page_reference(page(set, s, p), 0));
+        for (int p = 0; p < lengths_[s].pages; ++p) references.push_back(page_reference(page(set, s, p), 0));
         DeviceSequence sequence = {};
         sequence.pages = memory_.copy(references);
-        sequence.page_count = pages_;
+        sequence.page_count = lengths_[s].pages;
         std::vector<uint64_t> blocks;
-        for (size_t i = 0; i < tiles; ++i) {
-          blocks.push_back(reinterpret_cast<uint64_t>(rows_ + row_bytes * s + i * tile.bytes() * options.kv_heads));
+        for (int i = 0; i * kTileSize < lengths_[s].rows; ++i) {
+          blocks.push_back(reinterpret_cast<uint64_t>(rows_ + row_bytes * s + i * tile_bytes));
         }
-        sequence.window = {memory_.copy(blocks), 0, window_};
+        sequence.window = {memory_.copy(blocks), 0, lengths_[s].rows};
         if (layout_.labels) {
           const int64_t stride = table_bytes_ / options.kv_heads;
           sequence.key_vectors = {table(set, s, 0), stride, labels_.fixed, vectors_ - labels_.fixed, 0, 0};
@@ -173,7 +225,10 @@ class Batch {
   }
 
   size_t bytes() const {
-    return set_bytes_ + static_cast<size_t>(2) * 2 * window_ * options_.head_dim * options_.kv_heads * count_;
+    return set_bytes_ + static_cast<size_t>(2) * 2 * row_tokens_ * options_.head_dim * options_.kv_heads;
+  }
+  int mean_length() const {
+    return static_cast<int>((static_cast<int64_t>(pages_) * kvasir::kPageTokens + row_tokens_) / count_);
   }
   void launch(int set, cudaStream_t stream) const {
     const bool listed = count_ > kInlineSequences;
@@ -192,20 +247,52 @@ class Batch {
     CUDA(launch_attend(plan_, request, stream));
   }
 
-  // Error of the last sequence's last kv head, against double. Without window rows.
+  // Error of the last sequence's last kv head, against double.
   double error() const {
-    if (window_ > 0) return NAN;
     const int d = options_.head_dim, group = options_.group;
     CUDA(cudaMemset(outputs_, 0xff, 4 * queries_host_.size()));
     launch(0, nullptr);
     std::vector<float> outputs(queries_host_.size());
     CUDA(cudaMemcpy(outputs.data(), outputs_, 4 * outputs.size(), cudaMemcpyDeviceToHost));
-    std::vector<double> keys(static_cast<size_t>(pages_) * kvasir::kPageTokens * d), values(keys.size());
+    const Length& length = lengths_.back();
+    const double row_element = kvasir::half_to_float(kRowByte << 8 | kRowByte);
+    std::vector<double> keys(static_cast<size_t>(length.tokens()) * d, row_element), values = keys;
+    decode_pages(keys, values);
+    double wrong = 0.0, power = 0.0;
+    const size_t tokens = keys.size() / d;
+    for (int h = 0; h < group; ++h) {
+      const size_t row = queries_host_.size() - static_cast<size_t>(group - h) * d;
+      std::vector<double> scores(tokens), out(d, 0.0);
+      for (size_t t = 0; t < tokens; ++t) {
+        double dot = 0.0;
+        for (int c = 0; c < d; ++c) dot += keys[t * d + c] * queries_host_[row + c];
+        scores[t] = dot / std::sqrt(static_cast<double>(d));
+      }
+      const double highest = *std::max_element(scores.begin(), scores.end());
+      double sum = 0.0;
+      for (double& s : scores) sum += s = std::exp(s - highest);
+      for (size_t t = 0; t < tokens; ++t) {
+        for (int c = 0; c < d; ++c) out[c] += scores[t] / sum * values[t * d + c];
+      }
+      for (int c = 0; c < d; ++c) {
+        wrong += (outputs[row + c] - out[c]) * (outputs[row + c] - out[c]);
+        power += out[c] * out[c];
+      }
+    }
+    return wrong / power;
+  }
+
+ private:
+  static constexpr int kRowByte = 0x11;  // of which rows consist
+
+  // Pages of the last sequence's last kv head.
+  void decode_pages(std::vector<double>& keys, std::vector<double>& values) const {
+    const int d = options_.head_dim;
     std::vector<uint8_t> bytes(block_bytes_), tables(layout_.labels ? 2 * table_bytes_ : 0);
     if (layout_.labels) CUDA(cudaMemcpy(tables.data(), table(0, count_ - 1, 0), tables.size(), cudaMemcpyDeviceToHost));
     const int64_t head_table = (options_.kv_heads - 1) * (table_bytes_ / options_.kv_heads);
     const VectorTableLayout vectors = {d};
-    for (int p = 0; p < pages_; ++p) {
+    for (int p = 0; p < lengths_.back().pages; ++p) {
       CUDA(cudaMemcpy(bytes.data(), page(0, count_ - 1, p) + static_cast<size_t>(options_.kv_heads - 1) * block_bytes_,
                       bytes.size(), cudaMemcpyDeviceToHost));
       const uint8_t* block = bytes.data() + layout_.label_bytes();
@@ -234,34 +321,11 @@ class Batch {
         }
       }
     }
-    double wrong = 0.0, power = 0.0;
-    const size_t tokens = keys.size() / d;
-    for (int h = 0; h < group; ++h) {
-      const size_t row = queries_host_.size() - static_cast<size_t>(group - h) * d;
-      std::vector<double> scores(tokens), out(d, 0.0);
-      for (size_t t = 0; t < tokens; ++t) {
-        double dot = 0.0;
-        for (int c = 0; c < d; ++c) dot += keys[t * d + c] * queries_host_[row + c];
-        scores[t] = dot / std::sqrt(static_cast<double>(d));
-      }
-      const double highest = *std::max_element(scores.begin(), scores.end());
-      double sum = 0.0;
-      for (double& s : scores) sum += s = std::exp(s - highest);
-      for (size_t t = 0; t < tokens; ++t) {
-        for (int c = 0; c < d; ++c) out[c] += scores[t] / sum * values[t * d + c];
-      }
-      for (int c = 0; c < d; ++c) {
-        wrong += (outputs[row + c] - out[c]) * (outputs[row + c] - out[c]);
-        power += out[c] * out[c];
-      }
-    }
-    return wrong / power;
   }
 
- private:
   uint8_t* page(int set, int sequence, int page) const {
     return blocks_ +
-           ((static_cast<size_t>(set) * count_ + sequence) * pages_ + page) * block_bytes_ * options_.kv_heads;
+           (static_cast<size_t>(set) * pages_ + first_page_[sequence] + page) * block_bytes_ * options_.kv_heads;
   }
   uint8_t* table(int set, int sequence, int side) const {
     return tables_ + ((static_cast<size_t>(set) * count_ + sequence) * 2 + side) * table_bytes_;
@@ -276,12 +340,15 @@ class Batch {
 
   const Options& options_;
   const HeadLayout layout_;
+  const std::vector<Length> lengths_;
   const int count_;
+  std::vector<int> first_page_;     // of each sequence, in a set
+  int pages_ = 0, row_tokens_ = 0;  // of all sequences
   bench::Labels labels_ = {};
   int block_bytes_ = 0, vectors_ = 0;
   int64_t table_bytes_ = 0;  // of one side of a sequence
   uint8_t* tables_ = nullptr;
-  int window_ = 0, pages_ = 0, sets_ = 0;
+  int sets_ = 0;
   size_t set_bytes_ = 0;
   AttendPlan plan_ = {};
   uint8_t* blocks_ = nullptr;
@@ -308,17 +375,16 @@ int main(int argc, char** argv) {
               "nmse");
   bench::JsonRows rows(options.json);
   for (const Kind& kind : options.kinds) {
-    for (const int batch_size : options.batches) {
-      for (const int context : options.contexts) {
-        const Batch batch(options, kind, context, batch_size);
-        const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
-        const double error = batch.error();
-        const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
-        std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context,
-                    batch_size, timing.us, gbps, 100.0 * timing.spread, error);
-        std::fflush(stdout);
-        rows.add(kind.codec.c_str(), kind.bits, context, batch_size, timing.us, gbps);
-      }
+    for (const std::vector<Length>& lengths : batches(options)) {
+      const Batch batch(options, kind, lengths);
+      const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
+      const double error = options.check != 0 ? batch.error() : NAN;
+      const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
+      const int count = static_cast<int>(lengths.size()), context = batch.mean_length();
+      std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context, count,
+                  timing.us, gbps, 100.0 * timing.spread, error);
+      std::fflush(stdout);
+      rows.add(kind.codec.c_str(), kind.bits, context, count, timing.us, gbps);
     }
   }
   return 0;

@@ -1,6 +1,10 @@
 """Times PyTorch's scaled_dot_product_attention (cuDNN backend, bfloat16) on decode shapes: the 16-bit peer.
 
-    python3 sdpa_peer.py [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts ...] [--batches ...] [--json FILE]
+    python3 sdpa_peer.py [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts ...] [--batches ...] [--lengths ...]
+                         [--json FILE]
+
+--lengths is a batch of sequences of these lengths: what is timed is as many equal ones with as many tokens in all, for which
+its kernels need no padding.
 
 Same method as attend_bench: buffers rotated past the L2 cache, a graph of calls replayed, events, the median.
 """
@@ -59,8 +63,11 @@ def main():
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--contexts", type=numbers, default=[8192, 32768, 131072])
     parser.add_argument("--batches", type=numbers, default=[1, 16])
+    parser.add_argument("--lengths", type=numbers)
     parser.add_argument("--json")
     args = parser.parse_args()
+    if args.lengths:
+        args.batches, args.contexts = [len(args.lengths)], [sum(args.lengths) // len(args.lengths)]
     print(f"PyTorch {torch.__version__} SDPA, cuDNN {torch.backends.cudnn.version()}, {torch.cuda.get_device_name()}")
     print(f"{'context':>8} {'batch':>6} {'us':>10} {'GB/s':>8}")
     rows = []
