@@ -6,6 +6,7 @@
 // serve one row and many, so a row's bits do not depend on the others.
 #include "kernels/cpu/products/pair_matrix.h"
 
+#include "kernels/cpu/products/tile_shapes.h"
 #include "kernels/cpu/simd.h"
 
 namespace kvasir::KVASIR_LEVEL {
@@ -23,15 +24,6 @@ struct Panel {
 
 struct Sums {
   alignas(64) float rows[kCodedRows][kColumns];
-};
-
-// What LDTILECFG reads: all tiles are whole.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1;
-  uint8_t start = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
 };
 
 // Four by four: words of 32 bits inside each 128.
@@ -155,7 +147,8 @@ void pair_product(const MatrixBlock& block) {
   const int64_t all = pair_steps(block.depth);
   Panel panel;
   Sums sums;
-  const TileShapes shapes;
+  TileShapes shapes;
+  for (int tile = 0; tile < 8; ++tile) shapes.set(tile, kSide, 64);  // all are whole
   _tile_loadconfig(&shapes);
   for (int64_t column = 0; column < block.columns; column += kColumns) {
     const int64_t left = block.columns - column;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/cpu/products/panel.h"
+#include "kernels/cpu/products/tile_shapes.h"
 
 namespace kvasir::KVASIR_LEVEL {
 namespace {
@@ -27,25 +28,14 @@ constexpr bool kTiles = true;
 // From so many rows on they are used.
 constexpr int kLeastTileRows = 8;
 
-// What LDTILECFG reads. Tiles 0 and 1 are sums, 2 and 3 rows, 4 and 5 columns.
-struct alignas(64) TileShapes {
-  uint8_t palette = 1;
-  uint8_t start = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-
-  explicit TileShapes(int group) {
-    for (int tile = 0; tile < 6; ++tile) {
-      const bool of_rows = tile == 2 || tile == 3, of_columns = tile >= 4;
-      row_bytes[tile] = static_cast<uint16_t>(of_rows ? group : 64);
-      rows[tile] = static_cast<uint8_t>(of_columns ? group / 4 : kTileRows);
-    }
-  }
-};
-
+// Tiles 0 and 1 are sums, 2 and 3 rows, 4 and 5 columns.
 inline void begin_tiles(int group) {
-  const TileShapes shapes(group);
+  TileShapes shapes;
+  for (int i = 0; i < 2; ++i) {
+    shapes.set(i, kTileRows, 64);
+    shapes.set(2 + i, kTileRows, group);
+    shapes.set(4 + i, group / 4, 64);
+  }
   _tile_loadconfig(&shapes);
 }
 inline void end_tiles() { _tile_release(); }
