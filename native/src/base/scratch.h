@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "base/aligned.h"
+#include "base/thread_object.h"
 
 namespace kvasir {
 
@@ -11,13 +12,16 @@ namespace kvasir {
 // local one). Throws kOutOfMemory.
 template <class Purpose, class T>
 T* thread_scratch(size_t count) {
-  thread_local AlignedArray<T> memory;
-  thread_local size_t capacity = 0;
-  if (count > capacity) {
-    memory = make_aligned<T>(count);
-    capacity = count;
+  struct Scratch {
+    AlignedArray<T> memory;
+    size_t capacity = 0;
+  };
+  auto& scratch = thread_object<Purpose, Scratch>();
+  if (count > scratch.capacity) {
+    scratch.memory = make_aligned<T>(count);
+    scratch.capacity = count;
   }
-  return memory.get();
+  return scratch.memory.get();
 }
 
 }  // namespace kvasir

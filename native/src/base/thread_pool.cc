@@ -1,7 +1,11 @@
 #include "base/thread_pool.h"
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <algorithm>
-#include <atomic>
+#include <chrono>
 #include <exception>
 #include <string>
 #include <utility>
@@ -9,6 +13,43 @@
 #include "kvasir/error.h"
 
 namespace kvasir {
+namespace {
+
+// How long a thread looks for news before it sleeps: some times what waking one costs, and longer than most pauses
+// between two operations of a model. Steps of one token are hundreds of jobs of some tens of microseconds.
+constexpr std::chrono::microseconds kPatience{50};
+
+// Lets the core know that its thread only looks.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Looks for a while until found(); whether it was.
+template <class Found>
+bool soon(const Found& found) {
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int look = 0; look < 16; ++look) {
+      if (found()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < limit);
+  return false;
+}
+
+}  // namespace
+
+int usable_cores() {
+#if defined(__linux__)
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+#endif
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 // Lives until the last thread that took part in it has let go.
 struct ThreadPool::Job {
@@ -18,23 +59,22 @@ struct ThreadPool::Job {
   const std::function<void(int)>& task;  // valid while unfinished tasks exist: the caller waits for them
   std::atomic<int> next{0};
   std::atomic<int> finished{0};
+  std::atomic<bool> failed{false};
   std::mutex mutex;
   std::condition_variable done;
   std::exception_ptr error;
+
+  bool all_finished() const { return finished.load() == count; }
 
   // Takes tasks until none is left.
   void help() {
     for (int i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
       try {
-        bool skip;
-        {
-          std::lock_guard<std::mutex> lock(mutex);
-          skip = error != nullptr;
-        }
-        if (!skip) task(i);
+        if (!failed.load()) task(i);
       } catch (...) {
         std::lock_guard<std::mutex> lock(mutex);
         if (!error) error = std::current_exception();
+        failed = true;
       }
       if (finished.fetch_add(1) + 1 == count) {
         std::lock_guard<std::mutex> lock(mutex);
@@ -57,7 +97,7 @@ ThreadPool& ThreadPool::shared() {
   static ThreadPool* const pool = [] {
     auto* all = new ThreadPool(1);
     std::lock_guard<std::mutex> resizing(all->resizing_);
-    all->resize(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())) - 1);
+    all->resize(usable_cores() - 1);
     return all;
   }();
   return *pool;
@@ -91,6 +131,7 @@ bool ThreadPool::resize(int wanted) {
     leaving.reserve(workers_.size());
     workers_.reserve(static_cast<size_t>(wanted));
     wanted_ = wanted;
+    ++news_;
     try {
       for (int worker = static_cast<int>(workers_.size()); worker < wanted; ++worker) {
         workers_.emplace_back([this, worker] { work(worker); });
@@ -113,7 +154,11 @@ void ThreadPool::work(int worker) {
   std::unique_lock<std::mutex> lock(mutex_);
   while (worker < wanted_) {
     if (jobs_.empty()) {
-      wake_.wait(lock);
+      const uint64_t seen = news_.load();
+      lock.unlock();
+      const bool found = soon([&] { return news_.load() != seen; });
+      lock.lock();
+      if (!found && news_.load() == seen) wake_.wait(lock);
       continue;
     }
     const std::shared_ptr<Job> job = jobs_.front();
@@ -136,7 +181,10 @@ void ThreadPool::run(int count, const std::function<void(int)>& task) {
   const auto job = std::make_shared<Job>(count, task);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (wanted_ > 0) jobs_.push_back(job);
+    if (wanted_ > 0) {
+      jobs_.push_back(job);
+      ++news_;
+    }
   }
   if (count == 2) {
     wake_.notify_one();
@@ -144,9 +192,9 @@ void ThreadPool::run(int count, const std::function<void(int)>& task) {
     wake_.notify_all();
   }
   job->help();
-  {
+  if (!soon([&] { return job->all_finished(); })) {
     std::unique_lock<std::mutex> lock(job->mutex);
-    job->done.wait(lock, [&] { return job->finished.load() == count; });
+    job->done.wait(lock, [&] { return job->all_finished(); });
   }
   {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -2,10 +2,13 @@
 //
 // A caller hands in a number of tasks and works on them itself while idle threads join it; it returns when all are
 // done. Several callers share the workers fairly enough: each always has its own thread. A task that itself calls run()
-// is executed in the same way, so nesting cannot deadlock.
+// is executed in the same way, so nesting cannot deadlock. Threads that have nothing to do look for work for a moment
+// before they sleep: waking them takes longer than many a job.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,9 +17,13 @@
 
 namespace kvasir {
 
+// Those that this thread may run on: fewer than the machine has where taskset or a container says so.
+int usable_cores();
+
 class ThreadPool {
  public:
-  // The library's pool: as many threads as the machine has, or as many of them as the system lets it start.
+  // The library's pool: as many threads as there are cores for the thread that asks first, or as many of them as the
+  // system lets it start.
   static ThreadPool& shared();
   // The pool that this thread works for: that of the innermost Use, of the task it is in, or the library's. Whoever has
   // work to split asks it, so that what a cache calls runs on the cache's threads however deep it is.
@@ -56,6 +63,7 @@ class ThreadPool {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Job>> jobs_;  // with tasks that nobody has taken yet
+  std::atomic<uint64_t> news_{0};           // counts what an idle worker would want to know; changes under mutex_
   std::vector<std::thread> workers_;
   int wanted_ = 0;  // workers that should exist; those with a higher number leave
 };

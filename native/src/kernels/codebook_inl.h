@@ -8,7 +8,9 @@
 // GCC 12 takes the "undefined" operands inside its own intrinsics for uninitialised variables (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 #elif defined(__aarch64__)

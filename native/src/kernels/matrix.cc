@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/checks.h"
+#include "base/thread_object.h"
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
 #include "kernels/weights.h"
@@ -18,7 +19,7 @@ namespace {
 // Rows that a block takes at once: at depth 1024, what half of a second-level cache holds.
 constexpr int64_t kBlockRows = 64;
 // Products worth handing to another thread: some tens of microseconds.
-constexpr int64_t kBlockProducts = 1 << 20;
+constexpr int64_t kBlockProducts = 1 << 18;
 // A multiple of every backend's columns of a tile and of a panel.
 constexpr int64_t kColumnStep = 96;
 // Elements worth handing to another thread to encode.
@@ -80,7 +81,8 @@ void run_blocks(const Product& product, const Activations& in, void (*kernel)(co
 
 // The rows of product.a as codes, valid until the thread's next call: it keeps the memory.
 const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& product) {
-  thread_local std::vector<CodedPart> memory;
+  struct Codes;
+  auto& memory = thread_object<Codes, std::vector<CodedPart>>();
   const int64_t depth = product.depth, rows = product.rows, parts = blocks_of(depth, kCodedDepth);
   const auto size = static_cast<size_t>(rows * parts + kSpareRows);
   if (memory.size() < size) memory.resize(size);
@@ -100,7 +102,8 @@ const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& produc
 
 // The rows of product.a as pairs, valid until the thread's next call.
 const uint16_t* split_rows(const MatrixKernels& kernels, const Product& product) {
-  thread_local std::vector<uint16_t> memory;
+  struct Pairs;
+  auto& memory = thread_object<Pairs, std::vector<uint16_t>>();
   const int64_t depth = product.depth, rows = product.rows;
   const auto size = static_cast<size_t>(pair_offset(blocks_of(rows, kPairRows) * kPairRows, depth) + kPairDepth);
   if (memory.size() < size) memory.resize(size);

@@ -261,6 +261,10 @@ TEST_CASE("kmeans: very many clusters need memory for themselves, not for each s
       return 1;
     }
   });
+  if (outcome == support::kNoLimit) {
+    MESSAGE("not tested: limits of addresses are not kept here");
+    return;
+  }
   CHECK((outcome == 0 || outcome == -SIGALRM));
 }
 #endif

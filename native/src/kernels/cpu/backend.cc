@@ -2,6 +2,8 @@
 
 #if defined(__aarch64__)
 #include "base/arm_features.h"
+#else
+#include "base/x86_features.h"
 #endif
 
 namespace kvasir::KVASIR_LEVEL {
@@ -21,13 +23,13 @@ bool available() {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __builtin_cpu_supports("f16c");
+         x86::has_half_conversions();
 }
 #elif defined(__AVX2__)
 constexpr char kName[] = "avx2";
 constexpr char kSummary[] = "x86-64 with AVX2, FMA and F16C: 256-bit vectors";
 bool available() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && x86::has_half_conversions();
 }
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
 constexpr char kName[] = "neon_i8mm";
