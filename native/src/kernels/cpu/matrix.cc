@@ -7,6 +7,7 @@
 #include "kernels/cpu/exponential.h"
 #include "kernels/cpu/products/block_matrix.h"
 #include "kernels/cpu/products/pair_matrix.h"
+#include "kernels/cpu/products/tile_shapes.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_bytes.h"
 #include "kernels/weights_inl.h"
@@ -184,7 +185,7 @@ void silu_product(const float* gate, const float* up, size_t count, float* out) 
 
 }  // namespace
 
-#if defined(__AMX_BF16__)
+#if KVASIR_TILES
 const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product, pair_product, split};
 #else
 const MatrixKernels matrix_kernels = {product, block_product, encode, widen, silu_product, nullptr, nullptr};

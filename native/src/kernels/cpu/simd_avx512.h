@@ -4,7 +4,9 @@
 // GCC 12 takes the "undefined" operands inside its own intrinsics for uninitialised variables (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
@@ -97,6 +99,38 @@ inline void store_bytes(int8_t* out, I32 a, I32 b, I32 c, I32 d) {
   // Packing works within 128 bits: words come out as a0 b0 c0 d0 a1 b1 ..., four bytes each.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   _mm512_storeu_si512(out, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(ab, cd)));
+}
+
+// Rows of a square become its columns.
+inline void turn_square(F32 (&a)[16]) {
+  F32 b[16];
+#pragma GCC unroll 8
+  for (int r = 0; r < 16; r += 2) {
+    b[r] = _mm512_unpacklo_ps(a[r], a[r + 1]);
+    b[r + 1] = _mm512_unpackhi_ps(a[r], a[r + 1]);
+  }
+  // a[r + i], r a multiple of 4: columns i, i + 4, i + 8 and i + 12 of rows r to r + 3.
+#pragma GCC unroll 4
+  for (int r = 0; r < 16; r += 4) {
+    a[r] = (F32)_mm512_unpacklo_pd((__m512d)b[r], (__m512d)b[r + 2]);
+    a[r + 1] = (F32)_mm512_unpackhi_pd((__m512d)b[r], (__m512d)b[r + 2]);
+    a[r + 2] = (F32)_mm512_unpacklo_pd((__m512d)b[r + 1], (__m512d)b[r + 3]);
+    a[r + 3] = (F32)_mm512_unpackhi_pd((__m512d)b[r + 1], (__m512d)b[r + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    b[i] = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88);
+    b[4 + i] = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);
+    b[8 + i] = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88);
+    b[12 + i] = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    a[i] = _mm512_shuffle_f32x4(b[i], b[8 + i], 0x88);
+    a[4 + i] = _mm512_shuffle_f32x4(b[4 + i], b[12 + i], 0x88);
+    a[8 + i] = _mm512_shuffle_f32x4(b[i], b[8 + i], 0xdd);
+    a[12 + i] = _mm512_shuffle_f32x4(b[4 + i], b[12 + i], 0xdd);
+  }
 }
 
 // VPDPBUSD multiplies unsigned by signed bytes: codes stay as they are.

@@ -12,6 +12,7 @@
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd_bytes.h"
 #include "kernels/tiered_inl.h"
 
 namespace kvasir::KVASIR_LEVEL {
@@ -66,12 +67,10 @@ void make_codes(const Layout& layout, const float* rows, const uint8_t* page, Co
   for (int t = 0; t < kPageTokens; ++t) {
     for (int column = 0; t % layout.group == 0 && column < layout.columns; ++column) {
       if (!real[column]) continue;
-      uint16_t stored_lo, stored_range;
-      memcpy(&stored_lo, page + layout.lo_offset(t / layout.group) + 2 * column, 2);
-      memcpy(&stored_range, page + layout.range_offset(t / layout.group) + 2 * column, 2);
+      const uniform::Parameters stored = tiered::load_parameters(layout, page, t / layout.group, column);
       const int c = channel_of[column];
-      lo[c] = half_to_float(stored_lo);
-      inverse[c] = uniform::inverse_step(half_to_float(stored_range), codes_of_column(layout, column));
+      lo[c] = half_to_float(stored.lo);
+      inverse[c] = uniform::inverse_step(half_to_float(stored.range), codes_of_column(layout, column));
     }
     alignas(64) int32_t by_channel[kMaxSize];
     for (int c = 0; c < d; c += kLanes) {
@@ -158,14 +157,35 @@ void permute_queries(const uint8_t* page, const float* queries, int stride, Part
   clear(layout.wide.columns + layout.n2, part.columns);
 }
 
-// One group's parameters as they are stored, with zeros up to part.columns.
+// One group's parameters as float16, with zeros up to part.columns.
 struct ColumnParameters {
   alignas(64) uint16_t lo[kMaxColumns];
   alignas(64) uint16_t range[kMaxColumns];
 };
 
+// tiered::parameters_of_bytes, of all columns.
+void expand_parameters(const uint8_t* page, const PartQueries& part, int g, ColumnParameters& to) {
+  const Layout& layout = part.layout;
+  alignas(64) int8_t lo[kMaxColumns];
+  memset(lo, 0, sizeof lo);
+  memset(to.range, 0, sizeof to.range);
+  memcpy(lo, page + layout.lo_offset(g), static_cast<size_t>(layout.columns));
+  const uint8_t* const ranges = page + layout.range_offset(g);
+  for (int i = 0; i < layout.columns; ++i) to.range[i] = tiered::range_of_byte(ranges[i]);
+  for (int x = 0; x < part.columns; x += kPlaneLanes) {
+    F32 steps[kPlaneLanes / kLanes];
+    load_bytes(lo + x, steps);
+    for (int v = 0; v < kPlaneLanes / kLanes; ++v) {
+      const int at = x + v * kLanes;
+      const F32 exact = steps[v] * (load_half(to.range + at) * splat(1.0f / tiered::kLoSteps));
+      store_half(to.lo + at, min(max(exact, splat(-tiered::kLastHalf)), splat(tiered::kLastHalf)));
+    }
+  }
+}
+
 void load_parameters(const uint8_t* page, const PartQueries& part, int g, ColumnParameters& to) {
   const Layout& layout = part.layout;
+  if (layout.parameter_bytes == 1) return expand_parameters(page, part, g, to);
   const size_t bytes = 2 * static_cast<size_t>(layout.columns);
   const size_t rest = 2 * static_cast<size_t>(part.columns) - bytes;
   memcpy(to.lo, page + layout.lo_offset(g), bytes);

@@ -94,15 +94,30 @@ inline void fetch(const uint8_t* from, int64_t bytes) {
 }
 
 template <class Blocks>
+inline void unpack_columns(const uint8_t* const (&from)[kPanelColumns], int depth, Codes* columns) {
+#if defined(__AVX512VNNI__)
+  if constexpr (__is_same(Blocks, BlocksIQ2_XXS)) {
+    const uint64_t* magnitudes = magnitude_table();
+    for (int c = 0; c < kPanelColumns; c += 2) {
+      unpack_points(magnitudes, from[c], from[c + 1], columns + c, columns + c + 1);
+    }
+    return;
+  }
+#endif
+  for (int c = 0; c < kPanelColumns; ++c) Blocks::unpack(from[c], depth, columns + c);
+}
+
+template <class Blocks>
 void fill_panel(const MatrixBlock& block, int64_t column, int columns, int64_t begin, int depth, Panel* panel) {
   const int64_t offset = begin / Blocks::kElements * Blocks::kBytes, bytes = depth / Blocks::kElements * Blocks::kBytes;
   const bool more = column + 2 * kPanelColumns <= block.columns;
+  const uint8_t* from[kPanelColumns];
   for (int c = 0; c < kPanelColumns; ++c) {
     // Columns that are not there repeat the last: what they give is not written.
-    const uint8_t* row = block.b + (column + (c < columns ? c : columns - 1)) * block.row_bytes;
-    if (more) fetch(row + kPanelColumns * block.row_bytes + offset, bytes);
-    Blocks::unpack(row + offset, depth, panel->columns + c);
+    from[c] = block.b + (column + (c < columns ? c : columns - 1)) * block.row_bytes + offset;
+    if (more) fetch(from[c] + kPanelColumns * block.row_bytes, bytes);
   }
+  unpack_columns<Blocks>(from, depth, panel->columns);
   constexpr size_t kStride = sizeof(Codes);
   interleave(panel->columns->scales, kStride, kCodeBlock / kCodeGroup, 0, panel->scales);
   if (Blocks::kMinimums) interleave(panel->columns->minimums, kStride, kCodeBlock / kCodeGroup, 0, panel->minimums);

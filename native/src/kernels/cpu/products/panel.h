@@ -210,13 +210,38 @@ template <int kGroup, int kRows>
 void plain_dots(const Codes* columns, const CodedPart* in, int at, F32 (&dots)[kRows][kPanelVectors]);
 #endif
 
+#if defined(__AVX512VNNI__)
+// interleave for as many words as are whole squares of 16 words and 16 columns; returns how many.
+inline int interleave_squares(const uint8_t* columns, size_t stride, int count, uint32_t flip, uint8_t* out) {
+  const __m512i flips = _mm512_set1_epi32(static_cast<int>(flip));
+  int word = 0;
+  for (; word + kLanes <= count; word += kLanes) {
+    for (int column = 0; column < kPanelColumns; column += kLanes) {
+      F32 square[kLanes];
+#pragma GCC unroll 16
+      for (int c = 0; c < kLanes; ++c) square[c] = _mm512_loadu_ps(columns + (column + c) * stride + 4 * word);
+      turn_square(square);
+#pragma GCC unroll 16
+      for (int w = 0; w < kLanes; ++w) {
+        uint8_t* to = out + ((word + w) * kPanelColumns + column) * sizeof(uint32_t);
+        _mm512_storeu_si512(to, _mm512_castps_si512(square[w]) ^ flips);
+      }
+    }
+  }
+  return word;
+}
+#else
+inline int interleave_squares(const uint8_t*, size_t, int, uint32_t, uint8_t*) { return 0; }
+#endif
+
 // The words of kPanelColumns columns, `stride` bytes apart, become lanes: `count` words of each, a multiple of 4.
 inline void interleave(const void* columns, size_t stride, int count, uint32_t flip, void* out) {
   using Four = uint32_t __attribute__((vector_size(16)));
   const uint8_t* from = static_cast<const uint8_t*>(columns);
   uint8_t* to = static_cast<uint8_t*>(out);
+  const int squares = interleave_squares(from, stride, count, flip, to);
   for (int column = 0; column < kPanelColumns; column += 4, from += 4 * stride, to += sizeof(Four)) {
-    for (int word = 0; word < count; word += 4) {
+    for (int word = squares; word < count; word += 4) {
       Four a, b, c, d;
       memcpy(&a, from + 4 * word, sizeof a);
       memcpy(&b, from + 4 * word + stride, sizeof b);

@@ -20,7 +20,7 @@ struct TileSums {
   alignas(64) float rows[kRows][kPanelColumns];
 };
 
-#if defined(__AMX_INT8__)
+#if KVASIR_TILES
 static_assert(kLanes == kTileRows, "a vector is a row of a tile");
 static_assert(kSpareRows >= kTileRows - 1, "rows of the last tile that are not there can be read");
 

@@ -3,6 +3,13 @@
 
 #include <cstdint>
 
+// Whether this level has tiles. Clang up to 15 and GCC write the same macros in two ways.
+#if (defined(__AMX_INT8__) && defined(__AMX_BF16__)) || (defined(__AMXINT8__) && defined(__AMXBF16__))
+#define KVASIR_TILES 1
+#else
+#define KVASIR_TILES 0
+#endif
+
 namespace kvasir::KVASIR_LEVEL {
 
 struct alignas(64) TileShapes {

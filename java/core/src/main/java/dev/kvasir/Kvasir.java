@@ -99,7 +99,7 @@ public final class Kvasir {
   /**
    * How many threads compute, those of callers included.
    *
-   * @return 1..1024; the number of cores unless set
+   * @return 1..1024; the number of cores that this process may run on unless set
    * @throws NativeUnavailableException if the native library cannot be loaded
    */
   public static int threads() {

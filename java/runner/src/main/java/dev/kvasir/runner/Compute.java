@@ -68,12 +68,10 @@ interface Compute extends AutoCloseable {
   /** Norms the heads of queries and keys, where there are weights for that, and turns them to their positions. */
   void heads(Rows product, @Nullable Vector queryNorm, @Nullable Vector keyNorm, boolean turnKeys);
 
-  /**
-   * Appends keys and values of the step's tokens to a layer and attends there.
-   *
-   * @param product queries, keys and values, after {@link #heads}
-   * @param input where outputs go
-   */
+  /** Appends keys and values of the step's tokens to a layer: two parts of the product, after {@link #heads}. */
+  void append(int layer, Rows product);
+
+  /** {@code input} = what the step's queries, a part of the product, find in a layer. */
   void attend(int layer, Rows product, Rows input);
 
   /** {@code input = silu(gate) * up}, the two parts of the product. */

@@ -340,7 +340,7 @@ class CudaCompute implements Compute {
   }
 
   @Override
-  public void attend(int layer, Rows product, Rows input) {
+  public void append(int layer, Rows product) {
     KvCache cache = sequences.get(0).cache();
     if (cache.method().needs().contains(Need.OBSERVED_QUERIES)) {
       showQueries(layer, product);
@@ -352,6 +352,11 @@ class CudaCompute implements Compute {
         dev.kvasir.Rows.of(buffer(keys, ElementType.FLOAT16)),
         dev.kvasir.Rows.of(buffer(values, ElementType.FLOAT16)),
         device.stream());
+  }
+
+  @Override
+  public void attend(int layer, Rows product, Rows input) {
+    KvCache cache = sequences.get(0).cache();
     CudaRows out = exact ? outputs : (CudaRows) input;
     cache.attend(Objects.requireNonNull(batch, "a step").layer(layer).outputs(dev.kvasir.Rows.of(buffer(out, queryType()))));
     if (exact) {

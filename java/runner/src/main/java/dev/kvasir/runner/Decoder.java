@@ -297,6 +297,7 @@ public final class Decoder implements AutoCloseable {
 
   private void attend(int layer, int rows) {
     long start = System.nanoTime();
+    compute.append(layer, heads);
     compute.attend(layer, heads, attended);
     attentionNanos += System.nanoTime() - start;
     if (probe != null) {

@@ -10,15 +10,13 @@ import java.util.List;
 final class HostAttention {
 
   /**
-   * Appends the feeds' keys and values to a layer, then attends.
+   * Appends the feeds' keys and values to a layer.
    *
    * @param queries {@code [rows][queryHeads][headDim]}, rows in the order of the feeds
    * @param keys {@code [rows][kvHeads][headDim]}
    * @param values the same shape
-   * @param out the shape of the queries
    */
-  void run(
-      int layer, List<Decoder.Feed> feeds, FloatBuffer queries, FloatBuffer keys, FloatBuffer values, FloatBuffer out) {
+  void append(int layer, List<Decoder.Feed> feeds, FloatBuffer queries, FloatBuffer keys, FloatBuffer values) {
     var cache = feeds.get(0).sequence().cache();
     int rowSize = cache.geometry().rowSize(layer);
     int querySize = cache.geometry().querySize(layer);
@@ -33,7 +31,17 @@ final class HostAttention {
       feed.sequence().append(layer, keys.slice(row * rowSize, size), values.slice(row * rowSize, size), feed.count());
       row += feed.count();
     }
-    row = 0;
+  }
+
+  /**
+   * What queries find there.
+   *
+   * @param out the shape of the queries
+   */
+  void attend(int layer, List<Decoder.Feed> feeds, FloatBuffer queries, FloatBuffer out) {
+    var cache = feeds.get(0).sequence().cache();
+    int querySize = cache.geometry().querySize(layer);
+    int row = 0;
     for (int i = 0; i < feeds.size(); ) {
       // Sequences with as many new tokens go in one call.
       int count = feeds.get(i).count();

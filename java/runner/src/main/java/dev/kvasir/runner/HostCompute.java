@@ -172,14 +172,14 @@ final class HostCompute implements Compute {
   }
 
   @Override
+  public void append(int layer, Rows product) {
+    attention.append(
+        layer, feeds, values(product, 0).buffer(), values(product, 1).buffer(), values(product, 2).buffer());
+  }
+
+  @Override
   public void attend(int layer, Rows product, Rows input) {
-    attention.run(
-        layer,
-        feeds,
-        values(product, 0).buffer(),
-        values(product, 1).buffer(),
-        values(product, 2).buffer(),
-        values(input, 0).buffer());
+    attention.attend(layer, feeds, values(product, 0).buffer(), values(input, 0).buffer());
   }
 
   @Override
