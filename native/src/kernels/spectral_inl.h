@@ -21,20 +21,17 @@ inline const uint8_t* head_of(const PageFormat& format, const uint8_t* part, int
   return part + static_cast<size_t>(kv_head) * layout_of(format).bytes;
 }
 
-// Least and greatest coefficient of each channel over the page, their mean and variance.
+// Least and greatest coefficient of each channel over the page, their mean, and the square of the range.
 struct Statistics {
   alignas(64) float low[kMaxHeadDim];
   alignas(64) float high[kMaxHeadDim];
   alignas(64) float mean[kMaxHeadDim];
-  alignas(64) float variance[kMaxHeadDim];
+  alignas(64) float square[kMaxHeadDim];
 };
 
 // Token by token, so that the order of additions is the same however many channels a machine adds at once.
 inline void measure(const float* z, int d, Statistics& s) {
-  for (int c = 0; c < d; ++c) {
-    s.low[c] = s.high[c] = s.mean[c] = z[c];
-    s.variance[c] = 0.0f;
-  }
+  for (int c = 0; c < d; ++c) s.low[c] = s.high[c] = s.mean[c] = z[c];
   for (int t = 1; t < kPageTokens; ++t) {
     const float* row = z + static_cast<size_t>(t) * d;
     for (int c = 0; c < d; ++c) {
@@ -43,13 +40,10 @@ inline void measure(const float* z, int d, Statistics& s) {
       s.mean[c] += row[c];
     }
   }
-  for (int c = 0; c < d; ++c) s.mean[c] *= 1.0f / kPageTokens;
-  for (int t = 0; t < kPageTokens; ++t) {
-    const float* row = z + static_cast<size_t>(t) * d;
-    for (int c = 0; c < d; ++c) {
-      const float from_mean = row[c] - s.mean[c];
-      s.variance[c] += from_mean * from_mean;
-    }
+  for (int c = 0; c < d; ++c) {
+    const float range = s.high[c] - s.low[c];
+    s.mean[c] *= 1.0f / kPageTokens;
+    s.square[c] = range * range;
   }
 }
 
@@ -79,11 +73,7 @@ inline void make_codes(const float* z, int d, const float* low, const float* inv
     for (int i = 0; i < kBlock; ++i) {
       const float* row = z + static_cast<size_t>(t + i) * d;
       for (int c = 0; c < d; ++c) {
-        // code_of, without branches.
-        float code = rintf((row[c] - low[c]) * inverse[c]);
-        code = code < 0.0f ? 0.0f : code;
-        code = code > last[c] ? last[c] : code;
-        rows[i * d + c] = static_cast<uint8_t>(static_cast<int32_t>(code));
+        rows[i * d + c] = static_cast<uint8_t>(code_of(row[c], low[c], inverse[c], last[c]));
       }
     }
     for (int c = 0; c < d; c += kBlock) {
@@ -167,7 +157,7 @@ inline void write_head(const PageFormat& format, const float* z, uint8_t* head) 
   Statistics s;
   measure(z, d, s);
   uint8_t classes[kMaxHeadDim];
-  choose_classes(s.variance, d, tile_bits(format), classes);
+  choose_classes(s.square, d, tile_bits(format), classes);
   write_classes(classes, d, head);
   memset(head + layout.steps, 0, layout.bytes - layout.steps);
   alignas(64) float low[kMaxHeadDim], inverse[kMaxHeadDim], last[kMaxHeadDim];

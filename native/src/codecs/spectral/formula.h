@@ -124,19 +124,25 @@ KVASIR_HOST_DEVICE static inline Parameters parameters_of(int of_class, float lo
   return stored;
 }
 
-KVASIR_HOST_DEVICE static inline int code_of(float z, float low, float inverse_step, int last) {
-  const float code = rintf((z - low) * inverse_step);
-  return code < 0.0f ? 0 : code > static_cast<float>(last) ? last : static_cast<int>(code);
+// `last`: the greatest code of the width. Rounds to the nearest by an addition, after which the code stands in the
+// lowest bits; without branches, and the same code on every machine.
+KVASIR_HOST_DEVICE static inline uint32_t code_of(float z, float low, float inverse_step, float last) {
+  constexpr float kWhole = 8388608.0f;  // 2^23
+  const float cells = (z - low) * inverse_step;
+  const float from_zero = cells > 0.0f ? cells : 0.0f;
+  return float_bits((from_zero < last ? from_zero : last) + kWhole) & 0xFFu;
 }
 
 // Widths ------------------------------------------------------------------------------------------------------------
 //
-// A channel should have one more bit for each doubling of its spread, so that errors are alike in all. Channels are
-// sorted by the variance that they have in the page, and tiles of eight in that order get the width nearest to the
-// logarithm of their spread above a level, which is such that the bits of all tiles add up. Logarithms are those that
-// the bits of a float show, read as a whole number: close enough, and the same everywhere.
+// A channel should have one more bit for each doubling of its range in the page, from the least element to the
+// greatest, so that cells are alike in all. The range, and not the variance: that hardly sees a few tokens that stand
+// out, and those are the ones that queries look for. Channels are sorted by the squares of their ranges, and tiles of
+// eight in that order get the width nearest to the logarithm of their range above a level, which is such that the bits
+// of all tiles add up. Logarithms are those that the bits of a float show, read as a whole number: close enough, and
+// the same everywhere.
 
-constexpr int64_t kOctave = int64_t{2} << 23;  // of the spread: two of the variance
+constexpr int64_t kOctave = int64_t{2} << 23;  // of the range: two of its square
 
 // What a tile must have above the level to be of class i + 1, half way between the widths, in octaves.
 KVASIR_HOST_DEVICE static inline int64_t class_limit(int i) {
@@ -149,16 +155,16 @@ KVASIR_HOST_DEVICE static inline int class_above(int64_t above) {
   return found;
 }
 
-// classes[c]: of each channel, by its variance in the page. `bits`: the widths of all tiles, added up.
-static inline void choose_classes(const float* variance, int head_dim, int bits, uint8_t* classes) {
+// classes[c]: of each channel, by the square of its range. `bits`: the widths of all tiles, added up.
+static inline void choose_classes(const float* square, int head_dim, int bits, uint8_t* classes) {
   const int tiles = head_dim / kTile;
   int64_t key[kMaxHeadDim / kTile] = {};
   uint8_t tile_of[kMaxHeadDim];
   for (int c = 0; c < head_dim; ++c) {
     int rank = 0;
-    for (int o = 0; o < head_dim; ++o) rank += variance[o] > variance[c] || (variance[o] == variance[c] && o < c);
+    for (int o = 0; o < head_dim; ++o) rank += square[o] > square[c] || (square[o] == square[c] && o < c);
     tile_of[c] = static_cast<uint8_t>(rank / kTile);
-    key[rank / kTile] += float_bits(variance[c]);
+    key[rank / kTile] += float_bits(square[c]);
   }
   for (int t = 0; t < tiles; ++t) key[t] /= kTile;
   const auto bits_at = [&](int64_t level) {

@@ -1,3 +1,4 @@
+#include "base/multiply_add.h"
 #include "kernels/scalar/scalar.h"
 #include "kernels/spectral_inl.h"
 
@@ -25,7 +26,7 @@ void encode(const PageFormat& format, const float* rows, uint8_t* part) {
       for (int i = 0; basis && i < d; ++i) {
         const float x = row[i] * inverse;
         const float* add = basis->inverse(head) + static_cast<size_t>(i) * d;
-        for (int c = 0; c < d; ++c) out[c] = std::fma(x, add[c], out[c]);
+        for (int c = 0; c < d; ++c) out[c] = multiply_add(x, add[c], out[c]);
       }
     }
     spectral::write_head(format, z, to);
@@ -47,7 +48,7 @@ void decode(const PageFormat& format, const uint8_t* part, float* rows) {
       for (int c = 0; c < d; ++c) row[c] = basis ? 0.0f : coefficients[c];
       for (int i = 0; basis && i < d; ++i) {
         const float* vector = basis->vectors(head) + static_cast<size_t>(i) * d;
-        for (int c = 0; c < d; ++c) row[c] = std::fma(coefficients[i], vector[c], row[c]);
+        for (int c = 0; c < d; ++c) row[c] = multiply_add(coefficients[i], vector[c], row[c]);
       }
       for (int c = 0; c < d; ++c) row[c] *= norm;
     }

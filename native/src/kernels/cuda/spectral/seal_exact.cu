@@ -36,7 +36,7 @@ struct Params {
 struct Room {
   float* z;          // [128][d + kPad]: rows over their norms, then coefficients
   float* panels[2];  // [kPanel][d]
-  float* variance;   // [d]
+  float* square;     // [d]: of ranges
   float* low;        // [d]
   float* inverse_step;
   unsigned long long* keys;  // [kMaxHeadDim / kTile]
@@ -48,8 +48,8 @@ struct Room {
     z = reinterpret_cast<float*>(memory);
     panels[0] = z + kPageTokens * (d + kPad);
     panels[1] = panels[0] + kPanel * d;
-    variance = panels[1] + kPanel * d;
-    low = variance + d;
+    square = panels[1] + kPanel * d;
+    low = square + d;
     inverse_step = low + d;
     keys = reinterpret_cast<unsigned long long*>(inverse_step + d);
     counts = reinterpret_cast<int4*>(keys + kMaxHeadDim / spectral::kTile);
@@ -158,7 +158,7 @@ __device__ __forceinline__ void multiply(const Room& room, const float* inverse,
   }
 }
 
-// Least, greatest, mean and variance of a channel, token by token.
+// Least, greatest and mean of a channel, token by token; the square of its range is kept for all threads to see.
 struct Measured {
   float low, high, mean;
 };
@@ -173,22 +173,17 @@ __device__ __forceinline__ Measured measure(const Room& room, int d, int c) {
     of.mean += x;
   }
   of.mean *= 1.0f / kPageTokens;
-  float variance = 0.0f;
-#pragma unroll 16
-  for (int t = 0; t < kPageTokens; ++t) {
-    const float from_mean = z[t * (d + kPad)] - of.mean;
-    variance += from_mean * from_mean;
-  }
-  room.variance[c] = variance;
+  const float range = of.high - of.low;
+  room.square[c] = range * range;
   return of;
 }
 
-// The tile of a channel, by its rank; tiles' keys are added up. Bits of variances, which are not negative, are in the
-// order of the variances.
+// The tile of a channel, by its rank; tiles' keys are added up. Bits of squares, which are not negative, are in the
+// order of the squares.
 __device__ __forceinline__ int tile_of(const Room& room, int d, int c) {
   int rank = 0;
-  const auto* const of = reinterpret_cast<const uint4*>(room.variance);
-  const uint32_t own = float_bits(room.variance[c]);
+  const auto* const of = reinterpret_cast<const uint4*>(room.square);
+  const uint32_t own = float_bits(room.square[c]);
 #pragma unroll 4
   for (int o = 0; o < d; o += 4) {
     const uint4 four = of[o / 4];
@@ -270,10 +265,9 @@ __device__ __forceinline__ Planes list_columns(const Room& room, int d, int of_c
   return planes;
 }
 
-// A word of a plane's codes: four columns, or four tokens. Rounding is by addition: codes have at most 8 bits.
+// A word of a plane's codes: four columns, or four tokens.
 template <int kBits>
 __device__ __forceinline__ uint32_t code_word(const Room& room, int d, bool keys, int count, int first, int word) {
-  constexpr float kWhole = 8388608.0f;  // 2^23
   uint32_t out = 0;
   const int quads = count / 4;
 #pragma unroll
@@ -295,9 +289,8 @@ __device__ __forceinline__ uint32_t code_word(const Room& room, int d, bool keys
     const float* const z = room.z + token * (d + kPad) + c;
 #pragma unroll
     for (int p = 0; p < 8 / kBits; ++p) {
-      const float cells = (z[p * step * (d + kPad)] - low) * inverse;
-      const uint32_t code = float_bits(fminf(fmaxf(cells, 0.0f), last) + kWhole) >> shift & ((1u << kBits) - 1);
-      out |= code << (8 * i + kBits * p);
+      const uint32_t code = spectral::code_of(z[p * step * (d + kPad)], low, inverse, last);
+      out |= (code >> shift & ((1u << kBits) - 1)) << (8 * i + kBits * p);
     }
   }
   return out;

@@ -37,9 +37,6 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   /** Code bits that losses are measured at. */
   public static final double MEASURED_BITS = 2;
 
-  /** Tokens that plans keep exact: a block of 16-bit rows, which four would take as well. */
-  private static final int SINKS = 16;
-
   private static final String LOSSES = "spectral.losses";
   private static final String TEMPER = "spectral.temper";
 
@@ -93,7 +90,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   }
 
   /**
-   * The plan of least loss. It keeps sixteen sinks: the first tokens of a text are those that others attend to most.
+   * The plan of least loss.
    *
    * @param bases of the model
    * @param bits code bits of an element, on average over all layers; norms, steps and widths come on top, 0.22 bits for
@@ -120,7 +117,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
         found.get(side.code()).add(own ? bits(chosen.get(next++).label(), layer) : bits);
       }
     }
-    return Spectral.of(bases, bits).bits(found.get(0), found.get(1)).sinks(SINKS);
+    return Spectral.of(bases, bits).bits(found.get(0), found.get(1));
   }
 
   /** What of a layer is stored: nothing where it takes its rows from another one. */

@@ -43,6 +43,9 @@ public record Spectral(
     SpectralBases bases, List<Double> keyBits, List<Double> valueBits, double floor, int window, int sinks)
     implements KvMethod {
 
+  /** Tokens kept exact: a block of 16-bit rows, which four would take as well. */
+  private static final int SINKS = 16;
+
   /** The least that is kept of a side that began with fewer bits than most. */
   private static final double LEAST_BITS = 0.25;
 
@@ -79,7 +82,8 @@ public record Spectral(
   }
 
   /**
-   * The same width in all layers, 4 sinks and the smallest window.
+   * The same width in all layers, the smallest window, and sixteen sinks: the first tokens of a text are those that
+   * others attend to most.
    *
    * @param bases of all layers
    * @param bits code bits of a channel, on average
@@ -87,7 +91,7 @@ public record Spectral(
    */
   public static Spectral of(SpectralBases bases, double bits) {
     List<Double> all = Collections.nCopies(bases.geometry().layers(), bits);
-    return new Spectral(bases, all, all, 0, 0, Sinks.DEFAULT);
+    return new Spectral(bases, all, all, 0, 0, SINKS);
   }
 
   /**
