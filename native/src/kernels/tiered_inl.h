@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "codecs/tiered/formula.h"
+#include "codecs/tiered/parameters.h"
 #include "codecs/uniform/formula.h"
 
 namespace kvasir {
@@ -45,9 +46,8 @@ inline size_t write_head(const PageFormat& format, const ChannelExtremes& extrem
       const int at = layout.place_of(column);
       uniform::Parameters stored = {0, 0};
       if (at >= 0)
-        stored = uniform::parameters_of(extremes.low[g * d + channels[at]], extremes.high[g * d + channels[at]]);
-      memcpy(head + layout.lo_offset(g) + 2 * column, &stored.lo, 2);
-      memcpy(head + layout.range_offset(g) + 2 * column, &stored.range, 2);
+        stored = tiered::parameters_of(format, extremes.low[g * d + channels[at]], extremes.high[g * d + channels[at]]);
+      tiered::store_parameters(layout, g, column, stored, head);
     }
   }
   return layout.bytes;

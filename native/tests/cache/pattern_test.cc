@@ -314,6 +314,7 @@ TEST_CASE("pattern: ablations") {
   CHECK(use({{"metric", 1.0}}, Side::kValues, false) > 0.9);
   CHECK(use({{"accept", 0.0}}, Side::kKeys, true) == 0.0);
   CHECK(use({{"alpha", 0.0}}, Side::kValues, false) >= use({}, Side::kValues, false));
+  CHECK(use({{"alpha", 0.0}, {"raw", 0.0}}, Side::kValues, false) == 1.0);
   // Twelve clusters want as many patterns.
   CHECK(use({{"patterns", 64.0}}, Side::kValues, false) > 0.9);
   CHECK(use({{"patterns", 2.0}}, Side::kValues, false) < use({}, Side::kValues, false));

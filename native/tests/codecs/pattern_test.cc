@@ -112,6 +112,26 @@ TEST_CASE("pattern: a level that nothing can pass accepts nothing, and is no mis
   CHECK(kvasir::codec_at(kCodec).labelled(lax.page, all.page.data()) > 100);
 }
 
+TEST_CASE("pattern: without a threshold every vector has the nearest pattern, however far it is") {
+  // Rows near zero, patterns far from it: no pattern would be nearest.
+  const support::Table table = support::make_table({32, 0}, 3, 64, 8.0);
+  auto rows = rows_near(table, 5, 0.0);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 3) - 1.0f;
+  for (const Side side : {Side::kKeys, Side::kValues}) {
+    const reference::Options no_test = {{"accept", 0.0}, {"alpha", 0.0}};
+    reference::Options always = no_test;
+    always["raw"] = 0.0;
+    const auto may = format_of(side, 2, 64, no_test), must = format_of(side, 2, 64, always);
+    for (const kvasir::Backend* backend : support::available_backends()) {
+      const auto labelled = [&](const support::Format& format) {
+        return kvasir::codec_at(kCodec).labelled(format.page, flatten(format, *backend, table, rows).page.data());
+      };
+      CHECK(labelled(may) == 0);
+      CHECK(labelled(must) == kTokens);
+    }
+  }
+}
+
 TEST_CASE("pattern: options out of range are refused") {
   for (const reference::Options& options : {reference::Options{{"patterns", 1.0}},
                                             {{"patterns", 65.0}},
@@ -123,6 +143,7 @@ TEST_CASE("pattern: options out of range are refused") {
                                             {{"alpha", -0.01}},
                                             {{"alpha", 0.5}},
                                             {{"alpha", NAN}},
+                                            {{"raw", 2.0}},
                                             {{"patterns", NAN}},
                                             {{"group", 33.0}},
                                             {{"axis", 0.0}}}) {
@@ -243,16 +264,20 @@ TEST_CASE("pattern: pages are what the format and the options prescribe, on ever
       const support::Table table = support::make_table(shape, 5, d, 2.0);
       for (const double noise : {0.05, 1.0, 3.0}) {
         const auto rows = rows_near(table, 11, noise);
-        std::vector<uint8_t> nearest[2];
+        std::vector<uint8_t> nearest[2][2];  // by metric, and by whether no pattern may be the nearest
         for (const bool squared : {false, true}) {
-          for (int t = 0; t < kTokens; ++t) {
-            const int label = reference::pattern::nearest_label(&rows[t * d], table.reference, table.page, squared);
-            nearest[squared].push_back(static_cast<uint8_t>(label));
+          for (const bool raw : {false, true}) {
+            for (int t = 0; t < kTokens; ++t) {
+              const int label =
+                  reference::pattern::nearest_label(&rows[t * d], table.reference, table.page, squared, raw);
+              nearest[squared][raw].push_back(static_cast<uint8_t>(label));
+            }
           }
         }
         for (const support::Format& format : formats) {
           if (format.codec != kCodec || format.shape.bits == 3 || format.shape.bits == 8 || sampler.skip()) continue;
-          check_page(format, table, rows, accepted(format, table, rows, nearest[has_option(format, "metric", 1.0)]));
+          const auto& found = nearest[has_option(format, "metric", 1.0)][!has_option(format, "raw", 0.0)];
+          check_page(format, table, rows, accepted(format, table, rows, found));
         }
       }
     }

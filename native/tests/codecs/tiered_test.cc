@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "codecs/tiered/parameters.h"
 #include "kvasir/error.h"
 #include "reference/tiered_page.h"
 #include "support/data.h"
@@ -150,7 +151,9 @@ TEST_CASE("tiered: any counts and any permutation round-trip on every backend") 
   for (int round = 0; round < support::repeat(120); ++round) {
     const int d = support::kHeadDims[round % 6];
     const double group = round % 3 == 0 ? 32 : round % 3 == 1 ? 64 : 128;
-    const support::Format format = format_of(d, {{"group", group}});
+    const int parameter_bits = round % 5 < 2 ? 8 : 16;
+    const support::Format format =
+        format_of(d, {{"group", group}, {"parameter_bits", static_cast<double>(parameter_bits)}});
     std::vector<int> order(d);
     std::iota(order.begin(), order.end(), 0);
     for (int i = d - 1; i > 0; --i) std::swap(order[i], order[random.below(i + 1)]);
@@ -171,7 +174,7 @@ TEST_CASE("tiered: any counts and any permutation round-trip on every backend") 
       std::memset(page.data(), 0x5a, expected.size());
       const size_t head =
           4 + d +
-          reference::kTokens / static_cast<int>(group) * 4 *
+          reference::kTokens / static_cast<int>(group) * (parameter_bits / 4) *
               (reference::tiered::Places::padded(n4) + reference::tiered::Places::padded(tiers.of[2].size()));
       std::memcpy(page.data(), expected.data(), head);
       kernels.encode(format.page, rows.data(), page.data());
@@ -196,18 +199,65 @@ TEST_CASE("tiered: any counts and any permutation round-trip on every backend") 
   }
 }
 
+TEST_CASE("tiered: parameters of 8 bits cover their group, as narrowly as bytes can") {
+  support::Random random(support::seed() + 2);
+  const support::Format format = format_of(32, {{"parameter_bits", 8}});
+  const auto layout = kvasir::tiered::layout_of(format.page, 0, 0);
+  std::vector<uint8_t> part(layout.parameters_end());
+  const auto check = [&](double low, double high) {
+    const auto found = kvasir::tiered::byte_parameters_of(static_cast<float>(low), static_cast<float>(high));
+    const auto expected = reference::tiered::byte_parameters(low, high);
+    const double lo = reference::half_value(found.lo), range = reference::half_value(found.range);
+    CHECK_MESSAGE(lo == expected.lo_value(), low, " to ", high);
+    CHECK_MESSAGE(range == expected.range_value(), low, " to ", high);
+    kvasir::tiered::store_parameters(layout, 1, 5, found, part.data());
+    const auto stored = kvasir::tiered::load_parameters(layout, part.data(), 1, 5);
+    CHECK_MESSAGE((stored.lo == found.lo && stored.range == found.range), low, " to ", high);
+    if (high - low > 61440 * 15 / 16) return;  // lo may be a sixteenth too low
+    CHECK(lo <= low);
+    CHECK(lo + range >= high);
+    // Bytes are an eighth apart or 2^-17, a lo a sixteenth too low; and lo reaches 8 ranges below 0, 143 / 16 above.
+    const double own = high - low, reach = low < 0 ? -low / 8 : high * 16 / 143;
+    CHECK_MESSAGE(range <= std::max(own * 16 / 15, reach) * 9 / 8 + std::ldexp(1.0, -16), low, " to ", high);
+  };
+  for (int i = 0; i < support::repeat(20000); ++i) {
+    const auto element = [&] {
+      const double x = std::exp(3 * random.normal()) * random.normal();
+      const double most = random.chance(0.5) ? 32752.0 : 65504.0;
+      return reference::half_value(
+          reference::half_nearest(std::max(-most, std::min(most, random.chance(0.1) ? x * 1e4 : x))));
+    };
+    const double a = element(), b = random.chance(0.1) ? a : element();
+    check(std::min(a, b), std::max(a, b));
+  }
+  check(0, 0);
+  check(-32752, 32752);
+  check(-32752, -32752);
+  check(32752, 32752);
+  check(-65504, -65504);  // lo in sixteenths of a range would be no float16
+  check(-65504, 65504);
+  check(-65472, -61000);
+  check(65504, 65504);
+  check(std::ldexp(1.0, -24), std::ldexp(1.0, -24));
+  check(-std::ldexp(1.0, -24), 0);
+  check(143, 143);
+  check(-128, -120);
+}
+
 TEST_CASE("tiered: a part is never shorter than the most that its head may take") {
   for (const int d : support::kHeadDims) {
     for (const double group : {32.0, 64.0, 128.0}) {
-      const support::Format format = format_of(d, {{"group", group}});
-      for (int n16 = 0; n16 <= d; ++n16) {
-        for (int n4 = 0; n16 + n4 <= d; n4 += 4) {
-          const auto n2 = static_cast<size_t>(d - n16 - n4);
-          const reference::tiered::Places places{d, static_cast<int>(group), static_cast<size_t>(n16),
-                                                 static_cast<size_t>(n4), n2};
-          CHECK(places.bytes() >= format.page.head_bytes);
-          CHECK(places.bytes() % 64 == 0);
-          CHECK(places.columns() <= static_cast<size_t>(d));
+      for (const int size : {1, 2}) {
+        const support::Format format = format_of(d, {{"group", group}, {"parameter_bits", 8.0 * size}});
+        for (int n16 = 0; n16 <= d; ++n16) {
+          for (int n4 = 0; n16 + n4 <= d; n4 += 4) {
+            const auto n2 = static_cast<size_t>(d - n16 - n4);
+            const reference::tiered::Places places{
+                d, static_cast<int>(group), size, static_cast<size_t>(n16), static_cast<size_t>(n4), n2};
+            CHECK(places.bytes() >= format.page.head_bytes);
+            CHECK(places.bytes() % 64 == 0);
+            CHECK(places.columns() <= static_cast<size_t>(d));
+          }
         }
       }
     }
@@ -234,5 +284,6 @@ TEST_CASE("tiered: options out of range, and values, are refused by name") {
   CHECK(refused(Side::kKeys, "key_bits", 16.1, "key_bits"));
   CHECK(refused(Side::kKeys, "queries", 2, "queries"));
   CHECK(refused(Side::kKeys, "group", 48, "group"));
+  CHECK(refused(Side::kKeys, "parameter_bits", 12, "parameter_bits"));
   CHECK(refused(Side::kValues, "group", 32, "values"));
 }

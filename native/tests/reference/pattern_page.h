@@ -102,11 +102,11 @@ inline float residual_square(const float* x, const float* m, int d) {
   return sum;
 }
 
-// The label whose vector is nearest to x, the first of equals.
-inline int nearest_label(const float* x, const PatternTable& table, int64_t page, bool squared) {
+// The label whose vector is nearest to x, the first of equals. raw: whether 0, no vector, is one of them.
+inline int nearest_label(const float* x, const PatternTable& table, int64_t page, bool squared, bool raw = true) {
   const auto distance = squared ? residual_square : residual_range;
   int best = 0;
-  float least = distance(x, nullptr, table.head_dim);
+  float least = raw ? distance(x, nullptr, table.head_dim) : std::numeric_limits<float>::infinity();
   for (int label = 1; label <= table.labels(page); ++label) {
     const float each = distance(x, table.vector(page, label), table.head_dim);
     if (each >= least) continue;
@@ -123,7 +123,8 @@ inline std::vector<Options> variants(Side, int head_dim) {
                                {{"grid", 1.0}, {"group", 32.0}},
                                {{"group", 32.0}},
                                {{"patterns", 2.0}, {"metric", 1.0}},
-                               {{"new_patterns", 0.0}, {"accept", 0.0}, {"alpha", 0.0}}};
+                               {{"new_patterns", 0.0}, {"accept", 0.0}, {"alpha", 0.0}},
+                               {{"accept", 0.0}, {"alpha", 0.0}, {"raw", 0.0}}};
   if (head_dim > 64) list.push_back({{"group", 64.0}, {"patterns", 64.0}, {"alpha", 0.01}});
   return list;
 }
@@ -131,7 +132,7 @@ inline std::vector<Options> variants(Side, int head_dim) {
 }  // namespace pattern
 
 inline ReferenceCodec pattern_reference() {
-  return {{"group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha"},
+  return {{"group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha", "raw"},
           pattern::variants,
           pattern::shape,
           uniform::decode,

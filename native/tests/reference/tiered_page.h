@@ -111,16 +111,39 @@ inline Tiers choose(const PageShape& s, const float* rows, const float* queries)
   return tiers;
 }
 
+// Parameters of 8 bits. A range is the float16 with the byte's bits after its sign; lo is so many sixteenths of it, or
+// the last finite float16 where that is beyond.
+struct ByteParameters {
+  int range = 0, lo = 0;  // 0..247, -128..127
+  double range_value() const { return half_value(static_cast<uint16_t>(std::min(range, 247) << 7)); }
+  double lo_value() const { return std::max(-65504.0, std::min(65504.0, lo * range_value() / 16)); }
+};
+
+// The least range that reaches the highest element from the greatest lo that is no more than the lowest; all are tried.
+// The last range where none does.
+inline ByteParameters byte_parameters(double low, double high) {
+  ByteParameters found;
+  for (found.range = 0;; ++found.range) {
+    const double step = found.range_value() / 16;
+    const double lo = step == 0 ? 0 : std::min(127.0, std::floor(low / step));
+    found.lo = static_cast<int>(std::max(-129.0, lo));
+    const bool covers = lo >= -128 && found.lo_value() <= low && found.lo_value() + found.range_value() >= high;
+    if (covers || found.range == 247) return found;
+  }
+}
+
 // A part's places, once its tiers are known.
 struct Places {
-  int d, group;
+  int d, group, parameter;  // bytes of lo or range
   size_t n16, n4, n2;
 
   static size_t padded(size_t n) { return (n + 3) / 4 * 4; }
   size_t columns() const { return padded(n4) + padded(n2); }
-  size_t lo(size_t column, int token) const { return 4 + d + token / group * 4 * columns() + 2 * column; }
-  size_t range(size_t column, int token) const { return lo(column, token) + 2 * columns(); }
-  size_t values() const { return (4 + d + kTokens / group * 4 * columns() + 63) / 64 * 64; }
+  size_t lo(size_t column, int token) const {
+    return 4 + d + token / group * 2 * parameter * columns() + parameter * column;
+  }
+  size_t range(size_t column, int token) const { return lo(column, token) + parameter * columns(); }
+  size_t values() const { return (4 + d + kTokens / group * 2 * parameter * columns() + 63) / 64 * 64; }
   size_t value(size_t i, int token) const { return values() + 256 * i + 2 * token; }
   size_t bytes() const { return values() + 256 * n16 + padded(n4) * 64 + padded(n2) * 32; }
 
@@ -139,9 +162,22 @@ struct Places {
   }
 };
 
+inline int parameter_size(const PageShape& s) { return option(s, "parameter_bits", 16) == 8 ? 1 : 2; }
+
 inline Places places(const PageShape& s, const uint8_t* page) {
   const size_t n16 = load16(page), n4 = load16(page + 2);
-  return {s.head_dim, s.group, n16, n4, s.head_dim - n16 - n4};
+  return {s.head_dim, s.group, parameter_size(s), n16, n4, s.head_dim - n16 - n4};
+}
+
+struct Parameters {
+  float lo, range;
+};
+inline Parameters parameters(const Places& at, const uint8_t* page, size_t column, int token) {
+  const uint8_t *lo = page + at.lo(column, token), *range = page + at.range(column, token);
+  if (at.parameter == 2)
+    return {static_cast<float>(half_value(load16(lo))), static_cast<float>(half_value(load16(range)))};
+  const ByteParameters bytes{*range, static_cast<int8_t>(*lo)};
+  return {static_cast<float>(bytes.lo_value()), static_cast<float>(bytes.range_value())};
 }
 
 inline PageContent decode(const PageShape& s, const uint8_t* page) {
@@ -164,8 +200,7 @@ inline PageContent decode(const PageShape& s, const uint8_t* page) {
       const size_t i = b == 4 ? p - at.n16 : p - at.n16 - at.n4;
       const Places::Code where = at.code(b, i, t);
       const int code = page[where.byte] >> where.shift & ((1 << b) - 1);
-      const float lo = static_cast<float>(half_value(load16(page + at.lo(at.column(b, i), t))));
-      const float range = static_cast<float>(half_value(load16(page + at.range(at.column(b, i), t))));
+      const auto [lo, range] = parameters(at, page, at.column(b, i), t);
       const bool cells = b == 2 && s.cells;
       content.step[to] = range / static_cast<float>((1 << b) - (cells ? 0 : 1));
       const float half_cell = cells ? content.step[to] / 2.0f : 0.0f;
@@ -177,9 +212,31 @@ inline PageContent decode(const PageShape& s, const uint8_t* page) {
   return content;
 }
 
+// Parameters of 8 bits and codes of the i-th channel of a tier.
+inline void encode_bytes(const PageShape& s, const Places& at, int b, size_t i, const float* channel, uint8_t* page) {
+  const bool cells = b == 2 && s.cells;
+  const int last = (1 << b) - 1;
+  for (int first = 0; first < kTokens; first += s.group) {
+    const auto [low, high] = std::minmax_element(channel + first, channel + first + s.group);
+    const ByteParameters stored = byte_parameters(*low, *high);
+    const auto lo = static_cast<float>(stored.lo_value()), range = static_cast<float>(stored.range_value());
+    page[at.lo(at.column(b, i), first)] = static_cast<uint8_t>(stored.lo);
+    page[at.range(at.column(b, i), first)] = static_cast<uint8_t>(stored.range);
+    const float inverse = range > 0 ? static_cast<float>(cells ? last + 1 : last) / range : 0.0f;
+    for (int t = first; t < first + s.group; ++t) {
+      const float offset = channel[t] - lo;
+      const float quotient = offset * inverse;
+      const int code = std::min(last, static_cast<int>(cells ? std::floor(quotient) : std::nearbyint(quotient)));
+      const Places::Code where = at.code(b, i, t);
+      page[where.byte] = static_cast<uint8_t>(page[where.byte] | code << where.shift);
+    }
+  }
+}
+
 // The part of these rows once tiers are chosen: the format leaves no other choice.
 inline std::vector<uint8_t> encode(const PageShape& s, const float* rows, const Tiers& tiers) {
-  const Places at = {s.head_dim, s.group, tiers.of[0].size(), tiers.of[1].size(), tiers.of[2].size()};
+  const Places at = {s.head_dim,         s.group,           parameter_size(s), tiers.of[0].size(),
+                     tiers.of[1].size(), tiers.of[2].size()};
   std::vector<uint8_t> page(at.bytes(), 0);
   store16(page.data(), static_cast<uint16_t>(at.n16));
   store16(page.data() + 2, static_cast<uint16_t>(at.n4));
@@ -199,6 +256,10 @@ inline std::vector<uint8_t> encode(const PageShape& s, const float* rows, const 
     for (size_t i = 0; i < tier.size(); ++i) {
       std::vector<float> channel;
       for (int t = 0; t < kTokens; ++t) channel.push_back(rows[t * s.head_dim + tier[i]]);
+      if (at.parameter == 1) {
+        encode_bytes(s, at, b, i, channel.data(), page.data());
+        continue;
+      }
       const std::vector<uint8_t> coded = uniform::encode(one, channel.data());
       for (int t = 0; t < kTokens; ++t) {
         const uint8_t* parameters = coded.data() + uniform::lo_offset(one, t, 0);
@@ -226,9 +287,15 @@ inline PageShape shape(Side side, int bits, int head_dim, const Options& options
   return s;
 }
 
-// Every mode and group; thresholds that put all channels into one tier, and such that a tier is missing.
-inline std::vector<Options> variants(Side side, int) {
-  if (side == Side::kValues) return {};
+// Parameters of 8 bits on both grids, in groups of two sizes.
+inline std::vector<Options> byte_variants() {
+  return {{{"mode", 2.0}, {"key_bits", 2.7}, {"parameter_bits", 8.0}},
+          {{"tau16", 1e30}, {"tau4", 0.9}, {"group", 64.0}, {"grid", 0.0}, {"parameter_bits", 8.0}}};
+}
+
+// Every mode and group; thresholds that put all channels into one tier, and such that a tier is missing. Parameters are
+// float16.
+inline std::vector<Options> half_variants() {
   return {{},
           {{"tau16", 1.05}, {"tau4", 0.98}, {"group", 64.0}},
           {{"mode", 1.0}, {"tau16", 5.0}, {"tau4", 1.5}, {"queries", 0.0}, {"group", 128.0}},
@@ -241,10 +308,17 @@ inline std::vector<Options> variants(Side side, int) {
           {{"mode", 2.0}, {"key_bits", 6.5}, {"group", 64.0}}};
 }
 
+inline std::vector<Options> variants(Side side, int) {
+  if (side == Side::kValues) return {};
+  std::vector<Options> all = half_variants();
+  for (const Options& options : byte_variants()) all.push_back(options);
+  return all;
+}
+
 }  // namespace tiered
 
 inline ReferenceCodec tiered_reference() {
-  return {{"mode", "tau16", "tau4", "key_bits", "queries", "grid", "group"},
+  return {{"mode", "tau16", "tau4", "key_bits", "queries", "grid", "group", "parameter_bits"},
           tiered::variants,
           tiered::shape,
           tiered::decode,

@@ -34,11 +34,12 @@ struct Setting {
   const char* values;
   int value_bits;
   bool scaled;
+  double parameter_bits = 16;
 
   std::string describe() const {
     std::ostringstream text;
     text << "d=" << head_dim << " key_bits=" << key_bits << " group=" << group << " values=" << values << "/"
-         << value_bits << (scaled ? " scaled" : "");
+         << value_bits << (scaled ? " scaled" : "") << " parameters of " << parameter_bits;
     return text.str();
   }
 };
@@ -57,6 +58,7 @@ CachePointer make_cache(const Setting& s, const char* backend) {
   config->set_option(0, Side::kKeys, "mode", 2);
   config->set_option(0, Side::kKeys, "key_bits", s.key_bits);
   config->set_option(0, Side::kKeys, "group", s.group);
+  config->set_option(0, Side::kKeys, "parameter_bits", s.parameter_bits);
   config->set_codec(0, Side::kValues, s.values, s.value_bits);
   config->set_sinks(5);
   config->set_window(20);
@@ -154,7 +156,8 @@ class Pair : public twin_caches::Twins {
 DEVICE_CASE("tiered caches: pages of the device are those of this machine") {
   for (const Setting& s : {Setting{64, 2.7, 32, "uniform", 2, false}, Setting{128, 4.0, 128, "uniform", 4, true},
                            Setting{96, 3.3, 64, "uniform", 2, true}, Setting{80, 2.7, 32, "uniform", 2, true},
-                           Setting{64, 3.0, 64, "f16", 16, false}, Setting{64, 2.7, 128, "progressive", 8, false}}) {
+                           Setting{64, 3.0, 64, "f16", 16, false}, Setting{64, 2.7, 128, "progressive", 8, false},
+                           Setting{64, 2.7, 32, "uniform", 2, false, 8}}) {
     Pair pair(s);
     const int64_t id = pair.new_sequence();
     pair.append(id, 170);  // seals a page before any query was seen

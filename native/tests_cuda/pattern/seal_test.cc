@@ -109,7 +109,7 @@ std::vector<uint8_t> choose_labels(const reference::PageShape& shape, const Matc
   const int d = shape.head_dim;
   std::vector<uint8_t> labels;
   for (int t = 0; t < 128; ++t) {
-    int label = reference::pattern::nearest_label(rows + t * d, table, page, options.squared);
+    int label = reference::pattern::nearest_label(rows + t * d, table, page, options.squared, options.raw);
     if (shape.side == reference::Side::kValues && label > 0) {
       const float flat = reference::pattern::residual_range(rows + t * d, table.vector(page, label), d);
       const float raw = reference::pattern::residual_range(rows + t * d, nullptr, d);
@@ -241,8 +241,10 @@ DEVICE_CASE("seal patterns: options") {
   for (const bool squared : {false, true}) {
     for (const bool accept : {false, true}) {
       for (const float ratio : {-1.0f, 0.5f}) {
-        for (MatchOptions& options : setting.options) options = {true, squared, accept, ratio};
-        check_seal(setting);
+        for (const bool raw : {false, true}) {
+          for (MatchOptions& options : setting.options) options = {true, squared, accept, ratio, raw};
+          check_seal(setting);
+        }
       }
     }
   }

@@ -89,6 +89,8 @@ DEVICE_CASE("canonical rows: tiered keys, bit for bit") {
       kvasir::PageFormat format;
       format.head_dim = d;
       format.group = shape.group;
+      format.numbers[kvasir::tiered::kParameterBits] =
+          8.0f * static_cast<float>(reference::tiered::parameter_size(shape));
       format.grid = shape.cells ? kvasir::Grid::kCells : kvasir::Grid::kEnds;
       std::mt19937 random(static_cast<unsigned>(d));
       std::normal_distribution<double> normal;

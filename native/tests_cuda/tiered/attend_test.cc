@@ -96,7 +96,7 @@ Parts make_parts(const Setting& s, std::mt19937& random) {
 // Tiers of 4 bits that end in all places of a wide chunk. With the fewest bits channels of the greatest ranges have
 // codes too.
 std::vector<reference::Options> policies(int d) {
-  std::vector<reference::Options> all = reference::tiered::variants(reference::Side::kKeys, d);
+  std::vector<reference::Options> all = reference::tiered::half_variants();
   for (const double bits : {2.3, 2.5, 2.7, 2.9, 3.1, 3.3, 3.5, 3.8, 4.0}) {
     all.push_back({{"mode", 2.0}, {"key_bits", bits}, {"group", bits > 3.0 ? 128.0 : 64.0}});
   }
@@ -329,7 +329,7 @@ void check_attention(const Setting& s) {
 DEVICE_CASE("tiered attention: head dims, value bits, tiers") {
   for (const int d : {64, 96, 128, 256}) {
     for (const int bits : {2, 4}) {
-      for (const reference::Options& options : reference::tiered::variants(reference::Side::kKeys, d)) {
+      for (const reference::Options& options : reference::tiered::half_variants()) {
         if (d != 128 && options.count("group") != 0) continue;
         Setting s{{d, 2, 4, bits, 1}, options};
         s.lengths = {{3, 3, 20}};

@@ -60,6 +60,7 @@ struct Setting {
     format.numbers[kvasir::tiered::kTau4] = static_cast<float>(option("tau4", 0.79));
     format.numbers[kvasir::tiered::kKeyBits] = static_cast<float>(option("key_bits", 2.7));
     format.numbers[kvasir::tiered::kQueries] = static_cast<float>(option("queries", 1));
+    format.numbers[kvasir::tiered::kParameterBits] = static_cast<float>(option("parameter_bits", 16));
     return format;
   }
   kvasir::PageFormat value_format() const {
@@ -238,7 +239,7 @@ void check_setting(const Setting& s, unsigned seed) {
 }
 
 std::vector<reference::Options> policies(int d) {
-  std::vector<reference::Options> all = reference::tiered::variants(reference::Side::kKeys, d);
+  std::vector<reference::Options> all = reference::tiered::half_variants();
   all.push_back({{"queries", 0.0}});
   all.push_back({{"mode", 2.0}, {"key_bits", 2.7}, {"queries", 0.0}, {"group", 128.0}});
   for (const double bits : {2.0, 2.03, 3.1, 4.0, 4.05, 5.3, 16.0}) all.push_back({{"mode", 2.0}, {"key_bits", bits}});
@@ -263,7 +264,9 @@ DEVICE_CASE("tiered: pages sealed on the device, byte for byte") {
 DEVICE_CASE("tiered: keys of canonical pages sealed on the device, byte for byte") {
   unsigned seed = 2000;
   for (const int d : {32, 80, 128, 256}) {
-    for (const reference::Options& options : policies(d)) {
+    std::vector<reference::Options> all = policies(d);
+    for (const reference::Options& options : reference::tiered::byte_variants()) all.push_back(options);
+    for (const reference::Options& options : all) {
       ++seed;
       const Setting s = {d, 2, 32, options, seed % 2 == 0 ? Rows::kOutliers : Rows::kHard, false, false};
       const Expected expected = expect(s, seed);

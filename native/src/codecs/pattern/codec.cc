@@ -26,6 +26,8 @@ constexpr CodecOption kOptions[] = {
     {"new_patterns", "1: pages sealed after the prompt add their centre (default); 0: they do not"},
     {"accept", "keys: 1: a page uses patterns only where they lower its squared ranges (default); 0: always"},
     {"alpha", "values: level of the test that a pattern must pass, 0 < alpha < 0.5, default 0.05; 0: no test"},
+    {"raw",
+     "1: a vector that is nearest to no pattern has none (default); 0: the nearest of the patterns, as in the paper"},
     {nullptr, nullptr},
 };
 
@@ -58,6 +60,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.numbers[pattern::kAcceptTest] = flag(options, "accept", 1);
   format.numbers[pattern::kAcceptRatio] =
       alpha == 0 ? -1.0f : static_cast<float>(pattern::accept_ratio(head_dim, alpha));
+  format.numbers[pattern::kRawMatches] = flag(options, "raw", 1);
   format.page_bytes = pattern::page_bytes(format);
   return format;
 }
@@ -191,14 +194,18 @@ void decide_values(const PageFormat& format, const float* rows, const float* vec
 void flatten(const PageFormat& format, const SideView& side, const MatchKernels& match, float* rows, uint8_t* page) {
   const int d = format.head_dim;
   const float* vectors = label_vectors(side, d);
+  // Label 0, the zero vector, takes part or not.
+  const int first = pattern::matches_raw(format) || side.visible == 0 ? 0 : 1;
+  const int candidates = side.visible + 1 - first;
   struct Blocks;
-  float* blocks = thread_scratch<Blocks, float>(match_block_floats(side.visible + 1, d));
-  make_match_blocks(vectors, side.visible + 1, d, blocks);
+  float* blocks = thread_scratch<Blocks, float>(match_block_floats(candidates, d));
+  make_match_blocks(vectors + first * d, candidates, d, blocks);
 
   int labels[kPageTokens];
   float distances[kPageTokens];
   const auto search = pattern::by_squares(format) ? match.squared : match.min_max;
-  search(rows, kPageTokens, d, blocks, side.visible + 1, labels, distances);
+  search(rows, kPageTokens, d, blocks, candidates, labels, distances);
+  for (int& label : labels) label += first;
   (format.side == Side::kKeys ? decide_keys : decide_values)(format, rows, vectors, labels);
 
   uint8_t* stored = page + pattern::labels_offset(format);

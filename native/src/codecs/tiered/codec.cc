@@ -22,6 +22,7 @@ constexpr CodecOption kOptions[] = {
     {"queries", "1: saliency weighs a channel's error by its queries (default); 0: the error alone"},
     {"grid", "of 2-bit codes, 0: levels from the least to the greatest element; 1: cells (default)"},
     {"group", "tokens that share parameters: 32 (default), 64 or 128"},
+    {"parameter_bits", "of lo and of range: 16 (default), or 8, which cost a tenth of the range or so"},
     {nullptr, nullptr},
 };
 
@@ -55,6 +56,11 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   const double queries = option_of(options, "queries", 1);
   if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + std::to_string(queries));
 
+  const double parameter_bits = option_of(options, "parameter_bits", 16);
+  if (parameter_bits != 16 && parameter_bits != 8) {
+    refuse("parameter_bits must be 16 or 8, not " + std::to_string(parameter_bits));
+  }
+
   format.group = static_cast<int>(group);
   format.grid = static_cast<Grid>(grid);
   format.numbers[tiered::kMode] = static_cast<float>(mode);
@@ -62,6 +68,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.numbers[tiered::kTau4] = threshold(options, "tau4", kDefaultTau4);
   format.numbers[tiered::kKeyBits] = static_cast<float>(key_bits);
   format.numbers[tiered::kQueries] = static_cast<float>(queries);
+  format.numbers[tiered::kParameterBits] = static_cast<float>(parameter_bits);
   format.head_bytes = tiered::head_bytes(format);
   return format;
 }

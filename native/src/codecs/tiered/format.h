@@ -2,7 +2,7 @@
 //
 //   offset 0             uint16 n16, uint16 n4: channels of the two wider tiers; the other d - n16 - n4 have 2 bits
 //   offset 4             uint8 channel[d]: the channels of the 16-bit tier, then of the 4-bit, then of the 2-bit one
-//   offset 4 + d         for each group of tokens: uint16 lo[columns], uint16 range[columns]
+//   offset 4 + d         for each group of tokens: uint16 lo[columns], uint16 range[columns]; or uint8 (parameters.h)
 //   next multiple of 64  16-bit tier: uint16 value[n16][kPageTokens], float16 bits
 //   then                 4-bit codes, then 2-bit codes, in planes of 64-byte vectors
 //
@@ -29,8 +29,9 @@ enum Number {
   kMode,   // see Mode
   kTau16,  // thresholds of the two wider tiers
   kTau4,
-  kKeyBits,  // BUDGET: the mean bits of a channel to aim at
-  kQueries,  // 1: saliency counts what queries do with a channel, 0: its error alone
+  kKeyBits,        // BUDGET: the mean bits of a channel to aim at
+  kQueries,        // 1: saliency counts what queries do with a channel, 0: its error alone
+  kParameterBits,  // of lo and of range: 16 or 8
 };
 
 enum Mode {
@@ -44,6 +45,10 @@ KVASIR_HOST_DEVICE static inline Mode mode_of(const PageFormat& format) {
 }
 KVASIR_HOST_DEVICE static inline bool goes_by_queries(const PageFormat& format) {
   return format.numbers[kQueries] != 0.0f;
+}
+
+KVASIR_HOST_DEVICE static inline int parameter_bytes(const PageFormat& format) {
+  return format.numbers[kParameterBits] == 8.0f ? 1 : 2;
 }
 
 constexpr int kColumnsPerVector = 4;
@@ -75,6 +80,7 @@ struct Layout {
   int head_dim;
   int groups;  // of tokens
   int group;   // tokens of one
+  int parameter_bytes;
   int n16, n4, n2;
   int columns;
   Grid narrow_grid;  // of the 2-bit tier; 4-bit codes go from end to end
@@ -87,9 +93,11 @@ struct Layout {
 
   KVASIR_HOST_DEVICE size_t parameters_offset() const { return kCountBytes + static_cast<size_t>(head_dim); }
   KVASIR_HOST_DEVICE size_t lo_offset(int g) const {
-    return parameters_offset() + static_cast<size_t>(g) * 4 * columns;
+    return parameters_offset() + static_cast<size_t>(g) * 2 * parameter_bytes * columns;
   }
-  KVASIR_HOST_DEVICE size_t range_offset(int g) const { return lo_offset(g) + 2 * static_cast<size_t>(columns); }
+  KVASIR_HOST_DEVICE size_t range_offset(int g) const {
+    return lo_offset(g) + static_cast<size_t>(parameter_bytes) * columns;
+  }
   KVASIR_HOST_DEVICE size_t parameters_end() const { return lo_offset(groups); }
   KVASIR_HOST_DEVICE size_t value_offset(int i) const {
     return values_offset + static_cast<size_t>(i) * 2 * kPageTokens;
@@ -110,6 +118,7 @@ KVASIR_HOST_DEVICE static inline Layout layout_of(const PageFormat& format, int 
   layout.head_dim = format.head_dim;
   layout.group = format.group;
   layout.groups = kPageTokens / format.group;
+  layout.parameter_bytes = parameter_bytes(format);
   layout.n16 = n16;
   layout.n4 = n4;
   layout.n2 = format.head_dim - n16 - n4;

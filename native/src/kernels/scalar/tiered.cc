@@ -26,14 +26,6 @@ size_t lay_out(const PageFormat& format, const float* rows, const float* importa
   return write_head(format, extremes, importance, head);
 }
 
-// lo and range of a column over one group of tokens.
-uniform::Parameters parameters_at(const Layout& layout, const uint8_t* part, int g, int column) {
-  uniform::Parameters stored;
-  std::memcpy(&stored.lo, part + layout.lo_offset(g) + 2 * column, 2);
-  std::memcpy(&stored.range, part + layout.range_offset(g) + 2 * column, 2);
-  return stored;
-}
-
 // The plane of a column, its offset in the part, and the column's number in it.
 struct Place {
   tiered::Plane plane;
@@ -57,7 +49,7 @@ void encode(const PageFormat& format, const float* rows, uint8_t* page) {
     const uniform::Codes codes = codes_of_column(layout, column);
     const Place place = place_of(layout, column);
     for (int t = 0; t < kPageTokens; ++t) {
-      const uniform::Parameters stored = parameters_at(layout, page, t / layout.group, column);
+      const uniform::Parameters stored = tiered::load_parameters(layout, page, t / layout.group, column);
       const float x = rows[static_cast<size_t>(t) * format.head_dim + channel];
       const int code = uniform::encode_element(x, half_to_float(stored.lo),
                                                uniform::inverse_step(half_to_float(stored.range), codes), codes);
@@ -80,7 +72,7 @@ void decode(const PageFormat& format, const uint8_t* page, float* rows) {
     const uniform::Codes codes = codes_of_column(layout, column);
     const Place place = place_of(layout, column);
     for (int g = 0; g < layout.groups; ++g) {
-      const uniform::Parameters stored = parameters_at(layout, page, g, column);
+      const uniform::Parameters stored = tiered::load_parameters(layout, page, g, column);
       const float step = uniform::step_of(half_to_float(stored.range), codes);
       const float base = uniform::base_of(half_to_float(stored.lo), step, codes);
       for (int t = g * layout.group; t < (g + 1) * layout.group; ++t) {

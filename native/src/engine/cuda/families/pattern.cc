@@ -76,7 +76,7 @@ class PatternFamily : public FragmentsFamily {
       request.bits[index] = format.bits;
       request.grids[index] = format.grid;
       request.options[index] = {true, pattern::by_squares(format), pattern::tests_labels(format),
-                                format.numbers[pattern::kAcceptRatio]};
+                                format.numbers[pattern::kAcceptRatio], pattern::matches_raw(format)};
       request.tables[index] = pages.state.describe(side, pages.tables[index], 0);
     }
     const std::vector<uint8_t*> addresses = pages.addresses();

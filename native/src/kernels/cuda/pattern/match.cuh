@@ -146,10 +146,10 @@ __device__ __forceinline__ void compare(const MatchTile<D>& tile, int first_row,
   }
 }
 
-// Sets tile.label and tile.distance of each row: the nearest vector's, the first of equals; and tile.raw. All threads;
-// begins and ends with a barrier.
+// Sets tile.label and tile.distance of each row: the nearest vector's, the first of equals; and tile.raw. matches_raw:
+// whether no vector, label 0, is one of them. All threads; begins and ends with a barrier.
 template <class Distance, int D>
-__device__ __forceinline__ void match_rows(const TableView& view, bool keys, MatchTile<D>& tile) {
+__device__ __forceinline__ void match_rows(const TableView& view, bool keys, bool matches_raw, MatchTile<D>& tile) {
   constexpr int kStride = MatchTile<D>::kStride, kVectors = MatchTile<D>::kVectors;
   constexpr int kEach = kVectors / kMatchColumns;  // vectors of a thread
   const int thread = threadIdx.x;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void match_rows(const TableView& view, bool keys, Mat
   int label[kMatchRows];
 #pragma unroll
   for (int r = 0; r < kMatchRows; ++r) {
-    best[r] = tile.raw[first_row + 32 * r];
+    best[r] = matches_raw ? tile.raw[first_row + 32 * r] : INFINITY;
     label[r] = 0;
   }
   const int first_far = (view.fixed + view.shift) / kVectors * kVectors;

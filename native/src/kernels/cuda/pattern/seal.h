@@ -35,6 +35,7 @@ struct MatchOptions {
   bool squared = false;  // match by squared distance, else by min-max distance
   bool accept = true;    // keys: labels must lower the page's squared ranges
   float ratio = -1.0f;   // values: largest ratio of flattened to raw range; negative: no test
+  bool raw = true;       // no pattern is a match like others
 };
 
 struct PatternSealRequest {

@@ -206,9 +206,9 @@ __global__ void __launch_bounds__(kThreads)
   load_match_rows<D>(side.rows + head * side.head_elements + static_cast<int64_t>(blockIdx.x) * kTokens * D, tile);
   const TableView view = view_of(side.table, params.first_page + blockIdx.x, head);
   if (side.options.squared) {
-    match_rows<SquaredSum>(view, keys, tile);
+    match_rows<SquaredSum>(view, keys, side.options.raw, tile);
   } else {
-    match_rows<ResidualRange>(view, keys, tile);
+    match_rows<ResidualRange>(view, keys, side.options.raw, tile);
   }
   if (keys) {
     decide_keys(side, view, tile);

@@ -1,7 +1,5 @@
 // Keys of pages of docs/format.md. The arithmetic is the host's, operation by operation.
-#include "base/half.h"
-#include "codecs/tiered/format.h"
-#include "codecs/uniform/formula.h"
+#include "codecs/tiered/parameters.h"
 #include "kernels/cuda/tiered/rows.h"
 
 namespace kvasir::cuda {
@@ -28,9 +26,8 @@ __global__ void __launch_bounds__(kThreads) tiered_key_rows(PageFormat format, R
         const tiered::Plane plane = wide ? layout.wide : layout.narrow;
         const int parameter = (wide ? 0 : layout.wide.columns) + column, group = token / layout.group;
         const uniform::Codes codes = uniform::codes_of(plane.bits, layout.grid_of(parameter));
-        const float lo = half_to_float(reinterpret_cast<const uint16_t*>(part + layout.lo_offset(group))[parameter]);
-        const float range =
-            half_to_float(reinterpret_cast<const uint16_t*>(part + layout.range_offset(group))[parameter]);
+        const uniform::Parameters stored = tiered::load_parameters(layout, part, group, parameter);
+        const float lo = half_to_float(stored.lo), range = half_to_float(stored.range);
         const uint8_t byte = part[(wide ? layout.wide_offset : layout.narrow_offset) + plane.byte_of(column, token)];
         const float step = uniform::step_of(range, codes);
         value =

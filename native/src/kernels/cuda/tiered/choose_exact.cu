@@ -6,7 +6,7 @@
 #include <cuda_fp16.h>
 
 #include "codecs/tiered/formula.h"
-#include "codecs/uniform/formula.h"
+#include "codecs/tiered/parameters.h"
 #include "kernels/cuda/tiered/seal.h"
 
 namespace kvasir::cuda {
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) choose(const __grid_constant__ Param
   uint32_t* const parameters = params.choices.parameters + part * kTokenSpans * d + thread;
   for (int first = 0; first < kTokenSpans; first += slots) {
     const Extremes group = extremes_of(shared, thread, first, slots);
-    const uniform::Parameters stored = uniform::parameters_of(group.low, group.high);
+    const uniform::Parameters stored = tiered::parameters_of(format, group.low, group.high);
     for (int g = first; g < first + slots; ++g) parameters[g * d] = stored.range | uint32_t{stored.lo} << 16;
   }
 }

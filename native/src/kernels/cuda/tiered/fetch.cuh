@@ -1,4 +1,5 @@
-// The ring through which a warp's pages of tiered keys come to shared memory: it fills its own.
+// The ring through which a warp's pages of tiered keys come to shared memory: it fills its own, by bulk copies where
+// there are (primitives/barrier.cuh), and 16 bytes a lane elsewhere.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,8 +28,9 @@ class TieredFetcher {
     }
   };
 
+  // barriers: of the slots, which nothing has used.
   __device__ TieredFetcher(const TieredParams& params, const uint64_t* pages, int first, int end, int kv_head, int lane,
-                           uint8_t* slots)
+                           uint8_t* slots, uint64_t* barriers)
       : params_(params),
         pages_(pages),
         next_(first),
@@ -36,10 +38,15 @@ class TieredFetcher {
         kv_head_(kv_head),
         lane_(lane),
         slots_(slots),
-        to_(shared_address(slots + 16 * lane)) {
+        to_(shared_address(slots)),
+        barriers_(shared_address(barriers)),
+        policy_(evict_first()) {
     if (next_ < end_) place_ = resolve(next_);
+    if (kBulkCopies && lane < kTieredSlots) barrier_init(barriers_ + 8 * lane, 1);
+    fence_barrier_inits();
+    __syncwarp();
     open();
-    for (int i = 0; i < kAhead; ++i) issue(i * kSlotBytes);
+    for (int i = 0; i < kAhead; ++i) issue(i);
   }
 
   __device__ __forceinline__ const Page& page() const { return page_; }
@@ -52,11 +59,16 @@ class TieredFetcher {
 
   // The next chunk.
   __device__ __forceinline__ const uint8_t* acquire() {
-    wait_copies<kAhead - 1>();
+    if constexpr (kBulkCopies) {
+      barrier_wait(barriers_ + 8 * read_, parity_);
+    } else {
+      wait_copies<kAhead - 1>();
+    }
     __syncwarp();
-    issue(read_ == 0 ? kAhead * kSlotBytes : read_ - kSlotBytes);  // which was read last
-    const uint8_t* const chunk = slots_ + read_;
-    read_ = read_ == kAhead * kSlotBytes ? 0 : read_ + kSlotBytes;
+    issue(read_ == 0 ? kAhead : read_ - 1);  // which was read last
+    const uint8_t* const chunk = slots_ + read_ * kSlotBytes;
+    if (read_ == kAhead) parity_ ^= 1;
+    read_ = read_ == kAhead ? 0 : read_ + 1;
     return chunk;
   }
 
@@ -84,7 +96,7 @@ class TieredFetcher {
     page_ = {place_.block, n16, n4, key_chunks(D - n16 - n4, n4, kWideBytes, kNarrowBytes)};
     at_ = -page_.chunks.wide - page_.chunks.narrow;
     bounds_ = at_ < 0 ? D : 0;
-    source_ = page_.block + D - bounds_ + 16 * lane_;
+    source_ = page_.block + D - bounds_;
     next_ += kTieredWarps;
     if (next_ < end_) place_ = resolve(next_);
     if (128 * lane_ < 256 * n16) prefetch(page_.wide_tier(params_.value_bytes) + 128 * lane_);
@@ -100,14 +112,21 @@ class TieredFetcher {
       bytes += bounds_;
       bounds_ = 0;
       ++at_;
-      const int mine = bytes - 16 * lane_;
+      const uint32_t to = to_ + slot * kSlotBytes;
+      if constexpr (kBulkCopies) {
+        if (lane_ == 0) {
+          barrier_expect(barriers_ + 8 * slot, bytes);
+          bulk_copy(to, source_, bytes, barriers_ + 8 * slot, policy_);
+        }
+      } else {
 #pragma unroll
-      for (int i = 0; i < kSlotBytes; i += 512) {
-        if (i < mine) copy16(to_ + slot + i, source_ + i);
+        for (int i = 0; i < kSlotBytes; i += 512) {
+          if (i < bytes - 16 * lane_) copy16(to + 16 * lane_ + i, source_ + 16 * lane_ + i);
+        }
       }
       source_ += bytes;
     }
-    commit_copies();
+    if constexpr (!kBulkCopies) commit_copies();
   }
 
   const TieredParams& params_;
@@ -115,14 +134,16 @@ class TieredFetcher {
   int next_;  // page
   const int end_, kv_head_, lane_;
   const uint8_t* const slots_;
-  const uint32_t to_;    // in the first slot
+  const uint32_t to_, barriers_;  // of the first slot
+  const CachePolicy policy_;
   bool more_ = false;    // chunks of page_
   Resolved place_ = {};  // of the next page
   Page page_ = {};
-  const uint8_t* source_ = nullptr;  // of this lane's part of the next chunk
+  const uint8_t* source_ = nullptr;  // of the next chunk
   int at_ = 0;                       // the next chunk: of values from 0 on, of keys before
   int bounds_ = 0;                   // bytes of key bounds before it
   int read_ = 0;                     // slot
+  uint32_t parity_ = 0;              // of its barrier
 };
 
 }  // namespace kvasir::cuda

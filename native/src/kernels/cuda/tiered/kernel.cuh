@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
   uint8_t* const slots = shared + warp * kWarpBytes;
-  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots);
+  auto* const barriers = reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D, kBits)) + warp * kTieredSlots;
+  TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots, barriers);
   if (warp < 4) queries.load(params, first_row, heads, warp, lane);
   __syncthreads();
 
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   }
   take_rows<D>(params, sequence, kv_head, split, warp, state);
 
-  wait_copies<0>();
+  if constexpr (!kBulkCopies) wait_copies<0>();
   __syncwarp();
   state.write(reinterpret_cast<float*>(slots));
   __syncthreads();

@@ -88,6 +88,7 @@ void put_bits(uint8_t* bytes, const Place& place, int bits) {
 
 bool tiered_supported(const PageFormat& keys, const PageFormat& values) {
   if (!head_dim_supported(keys.head_dim) || keys.head_dim != values.head_dim) return false;
+  if (tiered::parameter_bytes(keys) != 2) return false;
   return (values.bits == 2 || values.bits == 4) && values.axis == Axis::kToken && values.group % 32 == 0;
 }
 

@@ -182,8 +182,8 @@ KVASIR_HOST_DEVICE constexpr TieredBlock tiered_block(const TieredFormat& format
   return tiered_block(format, place.n16, place.n4);
 }
 
-// Whether attention has a kernel for these formats: head dims of layout/fragments.h; tiered keys; uniform values of 2
-// or 4 bits by token, in groups that are whole multiples of 32 channels.
+// Whether attention has a kernel for these formats: head dims of layout/fragments.h; tiered keys with parameters of 16
+// bits; uniform values of 2 or 4 bits by token, in groups that are whole multiples of 32 channels.
 bool tiered_supported(const PageFormat& keys, const PageFormat& values);
 TieredFormat tiered_format(const PageFormat& keys, const PageFormat& values);
 

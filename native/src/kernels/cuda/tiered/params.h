@@ -38,9 +38,12 @@ KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int head_dim, int value_bits)
   const int value_bytes = largest.value_bytes(), key_bytes = head_dim + largest.narrow_chunk_bytes();
   return value_bytes > key_bytes ? value_bytes : key_bytes;
 }
-// Shared memory of a block: slots, queries, their magnitudes, their scales.
-KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
+// Shared memory of a block: slots, queries, their magnitudes, their scales; a barrier for each slot.
+KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim, int value_bits) {
   return kTieredWarps * kTieredSlots * tiered_slot_bytes(head_dim, value_bits) + 16 * head_dim + 8 * head_dim + 16;
+}
+KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
+  return tiered_barriers_offset(head_dim, value_bits) + kTieredWarps * kTieredSlots * 8;
 }
 
 // The kernels for values of 2 and of 4 bits.

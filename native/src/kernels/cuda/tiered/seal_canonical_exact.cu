@@ -2,7 +2,7 @@
 // block takes one kv head of a page, a thread a 32-bit word of a plane. Compiled without contraction (CMakeLists.txt).
 #include <cuda_fp16.h>
 
-#include "codecs/tiered/format.h"
+#include "codecs/tiered/parameters.h"
 #include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/tiered/seal.h"
@@ -41,8 +41,8 @@ __device__ __forceinline__ void write_head(const tiered::Layout& layout, const u
   for (int i = thread; i < layout.groups * layout.columns; i += kThreads) {
     const int group = i / layout.columns, column = i % layout.columns, place = layout.place_of(column);
     const uint32_t word = place < 0 ? 0 : parameters[group * layout.group / 32 * d + shared.channels[place]];
-    store16(part + layout.lo_offset(group) + 2 * column, static_cast<uint16_t>(word >> 16));
-    store16(part + layout.range_offset(group) + 2 * column, static_cast<uint16_t>(word));
+    tiered::store_parameters(layout, group, column, {static_cast<uint16_t>(word >> 16), static_cast<uint16_t>(word)},
+                             part);
   }
   for (size_t i = layout.parameters_end() + 2 * thread; i < layout.values_offset; i += 2 * kThreads)
     store16(part + i, 0);

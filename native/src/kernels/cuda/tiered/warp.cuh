@@ -34,10 +34,16 @@ class TieredWarp {
     key_scores(fetcher, scores);
     add_wide_tier(fetcher.page().wide_tier(params_.value_bytes), fetcher.page().n16, scores);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      scores[i] *= scale_;
-      if (params_.cap > 0.0f) scores[i] = capped(scores[i], params_.cap);
-      if (8 * i + g_ < hidden) scores[i] = kHidden;
+    for (int i = 0; i < 16; ++i) scores[i] *= scale_;
+    if (params_.cap > 0.0f) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) scores[i] = capped(scores[i], params_.cap);
+    }
+    if (hidden > 0) {
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        if (8 * i + g_ < hidden) scores[i] = kHidden;
+      }
     }
     const Joining joining = softmax_step(scores, highest_, sum_);
     ValueFactors factors;

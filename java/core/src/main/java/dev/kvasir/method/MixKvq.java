@@ -33,6 +33,8 @@ import java.util.Set;
  * @param averageKeyBits with {@link Mode#BUDGET}: bits of a channel, on average over those of a page, 2..16
  * @param queryAware whether saliency counts queries; if not it is the error alone, as in the paper's ablation
  * @param keyGroup tokens that share a channel's parameters: 32, 64 or 128
+ * @param keyParameterBits bits of each of the two parameters of a channel's group: 16, or 8, which make ranges some
+ *     per cent wider; on a GPU keys with 8 are read a tile at a time, which takes longer
  * @param valueBits bits of a value element: 1, 2, 3, 4, 8 or 16
  * @param valueGroup channels that share a value's parameters: 32, 64 or 128; 0 for the codec's default
  * @param grid where codes stand in the range of their group; keys of 4 bits always go from end to end, where cells gain
@@ -47,6 +49,7 @@ public record MixKvq(
     double averageKeyBits,
     boolean queryAware,
     int keyGroup,
+    int keyParameterBits,
     int valueBits,
     int valueGroup,
     Grid grid,
@@ -112,6 +115,7 @@ public record MixKvq(
    * @param averageKeyBits bits to aim at with {@link Mode#BUDGET}
    * @param queryAware whether saliency counts queries
    * @param keyGroup tokens that share a channel's parameters
+   * @param keyParameterBits bits of each parameter of keys
    * @param valueBits bits of a value element
    * @param valueGroup channels that share a value's parameters
    * @param grid where codes stand in the range of their group
@@ -126,6 +130,8 @@ public record MixKvq(
     Checks.require(tau4 >= 0 && tau4 < Double.POSITIVE_INFINITY, "tau4", tau4, "0 or more");
     Checks.require(averageKeyBits >= 2 && averageKeyBits <= 16, "averageKeyBits", averageKeyBits, "2..16");
     Checks.require(GROUPS.contains(keyGroup), "keyGroup", keyGroup, "32, 64 or 128");
+    Checks.require(
+        keyParameterBits == 8 || keyParameterBits == 16, "keyParameterBits", keyParameterBits, "8 or 16");
     Checks.require(
         valueBits >= 1 && valueBits <= 4 || valueBits == 8 || valueBits == 16,
         "valueBits", valueBits, "1, 2, 3, 4, 8 or 16");
@@ -145,7 +151,7 @@ public record MixKvq(
    */
   public static MixKvq thresholds(double tau16, double tau4) {
     return new MixKvq(
-        Mode.NORMALISED, tau16, tau4, DEFAULT_KEY_BITS, true, 32, 2, 32, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
+        Mode.NORMALISED, tau16, tau4, DEFAULT_KEY_BITS, true, 32, 16, 2, 32, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
   }
 
   /**
@@ -197,6 +203,16 @@ public record MixKvq(
    */
   public MixKvq keyGroup(int tokens) {
     return Records.with(this, "keyGroup", tokens);
+  }
+
+  /**
+   * This method with another width for what keys store beside codes: with groups of 32, 8 bits save half a bit of a key.
+   *
+   * @param bits 8 or 16
+   * @return a new method
+   */
+  public MixKvq keyParameterBits(int bits) {
+    return Records.with(this, "keyParameterBits", bits);
   }
 
   /**
@@ -262,11 +278,12 @@ public record MixKvq(
 
   @Override
   public CodecChoice keys(int layer) {
-    CodecChoice choice =
+    CodecChoice grouped =
         grid.applyTo(CodecChoice.of("tiered", 2))
             .with("mode", mode.code())
             .with("queries", queryAware ? 1 : 0)
             .with("group", keyGroup);
+    CodecChoice choice = keyParameterBits == 16 ? grouped : grouped.with("parameter_bits", keyParameterBits);
     return mode == Mode.BUDGET
         ? choice.with("key_bits", averageKeyBits)
         : choice.with("tau16", tau16).with("tau4", tau4);

@@ -30,6 +30,8 @@ import java.util.Objects;
  * @param newPatterns whether pages sealed after the prompt add patterns
  * @param keyTest whether a page's keys use patterns only where these lower its squared ranges
  * @param alpha level of the test that a value's pattern must pass, below 0.5; 0 for no test
+ * @param rawMatches whether a vector that is nearest to no pattern has none; if not it has the nearest of the patterns,
+ *     as in the paper, unless a test refuses that
  * @param group elements that share parameters: 32, 64 or 128; 0 for the codec's default
  * @param grid where codes of residuals stand in the range of their group
  * @param window see {@link KvMethod#window}
@@ -45,6 +47,7 @@ public record PatternKv(
     boolean newPatterns,
     boolean keyTest,
     double alpha,
+    boolean rawMatches,
     int group,
     Grid grid,
     int window,
@@ -86,6 +89,7 @@ public record PatternKv(
    * @param newPatterns whether pages sealed after the prompt add patterns
    * @param keyTest whether a page's keys must be better off with patterns
    * @param alpha level of the test that a value's pattern must pass
+   * @param rawMatches whether a vector may have no pattern because that is nearest
    * @param group elements that share parameters
    * @param grid where codes of residuals stand in the range of their group
    * @param window see {@link KvMethod#window}
@@ -113,7 +117,7 @@ public record PatternKv(
    * @return the method
    */
   public static PatternKv bits(int bits) {
-    return new PatternKv(bits, bits, 32, Metric.MIN_MAX, true, true, true, true, 0.05, 0, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
+    return new PatternKv(bits, bits, 32, Metric.MIN_MAX, true, true, true, true, 0.05, true, 0, Grid.BY_WIDTH, 0, Sinks.DEFAULT);
   }
 
   /**
@@ -207,6 +211,16 @@ public record PatternKv(
   }
 
   /**
+   * This method with or without vectors that have no pattern because that is nearest.
+   *
+   * @param allow whether there may be such; if not, and without {@link #keyTest} and {@link #alpha}, all have one
+   * @return a new method
+   */
+  public PatternKv rawMatches(boolean allow) {
+    return Records.with(this, "rawMatches", allow);
+  }
+
+  /**
    * This method with another group size.
    *
    * @param elements 32, 64 or 128; 0 for the codec's default
@@ -262,10 +276,12 @@ public record PatternKv(
   }
 
   private CodecChoice choice(int bits) {
-    return grouped(CodecChoice.of("pattern", bits))
-        .with("patterns", patterns)
-        .with("metric", metric.code())
-        .with("new_patterns", newPatterns ? 1 : 0);
+    CodecChoice choice =
+        grouped(CodecChoice.of("pattern", bits))
+            .with("patterns", patterns)
+            .with("metric", metric.code())
+            .with("new_patterns", newPatterns ? 1 : 0);
+    return rawMatches ? choice : choice.with("raw", 0);
   }
 
   private CodecChoice raw(int bits) {

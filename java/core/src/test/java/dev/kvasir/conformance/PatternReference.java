@@ -27,7 +27,7 @@ final class PatternReference implements ReferenceCodec {
 
   @Override
   public Set<String> options() {
-    return Set.of("group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha");
+    return Set.of("group", "grid", "patterns", "metric", "new_patterns", "accept", "alpha", "raw");
   }
 
   @Override
@@ -38,6 +38,7 @@ final class PatternReference implements ReferenceCodec {
     list.add(Map.of("group", 32.0, "grid", 1.0));
     list.add(Map.of("patterns", 2.0, "metric", 1.0));
     list.add(Map.of("new_patterns", 0.0, "accept", 0.0, "alpha", 0.0));
+    list.add(Map.of("accept", 0.0, "alpha", 0.0, "raw", 0.0));
     if (headDim > 64) {
       list.add(Map.of("group", 64.0, "patterns", 64.0, "alpha", 0.01));
     }

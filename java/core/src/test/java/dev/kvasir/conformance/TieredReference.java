@@ -21,7 +21,7 @@ final class TieredReference implements ReferenceCodec {
 
   @Override
   public Set<String> options() {
-    return Set.of("mode", "tau16", "tau4", "key_bits", "queries", "grid", "group");
+    return Set.of("mode", "tau16", "tau4", "key_bits", "queries", "grid", "group", "parameter_bits");
   }
 
   @Override
@@ -35,7 +35,9 @@ final class TieredReference implements ReferenceCodec {
         Map.of("tau16", 1.05, "tau4", 0.98, "group", 64.0),
         Map.of("mode", 1.0, "tau16", 5.0, "tau4", 1.5, "queries", 0.0, "group", 128.0),
         Map.of("mode", 1.0, "tau16", 0.0, "tau4", 0.0),
-        Map.of("mode", 2.0, "key_bits", 2.7));
+        Map.of("mode", 2.0, "key_bits", 2.7),
+        Map.of("mode", 2.0, "key_bits", 2.7, "parameter_bits", 8.0),
+        Map.of("grid", 0.0, "group", 64.0, "parameter_bits", 8.0));
   }
 
   @Override
@@ -113,13 +115,16 @@ final class TieredReference implements ReferenceCodec {
     assertTrue(part.count(1) % 4 == 0 || part.count(2) == 0, "4-bit channels come in fours");
   }
 
-  /** The bound of {@link UniformReference}. */
+  /** The bound of {@link UniformReference}, and what a range falls short of. */
   private static void checkDistances(Part part, int tier, int i, float[] column) {
     float[] decoded = part.column(tier, i);
     for (int token = 0; token < PageShape.TOKENS; token++) {
-      double range = Half.value(part.load16(part.rangeOffset(part.place(tier, i), token)));
-      double lo = Half.value(part.load16(part.loOffset(part.place(tier, i), token)));
-      double bound = range == 0 ? 0 : range / part.steps(tier) / 2 + 0x1p-24 * (6.6 * range + 2 * Math.abs(lo));
+      double range = part.range(part.place(tier, i), token);
+      double lo = part.lo(part.place(tier, i), token);
+      // The widest range of 8 bits may end before the highest elements do; codes do, too.
+      double beyond = Math.max(0, column[token] - (lo + range));
+      double bound =
+          range == 0 ? 0 : range / part.steps(tier) / 2 + beyond + 0x1p-24 * (6.6 * range + 2 * Math.abs(lo));
       double distance = Math.abs((double) column[token] - decoded[token]);
       assertTrue(distance <= bound, () -> column[0] + " is off by " + distance + ", more than " + bound);
     }
@@ -224,6 +229,7 @@ final class TieredReference implements ReferenceCodec {
     final byte[] bytes;
     final int d;
     private final int group;
+    private final int size; // bytes of a parameter
     private final boolean cells; // of 2-bit codes
     private final int[] counts;
 
@@ -231,6 +237,7 @@ final class TieredReference implements ReferenceCodec {
       this.bytes = bytes;
       d = shape.headDim();
       group = shape.option("group", 32);
+      size = shape.option("parameter_bits", 16) / 8;
       cells = shape.option("grid", 1) == 1;
       counts = new int[] {load16(0), load16(2), d - load16(0) - load16(2)};
     }
@@ -254,11 +261,41 @@ final class TieredReference implements ReferenceCodec {
     }
 
     int loOffset(int column, int token) {
-      return 4 + d + token / group * 4 * columns() + 2 * column;
+      return 4 + d + token / group * 2 * size * columns() + size * column;
     }
 
     int rangeOffset(int column, int token) {
-      return loOffset(column, token) + 2 * columns();
+      return loOffset(column, token) + size * columns();
+    }
+
+    double range(int column, int token) {
+      int at = rangeOffset(column, token);
+      return Half.value(size == 2 ? load16(at) : Math.min(bytes[at] & 0xFF, 247) << 7);
+    }
+
+    double lo(int column, int token) {
+      int at = loOffset(column, token);
+      return size == 2 ? Half.value(load16(at)) : Math.max(-65504, Math.min(65504, bytes[at] * range(column, token) / 16));
+    }
+
+    private void storeParameters(int column, int token, double low, double high) {
+      if (size == 2) {
+        int lo = Half.down((float) low + 0.0f);
+        store16(loOffset(column, token), lo);
+        store16(rangeOffset(column, token), Half.up(high - Half.value(lo)));
+        return;
+      }
+      // The least range that reaches the highest element from the greatest lo that is not above the lowest.
+      for (int range = 0; range <= 247; range++) {
+        double step = Half.value(range << 7) / 16;
+        int lo = step == 0 ? 0 : (int) Math.min(127, Math.floor(low / step));
+        bytes[rangeOffset(column, token)] = (byte) range;
+        bytes[loOffset(column, token)] = (byte) lo;
+        double least = Math.max(-65504, lo * step);
+        if (lo >= -128 && least <= low && least + 16 * step >= high) {
+          return;
+        }
+      }
     }
 
     float[] column(int tier, int i) {
@@ -268,9 +305,9 @@ final class TieredReference implements ReferenceCodec {
           column[token] = (float) Half.value(load16(valuesOffset() + 256 * i + 2 * token));
         } else {
           int code = bytes[codeOffset(tier, i, token)] >> shift(tier, token) & (1 << WIDTHS[tier]) - 1;
-          float range = (float) Half.value(load16(rangeOffset(place(tier, i), token)));
+          float range = (float) range(place(tier, i), token);
           float step = range / (float) steps(tier);
-          float lo = (float) Half.value(load16(loOffset(place(tier, i), token)));
+          float lo = (float) lo(place(tier, i), token);
           float base = cells(tier) ? lo + step / 2 : lo;
           column[token] = base + (float) code * step;
         }
@@ -299,14 +336,11 @@ final class TieredReference implements ReferenceCodec {
           low = Math.min(low, column[token]);
           high = Math.max(high, column[token]);
         }
-        int lowBits = Half.down(low + 0.0f);
-        float lo = (float) Half.value(lowBits);
-        int rangeBits = Half.up((double) high - (double) lo);
-        float range = (float) Half.value(rangeBits);
+        storeParameters(place(tier, i), first, low, high);
+        float lo = (float) lo(place(tier, i), first);
+        float range = (float) range(place(tier, i), first);
         int levels = (1 << WIDTHS[tier]) - 1;
         float inverse = range > 0 ? (float) steps(tier) / range : 0;
-        store16(loOffset(place(tier, i), first), lowBits);
-        store16(rangeOffset(place(tier, i), first), rangeBits);
         for (int token = first; token < first + group; token++) {
           float scaled = (column[token] - lo) * inverse;
           int code = Math.min(levels, (int) (cells(tier) ? Math.floor(scaled) : Math.rint(scaled)));
@@ -333,7 +367,7 @@ final class TieredReference implements ReferenceCodec {
     }
 
     private int valuesOffset() {
-      return (4 + d + PageShape.TOKENS / group * 4 * columns() + 63) / 64 * 64;
+      return (4 + d + PageShape.TOKENS / group * 2 * size * columns() + 63) / 64 * 64;
     }
 
     private int planeOffset(int tier) {

@@ -76,6 +76,7 @@ class MixKvqTest {
     assertEquals(
         new CodecChoice("tiered", 2, Map.of("mode", 2.0, "key_bits", 3.5, "queries", 0.0, "group", 64.0, "grid", 1.0)),
         other.keys(0));
+    assertEquals(other.keys(0).with("parameter_bits", 8), other.keyParameterBits(8).keys(0));
     assertEquals(CodecChoice.of("uniform", 4).with("grid", 0), other.values(0));
     assertEquals(128, other.window());
     assertEquals(5, other.sinks());
@@ -103,6 +104,8 @@ class MixKvqTest {
       assertNames(assertThrows(IllegalArgumentException.class, () -> method.valueBits(bits)), "valueBits", bits);
     }
     assertNames(assertThrows(IllegalArgumentException.class, () -> method.keyGroup(48)), "keyGroup", 48);
+    assertNames(
+        assertThrows(IllegalArgumentException.class, () -> method.keyParameterBits(4)), "keyParameterBits", 4);
     assertNames(assertThrows(IllegalArgumentException.class, () -> method.valueGroup(-1)), "valueGroup", -1);
     assertNames(assertThrows(IllegalArgumentException.class, () -> method.window(-1)), "window", -1);
     assertNames(assertThrows(IllegalArgumentException.class, () -> method.sinks(-1)), "sinks", -1);

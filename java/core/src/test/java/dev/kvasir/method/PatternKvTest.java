@@ -88,6 +88,9 @@ class PatternKvTest {
     assertEquals(100, method.window());
     assertEquals(5, method.sinks());
     assertEquals("pattern-k4v3", method.name());
+    PatternKv always = method.rawMatches(false);
+    assertEquals(method.keys(0).with("raw", 0), always.keys(0));
+    assertEquals(method.values(0).with("raw", 0), always.values(0));
     PatternKv without = method.keyPatterns(false).valuePatterns(false);
     assertEquals(new CodecChoice("uniform", 4, Map.of("group", 32.0, "grid", 0.0)), without.keys(0));
     assertEquals(new CodecChoice("uniform", 3, Map.of("group", 32.0, "grid", 0.0)), without.values(0));
