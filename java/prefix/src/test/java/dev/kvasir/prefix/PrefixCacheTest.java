@@ -427,14 +427,17 @@ class PrefixCacheTest {
   void prefetchAndHintsBringThingsNear() throws Exception {
     PrefixRequest request = PrefixRequest.of(TOKENS);
     try (KvCache cache = cache(Uniform.bits(2))) {
-      try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1 << 30).build()) {
+      try (PrefixCache prefixes =
+          PrefixCache.builder(cache).folder(folder, 1 << 30).deadline(Duration.ofMinutes(1)).build()) {
         publish(prefixes, cache, request);
       }
-      try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1 << 30).build()) {
+      try (PrefixCache prefixes =
+          PrefixCache.builder(cache).folder(folder, 1 << 30).deadline(Duration.ofMinutes(1)).build()) {
         assertEquals(5, prefixes.prefetch(request).join());
         assertEquals(Map.of(Tier.HOST, KNOWN), tiersOf(prefixes, request));
       }
-      try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1 << 30).build()) {
+      try (PrefixCache prefixes =
+          PrefixCache.builder(cache).folder(folder, 1 << 30).deadline(Duration.ofMinutes(1)).build()) {
         prefixes.expectReturn(request, Duration.ofMillis(100));
         for (int i = 0; i < 500 && prefixes.stats().tiers().get(Tier.HOST).holdings().blocks() < 5; i++) {
           Thread.sleep(10);

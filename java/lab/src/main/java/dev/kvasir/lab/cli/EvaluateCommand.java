@@ -19,7 +19,9 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -100,7 +102,7 @@ final class EvaluateCommand implements Callable<Integer> {
   @Option(
       names = "--passkeys",
       paramLabel = "N",
-      description = "Pass keys to hide in texts and ask for. Default: 10 for a GGUF file, else none.")
+      description = "Pass keys to hide in texts of 512 tokens and ask for. Default: 10 for a GGUF file, else none.")
   private @Nullable Integer passkeys;
 
   @Option(names = "--windows", paramLabel = "N", description = "Windows of each text. Default: 3, of a sample 2.")
@@ -170,9 +172,18 @@ final class EvaluateCommand implements Callable<Integer> {
     main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),
         ProgressBar.time(outcome.seconds()));
     main.out().println(TextTable.of(outcome));
+    if (!calibrations.seconds().isEmpty()) {
+      main.out().println("Learned on the way: " + learned(calibrations) + ".\n");
+    }
     main.out().println((outcome.complete() ? "" : "Stopped early. ") + "Report: " + target.resolve("index.html"));
     main.out().flush();
     return outcome.complete() ? 0 : Main.STOPPED;
+  }
+
+  private static String learned(Calibrations calibrations) {
+    List<String> parts = new ArrayList<>();
+    calibrations.seconds().forEach((what, seconds) -> parts.add(String.format(Locale.ROOT, "%s %.1f s", what, seconds)));
+    return String.join(", ", parts);
   }
 
   private void check() {

@@ -13,6 +13,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * Rows that ask what tables of the papers ask, in groups: {@code @patternkv-table4}. They run when a group is named, not with
@@ -31,8 +32,11 @@ final class Ablations {
   static {
     GROUPS.put(
         "patternkv-table3",
-        methods("pattern-2", "pattern-2-no-value-test", "pattern-2-no-key-test", "pattern-2-no-new", "pattern-2-keys-only",
-            "pattern-2-values-only"));
+        Stream.concat(
+                methods("pattern-2", "pattern-2-no-value-test", "pattern-2-no-key-test", "pattern-2-no-new",
+                    "pattern-2-keys-only", "pattern-2-values-only").stream(),
+                thresholdsOfValues().stream())
+            .toList());
     GROUPS.put("patternkv-table4", numbersOfPatterns(2, 4, 8, 16, 32, 64));
     GROUPS.put("mixkvq-table6", tiers(new int[] {32, 64, 128}, new int[] {0, 128}));
     List<MethodEntry> shifts = new ArrayList<>(methods("pm-kvq-2-equivalent", "pm-kvq-2-direct", "pm-kvq-2-modified"));
@@ -76,6 +80,14 @@ final class Ablations {
         .toList();
   }
 
+  /** Every vector has the nearest pattern, as in the paper; then values without their threshold as well. */
+  private static List<MethodEntry> thresholdsOfValues() {
+    PatternKv paper = PatternKv.bits(2).keyTest(false).rawMatches(false);
+    return List.of(
+        MethodEntry.of("pattern-2-paper-matching", PATTERN, "all keys have patterns, values pass the threshold", paper),
+        MethodEntry.of("pattern-2-no-threshold", PATTERN, "the same, and all values have patterns", paper.alpha(0)));
+  }
+
   private static List<MethodEntry> numbersOfPatterns(int... counts) {
     return IntStream.of(counts)
         .mapToObj(
@@ -94,6 +106,12 @@ final class Ablations {
               "groups of " + group + " tokens, and as many channels or a head",
               request -> MethodEntry.cache(request, grouped(group, request.geometry().headDim(0)))));
     }
+    rows.add(
+        MethodEntry.of(
+            "mix-kvq-2.7-parameters-8",
+            TIERED,
+            "groups of 32, parameters of keys in 8 bits",
+            MixKvq.budget(2.7).keyParameterBits(8)));
     for (int window : windows) {
       rows.add(
           MethodEntry.of(
@@ -169,7 +187,7 @@ final class Ablations {
                     TRAINED,
                     "values by the trained encoder, as in the paper, instead of least squares",
                     request -> MethodEntry.cache(request, Codebooks.withEncoder(request.calibrations(), bits)),
-                    calibrations -> calibrations.canLearn(Codebooks.encoderName(bits))))
+                    calibrations -> calibrations.canLearnForLong(Codebooks.encoderName(bits))))
         .toList();
   }
 

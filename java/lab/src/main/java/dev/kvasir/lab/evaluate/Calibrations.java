@@ -1,5 +1,6 @@
 package dev.kvasir.lab.evaluate;
 
+import dev.kvasir.Precision;
 import dev.kvasir.calibrate.CalibrationTensors;
 import dev.kvasir.calibrate.KeyScaling;
 import dev.kvasir.calibrate.Profile;
@@ -7,6 +8,7 @@ import dev.kvasir.calibrate.Sensitivities;
 import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.lab.sample.SampleSets;
+import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -14,7 +16,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -46,19 +50,27 @@ public final class Calibrations {
   /** Most tokens of each text that are read for key scaling. */
   private static final int TOKENS = 1024;
 
-  /** Most tokens of each file that are read for codebooks, in sequences of at most so many, and rows that are kept. */
-  private static final int FILE_TOKENS = 16384;
+  /**
+   * How much there is to learn from, and how long it may take.
+   *
+   * @param fileTokens most tokens of each file that are read for codebooks
+   * @param rows of those, how many are kept
+   * @param keySteps steps of training a codebook of keys
+   * @param textTokens most tokens of each text that are read for moments
+   */
+  private record Effort(int fileTokens, int rows, int keySteps, int textTokens) {
 
+    /** After 25 steps codebooks of keys hardly get better. */
+    static final Effort FULL = new Effort(16384, 16384, 25, 8192);
+
+    /** For a sample: a text of 2048 tokens from each file. */
+    static final Effort SAMPLE = new Effort(2048, 4096, 4, 2048);
+  }
+
+  /** Sequences that are read for codebooks, and windows that are read for moments, are no longer. */
   private static final int SEQUENCE_TOKENS = 2048;
-  private static final int ROWS = 16384;
-
-  /** Most tokens of each text that are read for moments, in windows of at most so many, and that are predicted. */
-  private static final int TEXT_TOKENS = 8192;
 
   private static final int WINDOW_TOKENS = 4096;
-
-  /** After so many steps codebooks of keys hardly get better. */
-  private static final int KEY_STEPS = 25;
 
   private static final int PREDICTED_TOKENS = 513;
   private static final int MORE_PREDICTED_TOKENS = 2049;
@@ -69,8 +81,13 @@ public final class Calibrations {
   private final Map<String, Object> known = new HashMap<>();
   private @Nullable Path folder;
   private String backend = "cpu";
-  private int keySteps = KEY_STEPS;
-  private boolean quick;
+  private Effort effort = Effort.FULL;
+  private @Nullable Integer keySteps;
+
+  /** What was learned, and how many seconds that took without what else was learned for it. */
+  private final Map<String, Double> seconds = new LinkedHashMap<>();
+
+  private double secondsWithin;
 
   /**
    * Calibrations that have not begun.
@@ -106,19 +123,29 @@ public final class Calibrations {
   }
 
   /**
-   * Leaves out what takes a model of a billion parameters longer than minutes: codebooks, bases and losses come from
-   * profiles or not at all.
+   * Learns in minutes, of a model of a billion parameters, too: from a text of each file, codebooks in few steps, bases with
+   * the same bits for all layers. What takes longer however little it reads comes from profiles or not at all: encoders of
+   * values, and what coding each layer costs.
    *
    * @return this
    */
-  public Calibrations quick(boolean leaveOut) {
-    this.quick = leaveOut;
+  public Calibrations quick(boolean quick) {
+    effort = quick ? Effort.SAMPLE : Effort.FULL;
     return this;
   }
 
-  /** Whether there is time to learn something, or it was learned before. */
-  boolean canLearn(String profile) {
-    return !quick || find(profile + PROFILE_ENDING).isPresent();
+  boolean quick() {
+    return effort == Effort.SAMPLE;
+  }
+
+  /** Whether there is time for what takes long to learn, or it was learned before. */
+  boolean canLearnForLong(String profile) {
+    return !quick() || find(profile + PROFILE_ENDING).isPresent();
+  }
+
+  /** What was learned so far, in order, and the seconds that each took. */
+  public Map<String, Double> seconds() {
+    return Collections.unmodifiableMap(seconds);
   }
 
   /**
@@ -132,7 +159,7 @@ public final class Calibrations {
   }
 
   int keySteps() {
-    return keySteps;
+    return keySteps == null ? effort.keySteps() : keySteps;
   }
 
   /** What the model runs on: the CPU unless something else was said. */
@@ -157,7 +184,7 @@ public final class Calibrations {
    * @throws IllegalArgumentException if there is no text
    */
   public <T> T once(String name, Function<List<Recording>, T> work) {
-    return remember(name, () -> work.apply(recordings()));
+    return timed(name, () -> work.apply(recordings()));
   }
 
   /**
@@ -167,7 +194,7 @@ public final class Calibrations {
    * @throws IllegalArgumentException if there is neither
    */
   public <T> T onceFromRows(String name, Function<TrainingRows, T> work) {
-    return remember(name, () -> work.apply(remember("rows", this::rows)));
+    return timed(name, () -> work.apply(timed("reading for codebooks", this::rows)));
   }
 
   /**
@@ -177,7 +204,7 @@ public final class Calibrations {
    * @throws IllegalArgumentException if there is no text
    */
   public <T> T onceFromTexts(String name, BiFunction<List<int[]>, List<Sample>, T> work) {
-    return remember(
+    return timed(
         name,
         () -> {
           require(texts, "text to calibrate on: *_val.bin");
@@ -185,7 +212,7 @@ public final class Calibrations {
           List<Sample> predicted = new ArrayList<>();
           int scoredFrom = Math.max(0, model.tokenizer().prefix().length - 1);
           for (Path text : texts) {
-            read.addAll(windows(text, TEXT_TOKENS, WINDOW_TOKENS));
+            read.addAll(windows(text, effort.textTokens(), WINDOW_TOKENS));
             int predict = thorough() ? MORE_PREDICTED_TOKENS : PREDICTED_TOKENS;
             int[] beginning = tokens(text, Math.min(predict, model.config().maxPositions()));
             predicted.add(new Sample(text.getFileName().toString(), false, beginning, scoredFrom));
@@ -245,7 +272,7 @@ public final class Calibrations {
 
   /** Whether {@link #losses} has something to go by. */
   boolean hasLosses() {
-    return !texts.isEmpty() && !quick || profile(PM_KVQ).flatMap(Profile::sensitivities).isPresent();
+    return !texts.isEmpty() && !quick() || profile(PM_KVQ).flatMap(Profile::sensitivities).isPresent();
   }
 
   /** How much the model's loss feels an error in each layer, if gradients were recorded. */
@@ -266,6 +293,22 @@ public final class Calibrations {
     return Optional.ofNullable(folder).map(in -> in.resolve(name)).filter(Files::isRegularFile);
   }
 
+  /** What {@code work} makes, once for each name, and how long that took. */
+  private <T> T timed(String name, Supplier<T> work) {
+    return remember(
+        name,
+        () -> {
+          double outer = secondsWithin;
+          secondsWithin = 0;
+          long start = System.nanoTime();
+          T made = work.get();
+          double all = (System.nanoTime() - start) / 1e9;
+          seconds.put(name, all - secondsWithin);
+          secondsWithin = outer + all;
+          return made;
+        });
+  }
+
   /** What {@code work} makes, once for each name. */
   @SuppressWarnings("unchecked")
   <T> T remember(String name, Supplier<T> work) {
@@ -279,25 +322,36 @@ public final class Calibrations {
     require(texts, "text to calibrate on: *_val.bin");
     int most = Math.min(TOKENS, model.config().maxPositions());
     return remember(
-        "recordings", () -> texts.stream().map(text -> Recording.of(model, tokens(text, most))).toList());
+        "recordings",
+        () -> {
+          try (Decoder decoder = decoder()) {
+            return texts.stream().map(text -> Recording.of(decoder, tokens(text, most))).toList();
+          }
+        });
   }
 
   private TrainingRows rows() {
     List<int[]> sequences = new ArrayList<>();
     for (Path text : texts) {
-      sequences.addAll(windows(text, FILE_TOKENS, SEQUENCE_TOKENS));
+      sequences.addAll(windows(text, effort.fileTokens(), SEQUENCE_TOKENS));
     }
     for (Path task : tasks) {
       int read = 0;
       for (Sample sample : samples(task)) {
-        if (read < FILE_TOKENS) {
+        if (read < effort.fileTokens()) {
           sequences.add(sample.tokens());
           read += sample.tokens().length;
         }
       }
     }
     require(sequences, "text or task to train codebooks on: *_val.bin or *_val.jsonl");
-    return TrainingRows.read(model, sequences, ROWS);
+    try (Decoder decoder = decoder()) {
+      return TrainingRows.read(decoder, sequences, effort.rows());
+    }
+  }
+
+  private Decoder decoder() {
+    return new Decoder(model, backend, Precision.EXACT);
   }
 
   /** The first tokens of a text, cut into windows of at most so many, each with the model's prefix. */

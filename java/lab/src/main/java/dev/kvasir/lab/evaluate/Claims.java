@@ -16,6 +16,8 @@ public final class Claims {
           better("PatternKV at 4 bits is better than uniform at 4 bits", "pattern-4", "uniform-4"),
           better("matching by range is better than by Euclidean distance", "pattern-2", "pattern-2-l2"),
           better("testing whether values gain from patterns pays", "pattern-2", "pattern-2-no-value-test"),
+          better("PatternKV as its paper matches: a threshold for values is better than none", "pattern-2-paper-matching",
+              "pattern-2-no-threshold"),
           better("testing whether keys gain from patterns pays", "pattern-2", "pattern-2-no-key-test"),
           better("patterns from decoded pages pay", "pattern-2", "pattern-2-no-new"),
           better("patterns for keys pay", "pattern-2", "pattern-2-values-only"),

@@ -96,8 +96,7 @@ public final class Methods {
         name,
         TRAINED,
         "codebooks trained on what is there for tuning, " + bits + (bits == 1 ? " bit" : " bits"),
-        request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)),
-        calibrations -> calibrations.canLearn(name));
+        request -> MethodEntry.cache(request, Codebooks.commVq(request.calibrations(), bits)));
   }
 
   private static MethodEntry spectral(double bits) {
@@ -105,8 +104,7 @@ public final class Methods {
         Spectra.NAME + "-" + number(bits),
         SPECTRAL,
         "calibrated on what is there for tuning, " + number(bits) + " code bits on average",
-        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)),
-        calibrations -> calibrations.canLearn(Spectra.NAME));
+        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), bits)));
   }
 
   private static MethodEntry preset(Preset preset) {
@@ -114,8 +112,7 @@ public final class Methods {
         preset.name().toLowerCase(Locale.ROOT).replace('_', '-'),
         PRESET,
         "the preset: Spectral, " + number(preset.codeBits()) + " code bits on average",
-        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), preset.codeBits())),
-        calibrations -> calibrations.canLearn(Spectra.NAME));
+        request -> MethodEntry.cache(request, Spectra.method(request.calibrations(), preset.codeBits())));
   }
 
   private static String number(double bits) {

@@ -53,7 +53,7 @@ public final class Spectra {
   static KvMethod method(Calibrations calibrations, double bits) {
     return calibrations.remember(
         NAME + " at " + bits + " bits",
-        () -> calibrations.profile(NAME).orElseGet(() -> calibrate(calibrations, false, line -> {})).spectral(bits));
+        () -> calibrations.profile(NAME).orElseGet(() -> calibrate(calibrations, calibrations.quick(), line -> {})).spectral(bits));
   }
 
   /**

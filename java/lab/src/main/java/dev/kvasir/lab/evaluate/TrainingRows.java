@@ -3,6 +3,7 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 import dev.kvasir.lab.inspect.Recording;
+import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import java.util.Arrays;
 import java.util.Collections;
@@ -37,7 +38,8 @@ public final class TrainingRows {
    * @param sequences tokens, each from the model's prefix on
    * @param most how many of them to keep
    */
-  static TrainingRows read(Model model, List<int[]> sequences, int most) {
+  static TrainingRows read(Decoder decoder, List<int[]> sequences, int most) {
+    Model model = decoder.model();
     int all = sequences.stream().mapToInt(tokens -> tokens.length).sum();
     // places[i]: where row i goes, or beyond the end where it is not kept. A shuffle, so that any first rows will do.
     List<Integer> places = IntStream.range(0, all).boxed().collect(Collectors.toList());
@@ -45,7 +47,7 @@ public final class TrainingRows {
     TrainingRows rows = new TrainingRows(model.geometry(), Math.min(all, most));
     int first = 0;
     for (int[] tokens : sequences) {
-      Recording recording = Recording.beforeRope(model, tokens);
+      Recording recording = Recording.beforeRope(decoder, tokens);
       for (int layer = 0; layer < rows.keys.length; layer++) {
         int width = model.geometry().rowSize(layer);
         for (int i = 0; i < tokens.length; i++) {

@@ -33,25 +33,40 @@ public final class Recording {
    * @param tokens one or more; the model's prefix should be among them
    */
   public static Recording of(Model model, int... tokens) {
-    return of(model, new HalfPrecision(), tokens);
+    try (Decoder decoder = new Decoder(model)) {
+      return of(decoder, tokens);
+    }
   }
 
-  /** The same, with keys as they are before RoPE. */
-  public static Recording beforeRope(Model model, int... tokens) {
-    CommVqCodebooks none = CommVqCodebooks.builder(model.geometry()).build();
-    return of(model, CommVq.of(none, model.config().rope()), tokens);
-  }
-
-  private static Recording of(Model model, KvMethod method, int... tokens) {
-    Recording recording = new Recording(model, tokens.length);
-    Decoder decoder = new Decoder(model);
+  /** The same on a decoder of the model, which stays the caller's. */
+  public static Recording of(Decoder decoder, int... tokens) {
+    List<float[]> queries = new ArrayList<>();
     decoder.probe(
         (layer, asked, found, rows) -> {
-          float[] copy = new float[rows * model.geometry().querySize(layer)];
+          float[] copy = new float[rows * decoder.model().geometry().querySize(layer)];
           asked.get(0, copy);
-          recording.queries.add(copy);
+          queries.add(copy);
         });
-    try (KvCache cache = KvCache.builder(model.geometry()).method(method).build();
+    try {
+      Recording recording = read(decoder, new HalfPrecision(), tokens);
+      recording.queries.addAll(queries);
+      return recording;
+    } finally {
+      decoder.probe(null);
+    }
+  }
+
+  /** The same with keys as they are before RoPE, and without queries. */
+  public static Recording beforeRope(Decoder decoder, int... tokens) {
+    Model model = decoder.model();
+    CommVqCodebooks none = CommVqCodebooks.builder(model.geometry()).build();
+    return read(decoder, CommVq.of(none, model.config().rope()), tokens);
+  }
+
+  private static Recording read(Decoder decoder, KvMethod method, int... tokens) {
+    Model model = decoder.model();
+    Recording recording = new Recording(model, tokens.length);
+    try (KvCache cache = KvCache.builder(model.geometry()).method(method).keysBeforeRope(method.keysBeforeRope()).build();
         KvSequence sequence = cache.newSequence()) {
       decoder.decode(
           List.of(new Decoder.Feed(sequence, tokens, 0, tokens.length, 0)), (feed, token, logits) -> {});
@@ -78,7 +93,7 @@ public final class Recording {
     return (side == Side.KEYS ? keys : values).get(layer);
   }
 
-  /** All that calibration wants of a layer. */
+  /** All that calibration wants of a layer, of a recording with queries. */
   public AttentionSample sample(int layer) {
     return new AttentionSample(
         tokens, keys.get(layer), true, values.get(layer), tokens, queries.get(layer), true);

@@ -13,6 +13,9 @@ import java.util.stream.IntStream;
 /**
  * Pass keys that are hidden in held-out text and asked for at its end, at depths from its beginning to its end. Questions
  * about one text follow each other and share it, so that it is read once.
+ *
+ * <p>A key must be found with a 16-bit cache for it to say anything of other caches, and models of two bits a weight find few
+ * of five in 2048 tokens. So texts are short, and each key is said twice, in a paragraph of its own.
  */
 final class Passkeys {
 
@@ -20,7 +23,10 @@ final class Passkeys {
   static final String NAME = "passkey";
 
   /** Keys in one text. */
-  private static final int KEYS = 5;
+  private static final int KEYS = 3;
+
+  /** Most tokens of a text with its question, however many the model takes. */
+  static final int TOKENS = 512;
 
   /** No text is shorter, in tokens, and tokens for the questions. */
   private static final int LEAST = 512;
@@ -42,13 +48,14 @@ final class Passkeys {
    * So many instances.
    *
    * @param texts held-out text, to be taken in turn
-   * @param tokens the model's context
+   * @param context the model's, in tokens
    * @throws ModelException if the context or the text is too short
    */
-  static List<Sample> read(List<byte[]> texts, Tokenizer tokenizer, int count, int tokens) throws ModelException {
-    if (tokens < LEAST) {
-      throw new ModelException("a context of " + tokens + " tokens is too short for pass keys: " + LEAST + " or more");
+  static List<Sample> read(List<byte[]> texts, Tokenizer tokenizer, int count, int context) throws ModelException {
+    if (context < LEAST) {
+      throw new ModelException("a context of " + context + " tokens is too short for pass keys: " + LEAST + " or more");
     }
+    int tokens = Math.min(TOKENS, context);
     Random random = new Random(SEED);
     List<Sample> samples = new ArrayList<>();
     for (int number = 0; samples.size() < count; number++) {
@@ -70,19 +77,19 @@ final class Passkeys {
     String story = "";
     int[] read = {};
     // Characters for a token differ from text to text: too many at first, then fewer until they fit.
-    for (int length = CHARACTERS * tokens; length > tokens / 2; length -= tokens / 16) {
+    for (int length = CHARACTERS * tokens; length > tokens / 8; length -= tokens / 16) {
       story = hidden(text.substring(0, Math.min(text.length(), length)), places, keys);
       read = tokenizer.encode(story);
       if (prefix.length + read.length + QUESTION <= tokens) {
         break;
       }
     }
-    if (read.length < LEAST / 2 || prefix.length + read.length + QUESTION > tokens) {
+    if (text.length() < tokens / 8 || prefix.length + read.length + QUESTION > tokens) {
       throw new ModelException("the texts are too short to hide pass keys in");
     }
     List<Sample> samples = new ArrayList<>();
     for (int i = 0; i < KEYS; i++) {
-      int[] asked = joined(prefix, joined(read, tokenizer.encode("\nThe pass key of " + places.get(i) + " is")));
+      int[] asked = joined(prefix, joined(read, tokenizer.encode("\n\nThe pass key of " + places.get(i) + " is")));
       samples.add(new Sample(NAME, true, joined(asked, answer(tokenizer, keys.get(i))), asked.length - 1));
     }
     return samples;
@@ -105,7 +112,8 @@ final class Passkeys {
       int end = text.indexOf(". ", depth);
       int cut = end < 0 ? depth : end + 2;
       out.append(text, at, Math.max(at, cut));
-      out.append("The pass key of ").append(places.get(i)).append(" is ").append(keys.get(i)).append(". ");
+      String said = "he pass key of " + places.get(i) + " is " + keys.get(i) + ".";
+      out.append("\n\nT").append(said).append(" Remember it: t").append(said).append("\n\n");
       at = Math.max(at, cut);
     }
     return out.append(text, at, text.length()).toString();

@@ -90,6 +90,25 @@ class MainTest {
     assertTrue(rows.get(0).find("bpb").isEmpty());
   }
 
+  /** A sample leaves no method out that could learn from the texts, and says what that took. */
+  @Test
+  void samplesLearn() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
+    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    Path out = folder.resolve("report");
+    String said =
+        assertSays(0, "Learned on the way: reading for codebooks ", "evaluate", "" + folder, "--sample", "--windows=1",
+            "--samples=0", "--methods=comm-vq-1,spectral-2,balanced", "--out", "" + out);
+    assertTrue(said.contains("key codebooks ") && said.contains("spectral ") && !said.contains("left out"), said);
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    assertEquals(
+        List.of("f16", "comm-vq-1", "spectral-2", "balanced"), rows.stream().map(r -> r.get("method").text()).toList());
+    for (Json row : rows.subList(1, 4)) {
+      assertTrue(row.get("kl").number() > 0 && row.get("complete").flag(), row.get("method").text());
+    }
+  }
+
   @Test
   void commandsSayWhatIsWrong() throws Exception {
     String model = folder.toString();
