@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/processor.h"
+
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #include <wmmintrin.h>
@@ -13,7 +15,6 @@
 #include <arm_acle.h>  // CMake compiles this file with +crc+crypto: clang has the instructions in no other way
 #include <arm_neon.h>
 
-#include "base/arm_features.h"
 #define KVASIR_CRC_TARGET
 #define KVASIR_PRODUCT_TARGET
 #endif
@@ -221,14 +222,7 @@ struct Features {
   bool instruction, products;
 };
 
-Features features() {
-#if defined(__x86_64__)
-  const bool instruction = __builtin_cpu_supports("sse4.2");
-  return {instruction, instruction && __builtin_cpu_supports("pclmul")};
-#else
-  return {arm::has_crc(), arm::has_crc() && arm::has_polynomial_products()};
-#endif
-}
+Features features() { return {processor::has_crc(), processor::has_crc() && processor::has_polynomial_products()}; }
 
 #endif
 

@@ -2,7 +2,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/x86_features.h"
+#include "base/processor.h"
 #include "kernels/kernels.h"
 
 namespace kvasir {
@@ -38,7 +38,7 @@ bool tiles_are_granted() {
 
 // Runs on machines without this level: nothing here may be worth a vector instruction.
 bool available() {
-  static const bool granted = x86::has_tiles() && avx512::backend.available() && tiles_are_granted();
+  static const bool granted = processor::has_tiles() && avx512::backend.available() && tiles_are_granted();
   return granted;
 }
 
