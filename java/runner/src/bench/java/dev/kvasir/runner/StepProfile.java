@@ -19,13 +19,13 @@ final class StepProfile {
   private static final int CHUNK = 128;
   private static final int WRITTEN = 32;
 
-  private final TimedCompute compute;
+  private final OperationTimes operations;
   private final Decoder decoder;
   private final int[] tokens;
 
   private StepProfile(Model model, int longest) {
-    this.compute = new TimedCompute(new HostCompute(model.config()));
-    this.decoder = new Decoder(model, compute);
+    this.operations = new OperationTimes(new HostCompute(model.config()));
+    this.decoder = new Decoder(model, operations.timed());
     int vocabulary = model.config().vocabulary();
     this.tokens = new int[longest];
     Arrays.setAll(tokens, i -> (int) (i * 7919L % vocabulary)); // which they are makes no difference
@@ -67,7 +67,7 @@ final class StepProfile {
   }
 
   private long begin() {
-    compute.times().clear();
+    operations.times().clear();
     return System.nanoTime();
   }
 
@@ -78,8 +78,8 @@ final class StepProfile {
     }
     System.out.printf("%n%s: %.1f tokens/s, %.3f ms a token%n", title, 1000 * count / all, all / count);
     double rest = all;
-    for (var entry : compute.times().entrySet()) {
-      TimedCompute.Time time = entry.getValue();
+    for (var entry : operations.times().entrySet()) {
+      OperationTimes.Time time = entry.getValue();
       double ms = time.nanos / 1e6;
       rest -= ms;
       String rates =
