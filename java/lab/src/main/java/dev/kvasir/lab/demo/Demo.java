@@ -16,6 +16,7 @@ import dev.kvasir.lab.report.ResultFiles;
 import dev.kvasir.lab.report.Transcript;
 import java.io.IOException;
 import java.io.PrintStream;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -24,10 +25,13 @@ import java.util.Locale;
 import java.util.function.Function;
 
 /**
- * One model with the caches of all methods side by side: it reads a long text, answers questions about it and runs a program
- * step by step, while one sees what each cache takes and where its answers go wrong. Then a page with charts.
+ * One model with the caches of all methods side by side: it reads a long text, answers questions about it and writes step by
+ * step, while one sees what each cache takes and where its answers go wrong. Then a page with charts.
  *
- * <pre>Demo MODEL PROFILES REPORTS</pre>
+ * <p>A model that brings tests has learned their tasks: its steps are those of a program that it runs. Of any other, pass keys are
+ * asked that are hidden in a text, and it writes on in that.
+ *
+ * <pre>Demo MODEL TEXTS PROFILES REPORTS</pre>
  */
 public final class Demo {
 
@@ -35,8 +39,14 @@ public final class Demo {
       "uniform-4,uniform-2,pattern-2,pm-kvq-2,mix-kvq-2.7,comm-vq-2,balanced,smallest";
   private static final String MEASURED =
       PLAYERS + ",uniform-3,uniform-1,pattern-4,pattern-2-keys-only,pm-kvq-4,pm-kvq-2-immediate,mix-kvq-3.4";
+
+  /** For models that bring no tests: what needs no training, or learns in a minute from a text. */
+  private static final String UNTRAINED =
+      "uniform-4,uniform-3,uniform-2,pattern-2,pm-kvq-2,mix-kvq-2.7,spectral-2,spectral-1.5";
+
   private static final int QUESTIONS = 6;
   private static final int STEPS = 30;
+  private static final int WRITTEN = 24;
   private static final int CHUNK = 256;
   private static final int COLUMN = 11;
 
@@ -45,49 +55,58 @@ public final class Demo {
 
   private static final int INSTANCES = 3;
 
+  /** Tokens of the one window of a model that brings no tests. */
+  private static final int WINDOW = 512;
+
   /** Marks what is wrong, on terminals without colours as well. */
   private static final String WRONG = "✗";
 
   private final PrintStream out;
-  private final Path folder;
   private final Path reports;
+  private final boolean trained;
+  private final Path tests;
   private final Model model;
   private final Decoder decoder;
   private final Calibrations calibrations;
 
-  private Demo(PrintStream out, Path folder, Path profiles, Path reports) throws IOException {
+  private Demo(PrintStream out, Path path, Path texts, Path profiles, Path reports) throws IOException {
+    Path own = path.resolve("tests");
     this.out = out;
-    this.folder = folder;
     this.reports = reports;
-    this.model = Model.load(folder);
+    this.trained = Files.isDirectory(own);
+    this.tests = trained ? own : texts;
+    this.model = Model.load(path);
     this.decoder = new Decoder(model);
-    this.calibrations = new Calibrations(model, Calibrations.files(tests())).from(profiles);
+    this.calibrations = new Calibrations(model, Calibrations.files(tests)).quick(!trained).from(profiles);
   }
 
   /** Runs the demo. */
   public static void main(String[] args) throws IOException {
-    if (args.length != 3) {
-      System.err.println("Demo MODEL PROFILES REPORTS");
+    if (args.length != 4) {
+      System.err.println("Demo MODEL TEXTS PROFILES REPORTS");
       System.exit(2);
     }
-    run(new PrintStream(System.out, true, "UTF-8"), Path.of(args[0]), Path.of(args[1]), Path.of(args[2]));
+    PrintStream out = new PrintStream(System.out, true, "UTF-8");
+    run(out, Path.of(args[0]), Path.of(args[1]), Path.of(args[2]), Path.of(args[3]));
   }
 
   /**
    * Runs the demo.
    *
-   * @param folder of the model, with its tests
-   * @param profiles with codebooks; those that are not there are trained
+   * @param path of the model, a file or a folder
+   * @param texts for models that bring no tests: a folder with a text to read, and one to learn from
+   * @param profiles with what methods learn; what is not there is learned
    * @param reports where the page goes
    */
-  public static void run(PrintStream out, Path folder, Path profiles, Path reports) throws IOException {
-    Demo demo = new Demo(out, folder, profiles, reports);
-    Transcript transcript = demo.play(Script.read(demo.tests(), QUESTIONS, STEPS));
-    demo.measure(transcript);
+  public static void run(PrintStream out, Path path, Path texts, Path profiles, Path reports) throws IOException {
+    Demo demo = new Demo(out, path, texts, profiles, reports);
+    demo.measure(demo.play(demo.script()));
   }
 
-  private Path tests() {
-    return folder.resolve("tests");
+  private Script script() throws IOException {
+    return trained
+        ? Script.read(tests, QUESTIONS, STEPS)
+        : Script.of(SampleSets.hiddenKeys(tests, model.tokenizer(), model.config().maxPositions()));
   }
 
   private Transcript play(Script script) {
@@ -100,7 +119,7 @@ public final class Demo {
         new MethodEntry.Request(model.geometry(), 2, 2, model.config().maxPositions(), calibrations);
     List<Player> players = new ArrayList<>();
     try {
-      Methods.named(PLAYERS).forEach(method -> players.add(new Player(method, decoder, request)));
+      Methods.named(trained ? PLAYERS : UNTRAINED).forEach(method -> players.add(new Player(method, decoder, request)));
       read(script, text, players);
       ask(script, players);
       run(script, players);
@@ -113,7 +132,7 @@ public final class Demo {
   }
 
   private void read(Script script, int[] text, List<Player> players) {
-    print("1. It reads %d bytes: facts between lines of books. KiB of the caches as they grow:", script.text().length());
+    print("1. It reads %d bytes: %s. KiB of the caches as they grow:", script.text().length(), script.about());
     print("");
     row("tokens", players, player -> player.method().name());
     for (int from = 0; from < text.length; from += CHUNK) {
@@ -139,17 +158,29 @@ public final class Demo {
   }
 
   private void run(Script script, List<Player> players) {
-    print("3. It runs a program of %d steps, each on the results of earlier ones. What each step gives:",
-        script.steps().size());
+    boolean program = script.program() != null;
+    print(program
+            ? "3. It runs a program of %d steps, each on the results of earlier ones. What each step gives:"
+            : "3. It writes on, %d tokens. %s: not what 16 bits write.",
+        program ? script.steps().size() : WRITTEN, WRONG);
     print("");
     players.forEach(player -> player.begin(script.program()));
-    for (int i = 0; i < script.steps().size(); i++) {
-      String right = script.steps().get(i);
+    for (int i = 0; i < (program ? script.steps().size() : WRITTEN); i++) {
       int step = i;
-      players.forEach(player -> player.step(2 * right.length()));
+      if (program) {
+        players.forEach(player -> player.line(2 * script.steps().get(step).length()));
+      } else {
+        players.forEach(Player::token);
+      }
+      String right = right(script, players).get(step);
       row(result(right), players, player -> marked(right, player.steps().get(step), result(player.steps().get(step))));
     }
     print("");
+  }
+
+  /** What steps should say: what the script has, or the first player, whose cache has 16 bits. */
+  private static List<String> right(Script script, List<Player> players) {
+    return script.steps().isEmpty() ? players.get(0).steps() : script.steps();
   }
 
   /** The end of a line: the register and its value. */
@@ -174,7 +205,7 @@ public final class Demo {
           column.bitsPerByte(), transcript.right(column), transcript.answers().size(), transcript.rightSteps(column),
           transcript.steps().size());
     }
-    print("Steps: those before the first error. Bits: all of them, per element, and the newest 128 tokens wait in 16");
+    print("Steps: those before the first that is wrong. Bits: all of them, per element, and the newest 128 tokens wait in 16");
     print("bits: %d tokens are few for that. Codebooks, which all sequences share, are not in them.",
         transcript.tokens());
     print("");
@@ -188,24 +219,34 @@ public final class Demo {
               player.method().name(), player.bits(), player.bytes(), player.bitsPerByte(), player.answers(),
               player.steps()));
     }
+    boolean program = script.program() != null;
     return new Transcript(
+        format("The model read %d tokens, answered questions about them, and ", tokens)
+            + (program ? "ran a program whose every step needs the results of earlier ones." : "wrote on."),
         tokens,
         script.questions().stream().map(Script.Question::text).toList(),
         script.questions().stream().map(Script.Question::answer).toList(),
-        script.steps(),
+        program ? "steps before an error" : "tokens before another than with 16 bits",
+        right(script, players),
         columns);
   }
 
   /** More methods on more samples, for the charts. */
   private void measure(Transcript transcript) throws IOException {
-    print("4. More methods on more texts and tasks, for the charts.");
+    print("4. %s, for the charts.", trained ? "More methods on more texts and tasks" : "Another text");
     ProgressBar bar = new ProgressBar(out, ProgressBar.onTerminal());
     Outcome outcome =
         new Evaluation(
-                "a small model",
+                trained ? "a small model" : model.name(),
                 model,
-                SampleSets.read(tests(), model.tokenizer(), WINDOWS, 0, INSTANCES, model.config().maxPositions()),
-                Methods.named(MEASURED),
+                SampleSets.read(
+                    tests,
+                    model.tokenizer(),
+                    trained ? WINDOWS : 1,
+                    trained ? 0 : WINDOW,
+                    trained ? INSTANCES : 0,
+                    model.config().maxPositions()),
+                Methods.named(trained ? MEASURED : UNTRAINED),
                 PromptMode.STREAM,
                 calibrations,
                 new Evaluation.Listener() {
@@ -216,13 +257,13 @@ public final class Demo {
                 })
             .run(() -> false);
     bar.end();
-    ResultFiles.write(outcome, transcript, Origin.now("./gradlew demo"), reports);
+    ResultFiles.write(outcome, transcript, Origin.now("./gradlew demo" + (trained ? "" : " -Pmodel=FILE")), reports);
     print("");
     print("Page: %s", reports.resolve("index.html"));
   }
 
   private void row(String title, List<Player> players, Function<Player, String> cell) {
-    StringBuilder line = new StringBuilder(format("%-12s", title));
+    StringBuilder line = new StringBuilder(format("%-" + (trained ? 12 : 24) + "s", title));
     players.forEach(player -> line.append(format("%" + (COLUMN + 1) + "s", cell.apply(player))));
     out.println(line);
   }

@@ -6,6 +6,7 @@ import dev.kvasir.lab.evaluate.Narrator;
 import dev.kvasir.runner.Decoder;
 import java.util.ArrayList;
 import java.util.List;
+import org.jspecify.annotations.Nullable;
 
 /** One method going through the script, with a cache of its own. */
 final class Player implements AutoCloseable {
@@ -42,19 +43,28 @@ final class Player implements AutoCloseable {
   void answer(Script.Question question) {
     try (Narrator fork = reading.fork()) {
       fork.read(decoder.model().tokenizer().encode(question.text()));
-      answers.add(fork.write("\n", question.answer().length() + 1));
+      answers.add(fork.write(question.end(), question.answer().length() + 2).strip()); // a blank before, the end behind
     }
   }
 
-  /** Reads a program, with an empty memory. */
-  void begin(String program) {
-    running = new Narrator(decoder, cache.newSequence());
-    running.read(decoder.model().tokenizer().encode(program));
+  /** Reads a program, with an empty memory; or goes on with the text, where there is none. */
+  void begin(@Nullable String program) {
+    if (program == null) {
+      running = reading.fork();
+    } else {
+      running = new Narrator(decoder, cache.newSequence());
+      running.read(decoder.model().tokenizer().encode(program));
+    }
   }
 
-  /** Writes the next line of its run. */
-  void step(int most) {
+  /** Writes the next line of a run. */
+  void line(int most) {
     steps.add(running.write("\n", most));
+  }
+
+  /** Writes the next token. */
+  void token() {
+    steps.add(running.write("", 1));
   }
 
   /** Bytes of the text that has been read. */

@@ -134,16 +134,15 @@ final class HtmlReport {
 
   /** What the model said with each cache: columns are methods, and what is wrong stands out. */
   private void transcript(Transcript said) {
-    out.append("<section><h2>One text, one program, one model</h2><p>The model read ").append(said.tokens());
-    out.append(" tokens, answered questions about them, and ran a program whose every step needs the results of ");
-    out.append("earlier ones. The same weights, the same words; only the cache differs.</p>");
+    out.append("<section><h2>One model, one text, many caches</h2><p>").append(escape(said.about()));
+    out.append(" The same weights, the same words; only the cache differs.</p>");
     out.append("<div class=\"scroll\"><table class=\"said\"><thead><tr><th></th>");
     said.columns().forEach(column -> out.append("<th>").append(escape(column.method())).append("</th>"));
     out.append("</tr></thead><tbody>");
     totals("bits per element", said, column -> format("%.2f", column.bits()));
     totals("cache, KiB", said, column -> format("%.0f", column.bytes() / 1024));
     totals("questions answered", said, column -> said.right(column) + " of " + said.answers().size());
-    totals("steps before an error", said, column -> said.rightSteps(column) + " of " + said.steps().size());
+    totals(said.stepsRight(), said, column -> said.rightSteps(column) + " of " + said.steps().size());
     for (int i = 0; i < said.questions().size(); i++) {
       int index = i;
       words(said.questions().get(i), said, said.answers().get(i), column -> column.answers().get(index), text -> text);

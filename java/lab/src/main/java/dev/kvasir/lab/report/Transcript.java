@@ -5,14 +5,22 @@ import java.util.List;
 /**
  * What a model said with each of several caches, side by side.
  *
+ * @param about what it did, in a sentence or two
  * @param tokens length of the text that it had read
  * @param questions what it was asked about the text
  * @param answers what is right
- * @param steps what is right in each line of the program's run
+ * @param stepsRight what it means that a column has so many of the steps
+ * @param steps what is right in each
  * @param columns what was said, one for each method
  */
 public record Transcript(
-    int tokens, List<String> questions, List<String> answers, List<String> steps, List<Column> columns) {
+    String about,
+    int tokens,
+    List<String> questions,
+    List<String> answers,
+    String stepsRight,
+    List<String> steps,
+    List<Column> columns) {
 
   /**
    * What was said with one method.
@@ -22,7 +30,7 @@ public record Transcript(
    * @param bytes of the cache, after the text
    * @param bitsPerByte how well the text was foreseen
    * @param answers to the questions
-   * @param steps lines of the run
+   * @param steps what it wrote in each
    */
   public record Column(
       String method, double bits, double bytes, double bitsPerByte, List<String> answers, List<String> steps) {}
@@ -36,7 +44,7 @@ public record Transcript(
     return right;
   }
 
-  /** Lines of a column before its first error. */
+  /** Steps of a column before its first error. */
   public int rightSteps(Column column) {
     int right = 0;
     while (right < Math.min(steps.size(), column.steps().size())

@@ -67,32 +67,38 @@ final class Passkeys {
     return List.copyOf(samples.subList(0, count));
   }
 
+  /** The first text of {@link #read}, as text. */
+  static HiddenKeys first(byte[] text, Tokenizer tokenizer, int context) throws ModelException {
+    return hide(new String(text, StandardCharsets.UTF_8), tokenizer, Math.min(TOKENS, context), new Random(SEED));
+  }
+
   private static List<Sample> about(String text, Tokenizer tokenizer, int tokens, Random random)
       throws ModelException {
+    HiddenKeys hidden = hide(text, tokenizer, tokens, random);
+    int[] read = joined(tokenizer.prefix(), tokenizer.encode(hidden.text()));
+    List<Sample> samples = new ArrayList<>();
+    for (int i = 0; i < KEYS; i++) {
+      int[] asked = joined(read, tokenizer.encode(hidden.questions().get(i)));
+      samples.add(new Sample(NAME, true, joined(asked, answer(tokenizer, hidden.keys().get(i))), asked.length - 1));
+    }
+    return samples;
+  }
+
+  private static HiddenKeys hide(String text, Tokenizer tokenizer, int tokens, Random random) throws ModelException {
     List<String> places = new ArrayList<>(PLACES);
     java.util.Collections.shuffle(places, random);
     List<String> keys =
         IntStream.range(0, KEYS).mapToObj(i -> String.format(Locale.ROOT, "%05d", random.nextInt(100000))).toList();
-    int[] prefix = tokenizer.prefix();
-    String story = "";
-    int[] read = {};
+    List<String> questions = places.stream().limit(KEYS).map(place -> "\n\nThe pass key of " + place + " is").toList();
+    int most = tokens - tokenizer.prefix().length - QUESTION;
     // Characters for a token differ from text to text: too many at first, then fewer until they fit.
-    for (int length = CHARACTERS * tokens; length > tokens / 8; length -= tokens / 16) {
-      story = hidden(text.substring(0, Math.min(text.length(), length)), places, keys);
-      read = tokenizer.encode(story);
-      if (prefix.length + read.length + QUESTION <= tokens) {
-        break;
+    for (int length = CHARACTERS * tokens; length > tokens / 8 && text.length() >= tokens / 8; length -= tokens / 16) {
+      String story = hidden(text.substring(0, Math.min(text.length(), length)), places, keys);
+      if (tokenizer.encode(story).length <= most) {
+        return new HiddenKeys(story, questions, keys);
       }
     }
-    if (text.length() < tokens / 8 || prefix.length + read.length + QUESTION > tokens) {
-      throw new ModelException("the texts are too short to hide pass keys in");
-    }
-    List<Sample> samples = new ArrayList<>();
-    for (int i = 0; i < KEYS; i++) {
-      int[] asked = joined(prefix, joined(read, tokenizer.encode("\n\nThe pass key of " + places.get(i) + " is")));
-      samples.add(new Sample(NAME, true, joined(asked, answer(tokenizer, keys.get(i))), asked.length - 1));
-    }
-    return samples;
+    throw new ModelException("the texts are too short to hide pass keys in");
   }
 
   /** Tokens of the key as they would follow a word: some tokenizers put the blank before it by themselves. */

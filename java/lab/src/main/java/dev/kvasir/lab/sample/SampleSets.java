@@ -99,6 +99,19 @@ public final class SampleSets {
    * @throws ModelException if there is no text, or too little of it
    */
   public static List<Sample> passkeys(Path folder, Tokenizer tokenizer, int count, int context) throws IOException {
+    return Passkeys.read(texts(folder), tokenizer, count, context);
+  }
+
+  /**
+   * The first text of a folder, with the pass keys that are hidden in it.
+   *
+   * @throws ModelException if there is no text, or too little of it
+   */
+  public static HiddenKeys hiddenKeys(Path folder, Tokenizer tokenizer, int context) throws IOException {
+    return Passkeys.first(texts(folder).get(0), tokenizer, context);
+  }
+
+  private static List<byte[]> texts(Path folder) throws IOException {
     List<byte[]> texts = new ArrayList<>();
     for (Path file : files(folder, "*" + TEXT_ENDING)) {
       texts.add(Files.readAllBytes(file));
@@ -106,7 +119,7 @@ public final class SampleSets {
     if (texts.isEmpty()) {
       throw new ModelException(folder + " holds no text (*" + TEXT_ENDING + ") to hide pass keys in");
     }
-    return Passkeys.read(texts, tokenizer, count, context);
+    return texts;
   }
 
   /** The sample of a text that begins with what the model expects. */

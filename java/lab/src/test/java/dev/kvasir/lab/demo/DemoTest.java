@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.MethodEntry;
 import dev.kvasir.lab.evaluate.Methods;
+import dev.kvasir.lab.sample.SampleSets;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
@@ -42,6 +43,30 @@ class DemoTest {
     assertTrue(script.steps().size() >= 30 && script.program().startsWith("set "));
   }
 
+  /** Of a model that has learned no tasks, keys are asked that its text hides, and it writes on as 16 bits do. */
+  @Test
+  void anyModelFindsKeysAndWritesOn() throws Exception {
+    Model model = Model.load(folder());
+    Script script =
+        Script.of(SampleSets.hiddenKeys(folder().resolve("tests"), model.tokenizer(), model.config().maxPositions()));
+    for (Script.Question question : script.questions()) {
+      assertTrue(script.text().contains(question.text().strip() + " " + question.answer() + question.end()), question.text());
+    }
+    MethodEntry.Request request =
+        new MethodEntry.Request(model.geometry(), 2, 2, model.config().maxPositions(), new Calibrations(model, List.of()));
+    try (Decoder decoder = new Decoder(model);
+        Player player = new Player(Methods.named("f16").get(0), decoder, request)) {
+      player.read(model.tokenizer().encode(script.text()));
+      player.answer(script.questions().get(0));
+      player.begin(script.program());
+      player.token();
+      player.token();
+      assertEquals(2, player.steps().size());
+      assertEquals(2, String.join("", player.steps()).length()); // tokens of this model are bytes
+      assertTrue(player.answers().get(0).length() <= script.questions().get(0).answer().length() + 2);
+    }
+  }
+
   @Test
   void aFolderWithoutFactsIsRefused(@TempDir Path empty) throws IOException {
     Files.writeString(empty.resolve("retrieval.jsonl"), "{\"prompt\": \"nothing\", \"answer\": \"x\"}\n");
@@ -69,7 +94,7 @@ class DemoTest {
         }
         player.begin(script.program());
         for (int step = 0; step < STEPS; step++) {
-          player.step(64);
+          player.line(64);
           right[i] += player.steps().get(step).equals(script.steps().get(step)) ? 1 : 0;
         }
         for (int question = 0; question < QUESTIONS; question++) {

@@ -34,9 +34,11 @@ class HtmlReportTest {
 
   private static final Transcript TRANSCRIPT =
       new Transcript(
+          "It read.",
           600,
           List.of("open x: "),
           List.of("12345"),
+          "steps before an error",
           List.of("a:b+c 1+2 a=3", "d:a+a 3+3 d=6"),
           List.of(
               new Transcript.Column(
@@ -78,7 +80,7 @@ class HtmlReportTest {
     assertTrue(page.contains("tiny &amp; co") && page.contains("a&lt;b&gt;&amp;&quot;c&quot;"));
     Methods.ALL.forEach(method -> assertTrue(page.contains(">" + method.name() + "<"), method.name()));
     for (String heading : List.of("Quality against bits", "All methods", "What the papers say", "Memory against tokens",
-        "Error by layer and head", "Widths of keys", "Use of patterns", "One text, one program")) {
+        "Error by layer and head", "Widths of keys", "Use of patterns", "One model, one text, many caches")) {
       assertTrue(page.contains(heading), heading);
     }
     List<String> drawings = drawings(page);
