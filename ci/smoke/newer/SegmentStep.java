@@ -1,3 +1,5 @@
+package example;
+
 import dev.kvasir.AttendBatch;
 import dev.kvasir.ElementType;
 import dev.kvasir.KvCache;
