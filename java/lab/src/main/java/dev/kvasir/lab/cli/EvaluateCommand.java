@@ -208,6 +208,10 @@ final class EvaluateCommand implements Callable<Integer> {
     if (keys > 0) {
       cut.put("passkey", SampleSets.passkeys(tests, model.tokenizer(), keys, context));
     }
+    if (cut.isEmpty()) {
+      throw new CommandLine.ParameterException(
+          spec.commandLine(), "there is nothing to measure: --windows, --samples and --passkeys are 0");
+    }
     return cut;
   }
 

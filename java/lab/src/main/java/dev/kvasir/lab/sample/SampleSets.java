@@ -49,7 +49,7 @@ public final class SampleSets {
    *     for windows of {@link #WINDOW_BYTES} bytes that are tokenised one by one
    * @param samples most instances of each task, 0 for none
    * @param context most tokens that the model was made for; beyond it a score says nothing of the cache
-   * @throws ModelException if there are none, or an instance does not fit the context
+   * @throws ModelException if there are none although some are wanted, or an instance does not fit the context
    */
   public static Map<String, List<Sample>> read(
       Path folder, Tokenizer tokenizer, int windows, int window, int samples, int context) throws IOException {
@@ -70,7 +70,7 @@ public final class SampleSets {
         put(sets, name(file, TASK_ENDING), tasks(file, tokenizer, samples, context));
       }
     }
-    if (sets.isEmpty()) {
+    if (sets.isEmpty() && windows + samples > 0) {
       throw new ModelException(folder + " holds neither texts (*" + TEXT_ENDING + ") nor tasks (*" + TASK_ENDING + ")");
     }
     return sets;

@@ -110,6 +110,23 @@ class MainTest {
   }
 
   @Test
+  void passKeysCanBeAskedAlone() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("tests"));
+    Files.writeString(data.resolve("letters_test.bin"), letters(1, 9000));
+    Path out = folder.resolve("report");
+    String[] args = {
+      "evaluate", "" + folder, "--methods=uniform-2", "--windows=0", "--samples=0", "--passkeys=2", "--out", "" + out
+    };
+    assertSays(0, "passkey", args);
+    for (Json row : Json.read(out.resolve("evaluate.json")).list()) {
+      assertEquals(2, row.get("graded").get("passkey").get("instances").integer());
+      assertTrue(row.find("bpb").isEmpty());
+    }
+    args[5] = "--passkeys=0";
+    assertSays(2, "nothing to measure", args);
+  }
+
+  @Test
   void commandsSayWhatIsWrong() throws Exception {
     String model = folder.toString();
     assertSays(2, "MODEL", "evaluate");
