@@ -60,7 +60,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.numbers[pattern::kAcceptTest] = flag(options, "accept", 1);
   format.numbers[pattern::kAcceptRatio] =
       alpha == 0 ? -1.0f : static_cast<float>(pattern::accept_ratio(head_dim, alpha));
-  format.numbers[pattern::kRawMatches] = flag(options, "raw", 1);
+  format.numbers[pattern::kNeverRaw] = 1 - flag(options, "raw", 1);
   format.page_bytes = pattern::page_bytes(format);
   return format;
 }

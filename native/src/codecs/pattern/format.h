@@ -17,7 +17,7 @@ enum Number {
   kNewPatterns,    // 1: every page after the prompt's adds its centre
   kAcceptTest,     // 1: keys: labels must lower the page's squared ranges
   kAcceptRatio,    // values: largest ratio of flattened to raw range; negative: no test
-  kRawMatches,     // 1: no pattern is a match like others, where it is nearest; 0: never
+  kNeverRaw,       // 0: no pattern is a match like others, where it is nearest; 1: never
 };
 
 KVASIR_HOST_DEVICE static inline int mined_patterns(const PageFormat& format) {
@@ -33,7 +33,7 @@ KVASIR_HOST_DEVICE static inline bool tests_labels(const PageFormat& format) {
   return format.numbers[kAcceptTest] != 0;
 }
 
-KVASIR_HOST_DEVICE static inline bool matches_raw(const PageFormat& format) { return format.numbers[kRawMatches] != 0; }
+KVASIR_HOST_DEVICE static inline bool matches_raw(const PageFormat& format) { return format.numbers[kNeverRaw] == 0; }
 
 // Most points that patterns are mined from; a longer prompt is sampled.
 constexpr int64_t kMiningPoints = 16384;

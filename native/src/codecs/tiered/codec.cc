@@ -68,7 +68,7 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.numbers[tiered::kTau4] = threshold(options, "tau4", kDefaultTau4);
   format.numbers[tiered::kKeyBits] = static_cast<float>(key_bits);
   format.numbers[tiered::kQueries] = static_cast<float>(queries);
-  format.numbers[tiered::kParameterBits] = static_cast<float>(parameter_bits);
+  format.numbers[tiered::kParameterBits] = parameter_bits == 8 ? 8.0f : 0.0f;
   format.head_bytes = tiered::head_bytes(format);
   return format;
 }

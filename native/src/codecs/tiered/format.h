@@ -31,7 +31,7 @@ enum Number {
   kTau4,
   kKeyBits,        // BUDGET: the mean bits of a channel to aim at
   kQueries,        // 1: saliency counts what queries do with a channel, 0: its error alone
-  kParameterBits,  // of lo and of range: 16 or 8
+  kParameterBits,  // of lo and of range: 8, or 0 for 16
 };
 
 enum Mode {

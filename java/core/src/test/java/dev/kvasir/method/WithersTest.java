@@ -63,6 +63,7 @@ class WithersTest {
     if (value instanceof Integer number) {
       return switch (number) {
         case 0 -> 32;
+        case 16 -> 8;
         case 32 -> 64;
         default -> number == 2 ? 4 : 2;
       };
