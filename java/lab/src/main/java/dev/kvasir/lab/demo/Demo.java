@@ -47,6 +47,10 @@ public final class Demo {
   private static final int QUESTIONS = 6;
   private static final int STEPS = 30;
   private static final int WRITTEN = 24;
+
+  /** Most tokens that come behind the text. */
+  private static final int FORKED = 64;
+
   private static final int CHUNK = 256;
   private static final int COLUMN = 11;
 
@@ -116,7 +120,12 @@ public final class Demo {
     print("");
     // Forks that answer questions and the run of the program have windows of their own.
     MethodEntry.Request request =
-        new MethodEntry.Request(model.geometry(), 2, 2, model.config().maxPositions(), calibrations);
+        new MethodEntry.Request(
+            model.geometry(),
+            trained ? 2 : 1,
+            2,
+            trained ? model.config().maxPositions() : text.length + FORKED,
+            calibrations);
     List<Player> players = new ArrayList<>();
     try {
       Methods.named(trained ? PLAYERS : UNTRAINED).forEach(method -> players.add(new Player(method, decoder, request)));
@@ -161,8 +170,8 @@ public final class Demo {
     boolean program = script.program() != null;
     print(program
             ? "3. It runs a program of %d steps, each on the results of earlier ones. What each step gives:"
-            : "3. It writes on, %d tokens. %s: not what 16 bits write.",
-        program ? script.steps().size() : WRITTEN, WRONG);
+            : "3. It writes on, %d tokens, with the 16-bit cache. What others would have written in its place:",
+        program ? script.steps().size() : WRITTEN);
     print("");
     players.forEach(player -> player.begin(script.program()));
     for (int i = 0; i < (program ? script.steps().size() : WRITTEN); i++) {
@@ -170,10 +179,11 @@ public final class Demo {
       if (program) {
         players.forEach(player -> player.line(2 * script.steps().get(step).length()));
       } else {
-        players.forEach(Player::token);
+        int token = players.get(0).next();
+        players.forEach(player -> player.token(token));
       }
       String right = right(script, players).get(step);
-      row(result(right), players, player -> marked(right, player.steps().get(step), result(player.steps().get(step))));
+      row(printable(result(right)), players, player -> marked(right, player.steps().get(step), result(player.steps().get(step))));
     }
     print("");
   }
@@ -193,9 +203,13 @@ public final class Demo {
   }
 
   private static String marked(String right, String said, String shown) {
-    String text = shown.replaceAll("[^\\x21-\\x7e]", "?");
+    String text = printable(shown);
     String brief = text.length() > COLUMN - 4 ? text.substring(0, COLUMN - 4) : text;
     return said.equals(right) ? brief : brief + WRONG;
+  }
+
+  private static String printable(String text) {
+    return text.replace("\n", "\\n").replaceAll("[^\\x21-\\x7e]", "?");
   }
 
   private void summarise(Transcript transcript) {
@@ -205,8 +219,8 @@ public final class Demo {
           column.bitsPerByte(), transcript.right(column), transcript.answers().size(), transcript.rightSteps(column),
           transcript.steps().size());
     }
-    print("Steps: those before the first that is wrong. Bits: all of them, per element, and the newest 128 tokens wait in 16");
-    print("bits: %d tokens are few for that. Codebooks, which all sequences share, are not in them.",
+    print("Last: %s. Bits: all of them, per element, and the newest 128 tokens wait in", transcript.stepsRight());
+    print("16 bits: %d tokens are few for that. Codebooks, which all sequences share, are not in them.",
         transcript.tokens());
     print("");
   }
@@ -222,11 +236,12 @@ public final class Demo {
     boolean program = script.program() != null;
     return new Transcript(
         format("The model read %d tokens, answered questions about them, and ", tokens)
-            + (program ? "ran a program whose every step needs the results of earlier ones." : "wrote on."),
+            + (program ? "ran a program whose every step needs the results of earlier ones." : "wrote on with the 16-bit cache, while others said what they would have written."),
         tokens,
         script.questions().stream().map(Script.Question::text).toList(),
         script.questions().stream().map(Script.Question::answer).toList(),
-        program ? "steps before an error" : "tokens before another than with 16 bits",
+        program ? "steps before an error" : "tokens as with 16 bits",
+        program,
         right(script, players),
         columns);
   }
@@ -264,7 +279,7 @@ public final class Demo {
 
   private void row(String title, List<Player> players, Function<Player, String> cell) {
     StringBuilder line = new StringBuilder(format("%-" + (trained ? 12 : 24) + "s", title));
-    players.forEach(player -> line.append(format("%" + (COLUMN + 1) + "s", cell.apply(player))));
+    players.forEach(player -> line.append(format("%" + (COLUMN + 2) + "s", cell.apply(player))));
     out.println(line);
   }
 

@@ -4,6 +4,7 @@ import dev.kvasir.KvCache;
 import dev.kvasir.lab.evaluate.MethodEntry;
 import dev.kvasir.lab.evaluate.Narrator;
 import dev.kvasir.runner.Decoder;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
@@ -62,9 +63,15 @@ final class Player implements AutoCloseable {
     steps.add(running.write("\n", most));
   }
 
-  /** Writes the next token. */
-  void token() {
-    steps.add(running.write("", 1));
+  /** The token that it would write next. */
+  int next() {
+    return running.likeliest();
+  }
+
+  /** Says what it would write next, and reads what comes instead. */
+  void token(int token) {
+    steps.add(new String(decoder.model().tokenizer().decode(next()), StandardCharsets.UTF_8));
+    running.read(token);
   }
 
   /** Bytes of the text that has been read. */

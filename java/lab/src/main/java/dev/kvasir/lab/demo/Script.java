@@ -19,7 +19,8 @@ import org.jspecify.annotations.Nullable;
  * @param about what the text is
  * @param text what to read
  * @param questions what to ask then
- * @param program what to run, for models that have learned to; null to write on in the text, a token a step
+ * @param program what to run, for models that have learned to; null where 16 bits write on in the text, a token a step, and
+ *     others say what they would have written
  * @param steps what the run should say, a line each; none where what 16 bits write is the measure
  */
 record Script(

@@ -64,7 +64,7 @@ public final class Narrator implements AutoCloseable {
   public String write(String end, int most) {
     ByteArrayOutputStream written = new ByteArrayOutputStream();
     for (int i = 0; i < most; i++) {
-      int token = Scorer.likeliest(next);
+      int token = likeliest();
       written.writeBytes(decoder.model().tokenizer().decode(token));
       System.arraycopy(decoder.decode(sequence, token), 0, next, 0, next.length);
       String text = written.toString(StandardCharsets.UTF_8);
@@ -73,6 +73,11 @@ public final class Narrator implements AutoCloseable {
       }
     }
     return written.toString(StandardCharsets.UTF_8);
+  }
+
+  /** The token that it would write next. */
+  public int likeliest() {
+    return Scorer.likeliest(next);
   }
 
   /** Bits that the model needed per byte of all that it read. */

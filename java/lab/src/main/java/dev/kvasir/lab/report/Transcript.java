@@ -9,7 +9,8 @@ import java.util.List;
  * @param tokens length of the text that it had read
  * @param questions what it was asked about the text
  * @param answers what is right
- * @param stepsRight what it means that a column has so many of the steps
+ * @param stepsRight what it means that a column has so many of the steps right
+ * @param chained whether a step goes on from what was said in the one before, so that an error spoils the rest
  * @param steps what is right in each
  * @param columns what was said, one for each method
  */
@@ -19,6 +20,7 @@ public record Transcript(
     List<String> questions,
     List<String> answers,
     String stepsRight,
+    boolean chained,
     List<String> steps,
     List<Column> columns) {
 
@@ -44,12 +46,15 @@ public record Transcript(
     return right;
   }
 
-  /** Steps of a column before its first error. */
+  /** Steps that a column has right; before its first error, where they are chained. */
   public int rightSteps(Column column) {
     int right = 0;
-    while (right < Math.min(steps.size(), column.steps().size())
-        && steps.get(right).equals(column.steps().get(right))) {
-      right++;
+    for (int i = 0; i < Math.min(steps.size(), column.steps().size()); i++) {
+      if (steps.get(i).equals(column.steps().get(i))) {
+        right++;
+      } else if (chained) {
+        break;
+      }
     }
     return right;
   }

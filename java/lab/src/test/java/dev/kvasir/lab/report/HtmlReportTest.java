@@ -39,6 +39,7 @@ class HtmlReportTest {
           List.of("open x: "),
           List.of("12345"),
           "steps before an error",
+          true,
           List.of("a:b+c 1+2 a=3", "d:a+a 3+3 d=6"),
           List.of(
               new Transcript.Column(
