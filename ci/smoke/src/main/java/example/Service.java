@@ -16,7 +16,7 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.nio.file.Path;
-import redis.clients.jedis.JedisPooled;
+import redis.clients.jedis.RedisClient;
 
 /**
  * A service of a user: a model whose sessions share what they read, with a server for blocks that is away today, and meters. The
@@ -30,7 +30,7 @@ public final class Service {
     Path folder = Path.of(args[0]);
     Model model = Model.load(folder);
     ModelFingerprint weights = ModelFingerprint.of(folder.resolve("model.safetensors"));
-    try (JedisPooled nobody = new JedisPooled("127.0.0.1", closedPort());
+    try (RedisClient nobody = RedisClient.create("127.0.0.1", closedPort());
         Engine engine =
             Engine.builder(model)
                 .method(Uniform.bits(8))

@@ -24,7 +24,7 @@ import redis.clients.jedis.params.SetParams;
 
 /**
  * Blocks in Redis or Valkey, for machines to share: values are blocks, keys are a prefix and their names. The client is the
- * caller's: a {@code JedisPooled}, a {@code JedisCluster} or another {@link UnifiedJedis}, with its credentials, TLS and
+ * caller's: a {@code RedisClient}, a {@code RedisClusterClient} or another {@link UnifiedJedis}, with its credentials, TLS and
  * timeouts; it needs connections for as many threads as this store has. How long blocks stay and which go first where memory
  * is full are the server's affair ({@code maxmemory-policy allkeys-lru}, say), beside the time to live that is set here.
  *
