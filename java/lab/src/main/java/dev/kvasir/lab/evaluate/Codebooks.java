@@ -120,6 +120,7 @@ public final class Codebooks {
       int headDim = geometry.headDim(layer);
       try (KeyTrainer trainer =
           KeyTrainer.builder(geometry.kvHeads(layer), headDim)
+              .pairs(rope(calibrations).pairs())
               .stages(stages(MOST_BITS, headDim))
               .steps(calibrations.keySteps())
               .build()) {

@@ -109,6 +109,21 @@ class MainTest {
     }
   }
 
+  /** GGUF's Llamas turn neighbouring channels, others the halves of a head: codebooks commute with what the model does. */
+  @Test
+  void codebooksTurnAsTheModelDoes() throws Exception {
+    Path data = Files.createDirectories(folder.resolve("texts"));
+    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
+    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    Path file = folder.resolve("llama.gguf");
+    TinyModel.gguf(file, "llama", 4);
+    Path out = folder.resolve("report");
+    assertSays(0, "comm-vq-1", "evaluate", "" + file, "--data", "" + data, "--sample", "--windows=1", "--window=512",
+        "--samples=0", "--passkeys=0", "--methods=comm-vq-1", "--out", "" + out);
+    Json row = Json.read(out.resolve("evaluate.json")).list().get(1);
+    assertTrue(row.get("complete").flag() && row.get("kl").number() > 0, row.toString());
+  }
+
   @Test
   void passKeysCanBeAskedAlone() throws Exception {
     Path data = Files.createDirectories(folder.resolve("tests"));
