@@ -191,7 +191,7 @@ final class HtmlReport {
       }
     }
     out.append("<section><h2>Quality against bits</h2>");
-    out.append("<p>Text, left: how far predictions move from those with a 16-bit cache. Tasks, right: how much of an ");
+    out.append("<p>Text: how far predictions move from those with a 16-bit cache. Tasks: how much of an ");
     out.append("answer is right before its first error, over all tasks. Lines join what no other method beats; ");
     out.append("bars are one standard error.</p>");
     legend();
