@@ -178,11 +178,21 @@ public final class PrefixCache implements AutoCloseable {
   private PrefixMatch load(
       PrefixRequest request,
       List<ChainHash> names,
-      LivePrefixes.@Nullable Found found,
+      LivePrefixes.@Nullable Found before,
       Flights.Flight flight,
       long end) {
+    LivePrefixes.Found found = before;
     int reached = found == null ? 0 : found.blocks();
     try {
+      // Between the look into the pool and the beginning of this flight another one may have landed.
+      if (live.depth(request, names.size()) > reached) {
+        close(found);
+        found = live.find(request, names.size());
+        reached = found == null ? 0 : found.blocks();
+        if (reached == names.size()) {
+          return matchOf(found);
+        }
+      }
       PrefixMatch longer = loaded(request, names, found, end);
       if (longer == null) {
         return matchOf(found);

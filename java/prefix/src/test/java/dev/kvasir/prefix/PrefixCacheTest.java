@@ -34,6 +34,7 @@ import javax.crypto.spec.SecretKeySpec;
 import jdk.jfr.Recording;
 import jdk.jfr.consumer.RecordedEvent;
 import jdk.jfr.consumer.RecordingFile;
+import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -246,7 +247,8 @@ class PrefixCacheTest {
     }
   }
 
-  @Test
+  /** Many times, since what it is about are threads that stop between any two lines. */
+  @RepeatedTest(20)
   void manyRequestsLoadOnce() throws Exception {
     FaultyStore store = new FaultyStore(1);
     ExecutorService threads = Executors.newFixedThreadPool(8);
