@@ -6,11 +6,15 @@ import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
 import dev.kvasir.Kvasir;
+import dev.kvasir.Side;
+import dev.kvasir.calibrate.SpectralCalibrator;
+import dev.kvasir.codebook.SpectralBases;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.MixKvq;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.PmKvq;
+import dev.kvasir.method.Spectral;
 import dev.kvasir.method.Uniform;
 import java.io.PrintStream;
 import java.nio.ByteBuffer;
@@ -21,8 +25,8 @@ import java.util.List;
 import java.util.Locale;
 
 /**
- * One attention layer, kept by methods that need no training side by side: memory, time and error of each. Tokens are
- * synthetic, so that it can be as long as one likes.
+ * One attention layer, kept by methods that need no training, and by Spectral, side by side: memory, time and error of each.
+ * Tokens are synthetic, so that it can be as long as one likes.
  */
 public final class LayerBench {
 
@@ -31,6 +35,8 @@ public final class LayerBench {
   private static final int HEAD_DIM = 128;
   private static final int CHUNK = 512;
   private static final int QUERIES = 16;
+  private static final int CALIBRATION_TOKENS = 2048;
+  private static final int CALIBRATION_QUERIES = 256;
   private static final long SEED = 1;
 
   private static final KvGeometry GEOMETRY =
@@ -83,12 +89,30 @@ public final class LayerBench {
       entries.add(Entry.of("pattern-2", PatternKv.bits(2)));
       entries.add(Entry.of("pm-kvq-2", PmKvq.floor(2).startBits(2)));
       entries.add(Entry.of("mix-2.7", MixKvq.budget(2.7)));
+      SpectralBases bases = bases(source);
+      for (double bits : new double[] {3, 2, 1.25}) {
+        entries.add(Entry.of("spectral-" + (bits % 1 == 0 ? "" + (int) bits : "" + bits), Spectral.of(bases, bits)));
+      }
       introduce();
       fill(source, entries);
       compare(source, entries);
     } finally {
       entries.forEach(entry -> entry.cache().close());
     }
+  }
+
+  /** From tokens of the same source that no cache gets. */
+  private static SpectralBases bases(SyntheticTokens source) {
+    SpectralCalibrator calibrator = new SpectralCalibrator(GEOMETRY);
+    float[] keys = new float[CALIBRATION_TOKENS * GEOMETRY.rowSize(0)];
+    float[] values = new float[keys.length];
+    source.fill(keys, values);
+    calibrator.addRows(0, Side.KEYS, keys, CALIBRATION_TOKENS);
+    calibrator.addRows(0, Side.VALUES, values, CALIBRATION_TOKENS);
+    for (int i = 0; i < CALIBRATION_QUERIES; i++) {
+      calibrator.addQueries(0, source.query(), 1);
+    }
+    return calibrator.bases();
   }
 
   private void introduce() {
@@ -121,14 +145,14 @@ public final class LayerBench {
       queries.add(source.query());
     }
     double[] micros = microsPerStep(entries, queries);
-    print("            stored bits   memory     times   appended   attention    times   output");
-    print("    cache   per element      MiB   smaller   tokens/s     us/step   faster    error");
+    print("                stored bits   memory     times   appended   attention    times   output");
+    print("        cache   per element      MiB   smaller   tokens/s     us/step   faster    error");
     Entry reference = entries.get(0);
     for (int i = 0; i < entries.size(); i++) {
       Entry entry = entries.get(i);
       KvStats stats = entry.cache().stats();
       print(
-          "%9s %13.2f %8.1f %9.1f %10.0f %11.0f %8.1f %7.2f%%",
+          "%13s %13.2f %8.1f %9.1f %10.0f %11.0f %8.1f %7.2f%%",
           entry.label(),
           stats.total().bitsPerElement(),
           stats.bytes() / (double) (1 << 20),
