@@ -17,25 +17,29 @@ namespace kvasir::processor {
 
 namespace {
 
-struct Answer {
-  unsigned a, b, c, d;
+struct Answers {
+  unsigned basic, extended;  // the words of leaves 1 and 7 that are of interest here
 };
 
-// Zeros where the processor does not know the question.
-Answer ask(unsigned leaf) {
-  Answer answer{};
-  __get_cpuid_count(leaf, 0, &answer.a, &answer.b, &answer.c, &answer.d);
-  return answer;
+// Asked once: the question takes a virtual machine out to its host. Zeros where the processor does not know it.
+const Answers& answers() {
+  static const Answers known = [] {
+    unsigned a, b, c = 0, d = 0, other;
+    __get_cpuid_count(1, 0, &a, &b, &c, &other);
+    __get_cpuid_count(7, 0, &a, &b, &other, &d);
+    return Answers{c, d};
+  }();
+  return known;
 }
 
 }  // namespace
 
-bool has_crc() { return (ask(1).c & 1u << 20) != 0; }
-bool has_polynomial_products() { return (ask(1).c & 1u << 1) != 0; }
-bool has_half_conversions() { return (ask(1).c & 1u << 29) != 0; }
+bool has_crc() { return (answers().basic & 1u << 20) != 0; }
+bool has_polynomial_products() { return (answers().basic & 1u << 1) != 0; }
+bool has_half_conversions() { return (answers().basic & 1u << 29) != 0; }
 bool has_tiles() {
   constexpr unsigned kBfloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25, kAll = kBfloat16 | kTiles | kInt8;
-  return (ask(7).d & kAll) == kAll;
+  return (answers().extended & kAll) == kAll;
 }
 
 #elif defined(__aarch64__) && defined(__APPLE__)
