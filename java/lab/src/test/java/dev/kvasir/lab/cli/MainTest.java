@@ -13,6 +13,7 @@ import dev.kvasir.lab.inspect.ChannelStatistics;
 import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.runner.Model;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -47,11 +48,17 @@ class MainTest {
         StringBuilder::new, StringBuilder::appendCodePoint, StringBuilder::append).toString();
   }
 
-  @Test
-  void evaluateWritesItsFiles() throws Exception {
-    Path data = Files.createDirectories(folder.resolve("tests"));
+  /** A folder of texts, to test on and to learn from. */
+  private Path noise(String name) throws IOException {
+    Path data = Files.createDirectories(folder.resolve(name));
     Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
     Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    return data;
+  }
+
+  @Test
+  void evaluateWritesItsFiles() throws Exception {
+    Path data = noise("tests");
     List<String> lines = new ArrayList<>();
     for (int i = 0; i < 5; i++) {
       lines.add(Json.write(Map.of("prompt", letters(i, 50), "answer", letters(i + 9, 5), "meta", Map.of("n", i))));
@@ -93,9 +100,7 @@ class MainTest {
   /** A sample leaves no method out that could learn from the texts, and says what that took. */
   @Test
   void samplesLearn() throws Exception {
-    Path data = Files.createDirectories(folder.resolve("tests"));
-    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
-    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    noise("tests");
     Path out = folder.resolve("report");
     String said =
         assertSays(0, "Learned on the way: reading for codebooks ", "evaluate", "" + folder, "--sample", "--windows=1",
@@ -112,9 +117,7 @@ class MainTest {
   /** GGUF's Llamas turn neighbouring channels, others the halves of a head: codebooks commute with what the model does. */
   @Test
   void codebooksTurnAsTheModelDoes() throws Exception {
-    Path data = Files.createDirectories(folder.resolve("texts"));
-    Files.write(data.resolve("noise_test.bin"), bytes(1, 9000));
-    Files.write(data.resolve("noise_val.bin"), bytes(2, 9000));
+    Path data = noise("texts");
     Path file = folder.resolve("llama.gguf");
     TinyModel.gguf(file, "llama", 4);
     Path out = folder.resolve("report");
