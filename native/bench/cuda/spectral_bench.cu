@@ -20,6 +20,7 @@
 #include "fill.cuh"
 #include "json_rows.h"
 #include "kernels/cuda/spectral/attend.h"
+#include "kernels/cuda/spectral/inverse_fragments.h"
 #include "kernels/cuda/spectral/rows.h"
 #include "kernels/cuda/spectral/seal.h"
 #include "launch_timing.h"
@@ -66,7 +67,8 @@ std::vector<uint16_t> uneven_rows(int kv_heads, int64_t tokens, uint64_t seed) {
 struct Sides {
   kvasir::PageFormat formats[2];
   std::shared_ptr<const kvasir::Basis> basis;
-  const float *vectors, *inverse;
+  const float* vectors;
+  SealBasis sealing;
   const uint16_t* halves;
 
   Sides(const Options& options, bench::DeviceMemory& memory) {
@@ -90,7 +92,8 @@ struct Sides {
     std::vector<uint16_t> rounded;
     for (const float x : forth) rounded.push_back(kvasir::float_to_half(x));
     vectors = memory.copy(forth);
-    inverse = memory.copy(std::vector<float>(basis->inverse(0), basis->inverse(0) + made.size()));
+    sealing.inverse = memory.copy(inverse_fragments(*basis));
+    sealing.units = memory.copy(std::vector<float>(basis->units(0), basis->units(0) + options.kv_heads * kDim));
     halves = memory.copy(rounded);
   }
   size_t page_bytes() const { return (formats[0].page_bytes + formats[1].page_bytes + 127) / 128 * 128; }
@@ -99,7 +102,7 @@ struct Sides {
     for (int side = 0; side < 2; ++side) {
       std::vector<uint8_t*> parts;
       for (int64_t p = 0; p < count; ++p) parts.push_back(pages + p * page_bytes() + side * formats[0].page_bytes);
-      CUDA(seal_spectral_parts({formats[side], inverse, staging, parts.data(), count}, stream));
+      CUDA(seal_spectral_parts({formats[side], sealing, staging, parts.data(), count}, stream));
     }
   }
 };

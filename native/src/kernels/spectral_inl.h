@@ -85,22 +85,30 @@ inline void make_codes(const float* z, int d, const float* low, const float* inv
   }
 }
 
-// A digit of a column, packed: `step` bytes of tokens after `step` bytes, each `bits` higher than the one before, 8 /
-// bits of them in one. 16 as keys have them, 4 as values do.
-template <int kStep>
-inline void pack_column(const uint8_t* codes, int bits, int shift, uint8_t* packed) {
-  const int parts = 8 / bits;
-  const uint8_t mask = static_cast<uint8_t>((1 << bits) - 1);
-  for (int block = 0; block < kPageTokens / (kStep * parts); ++block) {
+// A digit of a column, the bits from kShift on, packed: kStep bytes of tokens after kStep bytes, each kBits higher than
+// the one before, 8 / kBits of them in one. All known, so that compilers stay with bytes.
+template <int kStep, int kBits, int kShift>
+inline void pack_column(const uint8_t* codes, uint8_t* packed) {
+  constexpr int kParts = 8 / kBits, kMask = (1 << kBits) - 1;
+  for (int block = 0; block < kPageTokens / (kStep * kParts); ++block) {
     uint8_t bytes[kStep] = {};
-    for (int p = 0; p < parts; ++p) {
-      const uint8_t* from = codes + (block * parts + p) * kStep;
+    for (int p = 0; p < kParts; ++p) {
+      const uint8_t* from = codes + (block * kParts + p) * kStep;
       for (int i = 0; i < kStep; ++i) {
-        bytes[i] = static_cast<uint8_t>(bytes[i] | (from[i] >> shift & mask) << bits * p);
+        bytes[i] = static_cast<uint8_t>(bytes[i] | (from[i] >> kShift & kMask) << kBits * p);
       }
     }
     memcpy(packed + block * kStep, bytes, kStep);
   }
+}
+
+// Of a plane, by tokens as its side has them: 16 for keys, 4 for values. `high`: the digit that is worth 16.
+template <int kStep>
+inline void pack_digit(int plane, bool high, const uint8_t* codes, uint8_t* packed) {
+  if (plane == 2) return pack_column<kStep, 1, 0>(codes, packed);
+  if (plane == 1) return pack_column<kStep, 2, 0>(codes, packed);
+  if (high) return pack_column<kStep, 4, 4>(codes, packed);
+  pack_column<kStep, 4, 0>(codes, packed);
 }
 
 // Codes of a plane where format.h has them.
@@ -112,8 +120,8 @@ inline void write_plane(const HeadCodes& codes, const Columns& columns, int plan
     for (int i = 0; i < together; ++i) {
       const int column = columns.first(plane) + first + i;
       const uint8_t* from = codes.of + static_cast<size_t>(columns.channel[column]) * kPageTokens;
-      const int shift = columns.factor[column] == 16 ? 4 : 0;
-      (side == Side::kKeys ? pack_column<16> : pack_column<4>)(from, bits, shift, packed[i]);
+      const auto pack = side == Side::kKeys ? pack_digit<16> : pack_digit<4>;
+      pack(plane, columns.factor[column] == 16, from, packed[i]);
     }
     if (side == Side::kKeys) {
       for (int block = 0; block < size / 16; ++block) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "codecs/basis.h"
 #include "codecs/spectral/format.h"
 #include "codecs/spectral/formula.h"
 #include "kvasir/error.h"
@@ -15,7 +14,7 @@
 #include "support/doctest.h"
 #include "support/formats.h"
 #include "support/guarded.h"
-#include "support/spectral_basis.h"
+#include "support/spectral_cases.h"
 
 namespace {
 
@@ -25,24 +24,12 @@ using kvasir::Side;
 
 constexpr int kHeads = 2;
 
-struct Case {
-  PageFormat format;
-  std::shared_ptr<const kvasir::PageModel> model;
-  std::string text;
-};
+using Case = support::SpectralCase;
 
-Case make_case(Side side, int d, double bits, bool with_basis) {
-  const int codec = kvasir::codec_index("spectral");
-  Case made;
-  made.format = kvasir::configure_codec(codec, side, 2, d, {{"code_bits", bits}});
-  kvasir::Codebooks given;
-  if (with_basis) {
-    given.bases[static_cast<int>(side)] = kvasir::Basis::make(support::basis_vectors(7, kHeads, d).data(), kHeads, d);
-  }
-  made.model = kvasir::codec_at(codec).attach(made.format, kHeads, given);
-  made.text = std::string(side == Side::kKeys ? "keys" : "values") + ", d=" + std::to_string(d) + ", " +
-              std::to_string(bits) + " bits" + (with_basis ? ", with a basis" : "");
-  return made;
+Case make_case(Side side, int d, double bits, bool with_basis, const kvasir::CodecOptions& others = {}) {
+  const auto vectors = support::basis_vectors(7, kHeads, d);
+  return support::spectral_case(side, d, bits, kHeads,
+                                with_basis ? kvasir::Basis::make(vectors.data(), kHeads, d) : nullptr, others);
 }
 
 std::vector<Case> all_cases() {
@@ -73,27 +60,10 @@ std::vector<float> make_rows(int d, int seed) {
   return rows;
 }
 
-const kvasir::CodecKernels& kernels_of(const kvasir::Backend& backend) {
-  return *backend.codecs[kvasir::codec_index("spectral")];
-}
-
-std::vector<uint8_t> encode(const kvasir::Backend& backend, const Case& of, const std::vector<float>& rows) {
-  support::Guarded<uint8_t> page(of.format.page_bytes);
-  std::fill_n(page.data(), page.size(), 0xAA);
-  kernels_of(backend).encode(of.format, rows.data(), page.data());
-  CHECK_MESSAGE(page.guards_intact(), of.text);
-  return std::vector<uint8_t>(page.data(), page.data() + page.size());
-}
-
-const float* vectors_of(const Case& of, int head) {
-  const auto* basis = static_cast<const kvasir::Basis*>(of.model.get());
-  return basis ? basis->vectors(head) : nullptr;
-}
-
 // Rows of a head by the definition: norm times the sum of coefficients times vectors.
 std::vector<double> rows_of(const Case& of, const reference::SpectralHead& head, int h) {
   const int d = of.format.head_dim;
-  const float* vectors = vectors_of(of, h);
+  const float* vectors = of.vectors(h);
   std::vector<double> rows(static_cast<size_t>(kPageTokens) * d, 0.0);
   for (int t = 0; t < kPageTokens; ++t) {
     for (int i = 0; i < d; ++i) {
@@ -114,9 +84,9 @@ TEST_CASE("spectral: every backend writes the same bytes, and as many as the for
     const int d = of.format.head_dim, tile_bits = kvasir::spectral::tile_bits(of.format);
     CHECK(of.format.page_bytes == kHeads * reference::spectral_head_bytes(d, tile_bits));
     const auto rows = make_rows(d, 3);
-    const auto expected = encode(support::scalar_backend(), of, rows);
+    const auto expected = support::spectral_page(support::scalar_backend(), of, rows);
     for (const kvasir::Backend* backend : support::available_backends()) {
-      CHECK_MESSAGE(encode(*backend, of, rows) == expected, of.text, ", ", backend->name);
+      CHECK_MESSAGE(support::spectral_page(*backend, of, rows) == expected, of.text, ", ", backend->name);
     }
   }
 }
@@ -124,7 +94,7 @@ TEST_CASE("spectral: every backend writes the same bytes, and as many as the for
 TEST_CASE("spectral: widths spend the bits, in tiles of eight, on the channels that spread most") {
   for (const Case& of : all_cases()) {
     const int d = of.format.head_dim, tile_bits = kvasir::spectral::tile_bits(of.format);
-    const auto page = encode(support::scalar_backend(), of, make_rows(d, 4));
+    const auto page = support::spectral_page(support::scalar_backend(), of, make_rows(d, 4));
     for (int h = 0; h < kHeads; ++h) {
       const auto head = reference::read_spectral(page.data() + h * reference::spectral_head_bytes(d, tile_bits), d,
                                                  of.format.side == Side::kKeys);
@@ -144,14 +114,13 @@ TEST_CASE("spectral: pages decode to what the format defines") {
   for (const Case& of : all_cases()) {
     const int d = of.format.head_dim;
     const auto rows = make_rows(d, 5);
-    const auto page = encode(support::scalar_backend(), of, rows);
-    const size_t head_bytes = of.format.page_bytes / kHeads;
+    const auto page = support::spectral_page(support::scalar_backend(), of, rows);
     for (const kvasir::Backend* backend : support::available_backends()) {
       support::Guarded<float> got(rows.size());
-      kernels_of(*backend).decode(of.format, page.data(), got.data());
+      support::spectral_kernels_of(*backend).decode(of.format, page.data(), got.data());
       CHECK(got.guards_intact());
       for (int h = 0; h < kHeads; ++h) {
-        const auto head = reference::read_spectral(page.data() + h * head_bytes, d, of.format.side == Side::kKeys);
+        const auto head = reference::read_spectral(page.data() + h * of.head_bytes(), d, of.format.side == Side::kKeys);
         const auto expected = rows_of(of, head, h);
         int wrong = 0;
         for (int t = 0; t < kPageTokens; ++t) {
@@ -177,10 +146,9 @@ TEST_CASE("spectral: coefficients are off by half a step, but for what is clippe
     if (of.model) continue;  // coefficients are then rows over norms, exactly
     const int d = of.format.head_dim;
     const auto rows = make_rows(d, 6);
-    const auto page = encode(support::scalar_backend(), of, rows);
+    const auto page = support::spectral_page(support::scalar_backend(), of, rows);
     for (int h = 0; h < kHeads; ++h) {
-      const auto head =
-          reference::read_spectral(page.data() + h * of.format.page_bytes / kHeads, d, of.format.side == Side::kKeys);
+      const auto head = reference::read_spectral(page.data() + h * of.head_bytes(), d, of.format.side == Side::kKeys);
       int wrong = 0;
       for (int c = 0; c < d; ++c) {
         double low = 1e30, high = -1e30;
@@ -226,9 +194,9 @@ TEST_CASE("spectral: scores and sums are those of the decoded page") {
   for (const Case& of : all_cases()) {
     const int d = of.format.head_dim;
     const bool keys = of.format.side == Side::kKeys;
-    const auto page = encode(support::scalar_backend(), of, make_rows(d, 8));
+    const auto page = support::spectral_page(support::scalar_backend(), of, make_rows(d, 8));
     for (int h = 0; h < kHeads; ++h) {
-      const auto head = reference::read_spectral(page.data() + h * of.format.page_bytes / kHeads, d, keys);
+      const auto head = reference::read_spectral(page.data() + h * of.head_bytes(), d, keys);
       const auto expected_rows = rows_of(of, head, h);
       for (const int count : {1, 3, 8}) {
         const int width = keys ? d : kPageTokens;
@@ -237,7 +205,7 @@ TEST_CASE("spectral: scores and sums are those of the decoded page") {
           for (float& w : input) w = std::fabs(w);
         }
         for (const kvasir::Backend* backend : support::available_backends()) {
-          const kvasir::CodecKernels& kernels = kernels_of(*backend);
+          const kvasir::CodecKernels& kernels = support::spectral_kernels_of(*backend);
           kvasir::TileInput tile = {input.data(), count, width, false};
           tile.head = h;
           support::Guarded<float> extra(static_cast<size_t>(count) * d),
@@ -309,16 +277,12 @@ TEST_CASE("spectral: pages give up bits in place, down to the floor, and keep th
   const int codec = kvasir::codec_index("spectral");
   for (const Side side : {Side::kKeys, Side::kValues}) {
     for (const int d : {32, 64, 96, 128, 256}) {
-      Case of = make_case(side, d, 3.5, true);
-      of.format = kvasir::configure_codec(codec, side, 4, d, {{"code_bits", 3.5}, {"floor_bits", 0.5}});
-      kvasir::Codebooks given;
-      given.bases[static_cast<int>(side)] = kvasir::Basis::make(support::basis_vectors(7, kHeads, d).data(), kHeads, d);
-      of.model = kvasir::codec_at(codec).attach(of.format, kHeads, given);
+      const Case of = make_case(side, d, 3.5, true, {{"floor_bits", 0.5}});
       const bool keys = side == Side::kKeys;
-      const auto sealed = encode(support::scalar_backend(), of, make_rows(d, 11));
+      const auto sealed = support::spectral_page(support::scalar_backend(), of, make_rows(d, 11));
       std::vector<reference::SpectralHead> first;
       for (int h = 0; h < kHeads; ++h) {
-        first.push_back(reference::read_spectral(sealed.data() + h * of.format.page_bytes / kHeads, d, keys));
+        first.push_back(reference::read_spectral(sealed.data() + h * of.head_bytes(), d, keys));
       }
       std::vector<uint8_t> before = sealed;
       PageFormat from = of.format, to;
@@ -330,7 +294,7 @@ TEST_CASE("spectral: pages give up bits in place, down to the floor, and keep th
         for (const kvasir::Backend* backend : support::available_backends()) {
           support::Guarded<uint8_t> page(from.page_bytes);
           std::copy(before.begin(), before.end(), page.data());
-          kernels_of(*backend).shrink(from, to, page.data(), page.data());
+          support::spectral_kernels_of(*backend).shrink(from, to, page.data(), page.data());
           CHECK(page.guards_intact());
           const std::vector<uint8_t> got(page.data(), page.data() + to.page_bytes);
           if (expected.empty()) expected = got;

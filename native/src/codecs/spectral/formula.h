@@ -3,8 +3,8 @@
 // A row x of a head becomes z = (x / norm) T, with T the inverse of the layer's basis; a page then stores each channel
 // of z with a width of its own. Norms and steps are powers of two in eighths, so that they take a byte each.
 //
-// Whole numbers, and float32 operations in exactly this order, fused where it says so: all backends must produce the
-// same bytes. Plain loops, no library code: kernels of all instruction sets include this.
+// Whole numbers, and float32 operations in exactly this order: all backends must produce the same bytes. Plain loops,
+// no library code: kernels of all instruction sets include this.
 #pragma once
 
 #include <cmath>
@@ -13,9 +13,15 @@
 
 #include "base/half.h"
 #include "base/host_device.h"
+#include "codecs/row_numbers.h"
 #include "codecs/spectral/format.h"
 
 namespace kvasir::spectral {
+
+// Of a row over its norm: that is at worst 2^(1/16) times too small, or 65504 / 2^15.875 at the top of its range.
+using kvasir::row_bits;
+using kvasir::row_number;
+using kvasir::row_scale;
 
 // 2^(i / 8), for 0 <= i < 8, to the nearest float; and what lies half way between two of them, or two quarters.
 // Functions, because device code sees no tables of the host.

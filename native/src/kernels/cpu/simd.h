@@ -19,6 +19,9 @@
 //   sum, lowest, highest           over the lanes of a vector
 //   add_first, add_second, subtract_second(sums, pairs)
 //                                  sums with the first or second 16-bit number of each 32-bit lane of pairs
+//   PairSums                       what add_pairs adds up in, made by {}
+//   add_pairs(sums, a, b)          adds both products of the 16-bit numbers of each 32-bit lane of a and b
+//   total(sums)                    of each lane
 //   numbers<kBits>(from)           2 * kLanes packed numbers of 8 to 12 bits, lowest bit first; reads up to 8 bytes
 //                                  beyond them
 //   sums_by_fours(a, b, c, d)      sums of a's lanes in lanes 0, 4, 8 ..., of b's in 1, 5, 9 ..., of c's, of d's

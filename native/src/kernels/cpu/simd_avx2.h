@@ -64,6 +64,14 @@ inline I32 add_first(I32 sums, I16 pairs) {
 inline I32 add_second(I32 sums, I16 pairs) { return sums + ((I32)pairs >> 16); }
 inline I32 subtract_second(I32 sums, I16 pairs) { return sums - ((I32)pairs >> 16); }
 
+struct PairSums {
+  I32 of;
+};
+inline void add_pairs(PairSums& sums, I16 a, I16 b) {
+  sums.of = (I32)_mm256_add_epi32((__m256i)sums.of, _mm256_madd_epi16((__m256i)a, (__m256i)b));
+}
+inline I32 total(const PairSums& sums) { return sums.of; }
+
 inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) {
   return _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
 }

@@ -83,6 +83,14 @@ inline I32 subtract_second(I32 sums, I16 pairs) {
   return (I32)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
 }
 
+struct PairSums {
+  I32 of;
+};
+inline void add_pairs(PairSums& sums, I16 a, I16 b) {
+  sums.of = (I32)_mm512_dpwssd_epi32((__m512i)sums.of, (__m512i)a, (__m512i)b);
+}
+inline I32 total(const PairSums& sums) { return sums.of; }
+
 inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) {
   const F32 ab = _mm512_unpacklo_ps(a, b) + _mm512_unpackhi_ps(a, b);
   const F32 cd = _mm512_unpacklo_ps(c, d) + _mm512_unpackhi_ps(c, d);

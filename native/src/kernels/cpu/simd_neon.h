@@ -63,6 +63,16 @@ inline I32 subtract_second(I32 sums, I16 pairs) {
   return vsubq_s32(sums, vshrq_n_s32(vreinterpretq_s32_s16(pairs), 16));
 }
 
+// Products of the first and of the second numbers side by side: they meet at the end.
+struct PairSums {
+  I32 low, high;
+};
+inline void add_pairs(PairSums& sums, I16 a, I16 b) {
+  sums.low = vmlal_s16(sums.low, vget_low_s16(a), vget_low_s16(b));
+  sums.high = vmlal_high_s16(sums.high, a, b);
+}
+inline I32 total(const PairSums& sums) { return vpaddq_s32(sums.low, sums.high); }
+
 inline F32 sums_by_fours(F32 a, F32 b, F32 c, F32 d) { return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d)); }
 inline void store_fours(float* out, F32 a) { vst1q_f32(out, a); }
 

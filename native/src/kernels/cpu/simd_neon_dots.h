@@ -9,6 +9,15 @@
 namespace kvasir::KVASIR_LEVEL {
 
 #if defined(__ARM_FEATURE_DOTPROD)
+// The lower bytes (kByte 0) or the upper ones (1) of the pairs of 16-bit numbers in each lane, those of `second` last.
+template <int kByte>
+inline U32 bytes_of_pairs(I16 first, I16 second) {
+  uint8_t places[16];
+  for (int i = 0; i < 16; ++i) places[i] = static_cast<uint8_t>(i / 4 * 4 + i % 2 * 2 + i / 2 % 2 * 16 + kByte);
+  const uint8x16x2_t both = {{vreinterpretq_u8_s16(first), vreinterpretq_u8_s16(second)}};
+  return vreinterpretq_u32_u8(vqtbl2q_u8(both, vld1q_u8(places)));
+}
+
 // One row of dot_unit.
 template <int kVectors>
 inline void dot_row(const U32 (&codes)[kVectors][4], const int8_t* in, I32 (&sums)[kVectors]) {

@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/byte_rows.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/number_rows.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/spectral_inl.h"
 
@@ -21,6 +22,38 @@ using spectral::Columns;
 using spectral::Layout;
 
 // Encoding ----------------------------------------------------------------------------------------------------------
+
+void encode(const PageFormat& format, const float* rows, uint8_t* part) {
+  const Layout layout = spectral::layout_of(format);
+  const int d = format.head_dim;
+  const Basis* basis = spectral::basis_of(format);
+  const float scale = spectral::row_scale(d);
+  alignas(64) float z[kPageTokens * kMaxHeadDim];
+  alignas(64) int16_t numbers[kNumberRows * kMaxHeadDim];
+  NumberMatrix inverse_basis;
+  for (int head = 0; head < format.heads; ++head) {
+    uint8_t* to = part + static_cast<size_t>(head) * layout.bytes;
+    if (basis) inverse_basis.take(basis->inverse(head), d);
+    for (int t = 0; t < kPageTokens; t += kNumberRows) {
+      float* four = z + static_cast<size_t>(t) * d;
+      for (int i = 0; i < kNumberRows; ++i) {
+        const float* row = rows + (static_cast<size_t>(t + i) * format.heads + head) * d;
+        const uint8_t norm = spectral::norm_code(spectral::mean_square(row, d));
+        const float inverse = spectral::inverse_power(norm - spectral::kNormBias);
+        to[layout.norms + t + i] = norm;
+        if (basis) {
+          for (int c = 0; c < d; ++c) numbers[i * d + c] = spectral::row_number(row[c], scale * inverse);
+        } else {
+          for (int c = 0; c < d; ++c) four[i * d + c] = row[c] * inverse;
+        }
+      }
+      if (basis) inverse_basis.multiply(numbers, basis->units(head), four);
+    }
+    spectral::write_head(format, z, to);
+  }
+}
+
+// Decoding ----------------------------------------------------------------------------------------------------------
 
 // out[t] = rows[t] times the matrix, for kTokens tokens and all columns: one fused addition for each channel of a row,
 // in their order.
@@ -65,27 +98,6 @@ void multiply_rows(const float* rows, const float* matrix, int d, float* out) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) store(out + static_cast<size_t>(t) * d + c + v * kLanes, sums[t][v]);
     }
-  }
-}
-
-void encode(const PageFormat& format, const float* rows, uint8_t* part) {
-  const Layout layout = spectral::layout_of(format);
-  const int d = format.head_dim;
-  const Basis* basis = spectral::basis_of(format);
-  alignas(64) float x[kPageTokens * kMaxHeadDim], z[kPageTokens * kMaxHeadDim];
-  for (int head = 0; head < format.heads; ++head) {
-    uint8_t* to = part + static_cast<size_t>(head) * layout.bytes;
-    for (int t = 0; t < kPageTokens; ++t) {
-      const float* row = rows + (static_cast<size_t>(t) * format.heads + head) * d;
-      const uint8_t norm = spectral::norm_code(spectral::mean_square(row, d));
-      const F32 inverse = splat(spectral::inverse_power(norm - spectral::kNormBias));
-      to[layout.norms + t] = norm;
-      for (int c = 0; c < d; c += kLanes) store(x + static_cast<size_t>(t) * d + c, load(row + c) * inverse);
-    }
-    for (int t = 0; basis && t < kPageTokens; t += 4) {
-      multiply_rows<4>(x + static_cast<size_t>(t) * d, basis->inverse(head), d, z + static_cast<size_t>(t) * d);
-    }
-    spectral::write_head(format, basis ? z : x, to);
   }
 }
 

@@ -7,8 +7,19 @@ namespace {
 
 using spectral::Layout;
 
-// z[t] = (row t / its norm) times the inverse of the basis; writes norms. One fused addition for each channel of a row,
-// in their order.
+// z = (row / norm) times the inverse of the basis. Sums wrap around, which only those of rows that are not finite do.
+void transform(const Basis& basis, int head, const float* row, float inverse_norm, float* z) {
+  const int d = basis.head_dim();
+  const int16_t* pairs = basis.inverse(head);
+  const float scale = spectral::row_scale(d) * inverse_norm;
+  uint32_t sums[kMaxHeadDim] = {};
+  for (int i = 0; i < d; i += 2, pairs += 2 * d) {
+    const int first = spectral::row_number(row[i], scale), second = spectral::row_number(row[i + 1], scale);
+    for (int c = 0; c < d; ++c) sums[c] += static_cast<uint32_t>(first * pairs[2 * c] + second * pairs[2 * c + 1]);
+  }
+  for (int c = 0; c < d; ++c) z[c] = static_cast<float>(static_cast<int32_t>(sums[c])) * basis.units(head)[c];
+}
+
 void encode(const PageFormat& format, const float* rows, uint8_t* part) {
   const Layout layout = spectral::layout_of(format);
   const int d = format.head_dim;
@@ -22,11 +33,10 @@ void encode(const PageFormat& format, const float* rows, uint8_t* part) {
       const float inverse = spectral::inverse_power(norm - spectral::kNormBias);
       to[layout.norms + t] = norm;
       float* out = z + static_cast<size_t>(t) * d;
-      for (int c = 0; c < d; ++c) out[c] = basis ? 0.0f : row[c] * inverse;
-      for (int i = 0; basis && i < d; ++i) {
-        const float x = row[i] * inverse;
-        const float* add = basis->inverse(head) + static_cast<size_t>(i) * d;
-        for (int c = 0; c < d; ++c) out[c] = multiply_add(x, add[c], out[c]);
+      if (basis) {
+        transform(*basis, head, row, inverse, out);
+      } else {
+        for (int c = 0; c < d; ++c) out[c] = row[c] * inverse;
       }
     }
     spectral::write_head(format, z, to);

@@ -6,6 +6,7 @@
 #include "engine/cuda/families/fused.h"
 #include "kernels/cuda/layout/fragments.h"
 #include "kernels/cuda/spectral/attend.h"
+#include "kernels/cuda/spectral/inverse_fragments.h"
 #include "kernels/cuda/spectral/rows.h"
 #include "kernels/cuda/spectral/seal.h"
 
@@ -26,9 +27,12 @@ class SpectralSide : public CanonicalSide {
   SpectralSide(const DeviceLayer& layer, Side side) : layer_(layer), side_(side) {
     const Basis* basis = basis_of(layer, side);
     if (!basis) return;
-    const size_t bytes = elements_of(*basis) * sizeof(float);
-    vectors_ = layer.queue().uploaded(basis->vectors(0), bytes, "uploading a basis");
-    inverse_ = layer.queue().uploaded(basis->inverse(0), bytes, "uploading a basis");
+    const auto upload = [&](const float* numbers, size_t count) {
+      return layer.queue().uploaded(numbers, count * sizeof(float), "uploading a basis");
+    };
+    vectors_ = upload(basis->vectors(0), elements_of(*basis));
+    units_ = upload(basis->units(0), static_cast<size_t>(basis->kv_heads()) * basis->head_dim());
+    inverse_ = layer.queue().uploaded(inverse_fragments(*basis), "uploading a basis");
   }
 
   bool sealed_here() const override { return layer_.plan().can_shrink(); }
@@ -36,9 +40,11 @@ class SpectralSide : public CanonicalSide {
   void seal(const StagedPages& staged, const NewPages& pages) const override {
     std::vector<uint8_t*> parts;
     for (const NewPage& page : pages.pages) parts.push_back(page.data + page.view->part_offset(side_, 0));
-    check(seal_spectral_parts({layer_.format(side_), inverse_ ? inverse_.as<float>() : nullptr, staged.staging,
-                               parts.data(), static_cast<int64_t>(parts.size())},
-                              layer_.queue().stream),
+    SealBasis basis = {};
+    if (inverse_) basis = {inverse_.as<uint32_t>(), units_.as<float>()};
+    check(seal_spectral_parts(
+              {layer_.format(side_), basis, staged.staging, parts.data(), static_cast<int64_t>(parts.size())},
+              layer_.queue().stream),
           "sealing pages");
   }
 
@@ -54,7 +60,7 @@ class SpectralSide : public CanonicalSide {
  private:
   const DeviceLayer& layer_;
   const Side side_;
-  DeviceScratch vectors_, inverse_;
+  DeviceScratch vectors_, units_, inverse_;
 };
 
 SpectralShape shape_of(const DeviceLayer& layer, int sequences) {

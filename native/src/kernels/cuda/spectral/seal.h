@@ -10,9 +10,15 @@
 
 namespace kvasir::cuda {
 
+// The basis of a side, in device memory; null where there is none, and rows are their own coefficients.
+struct SealBasis {
+  const uint32_t* inverse;  // inverse_fragments
+  const float* units;       // Basis::units, of all kv heads
+};
+
 struct SpectralSealRequest {
-  PageFormat format;      // of one side
-  const float* inverse;   // of the basis, [kv_heads][head_dim][head_dim] in device memory; null: there is none
+  PageFormat format;  // of one side
+  SealBasis basis;
   Staging staging;        // part p holds rows 128 p .. 128 p + 127
   uint8_t* const* parts;  // on the host: device addresses of the side's parts, 64-byte aligned
   int64_t part_count;

@@ -1,43 +1,36 @@
-// A block takes one kv head of a part. Rows over their norms become coefficients in shared memory, in place: a thread
-// holds its sums in registers until all have read the rows. Then a thread measures a channel, the block shares out the
-// widths, and threads write words of codes. Whole numbers, and the host's arithmetic operation by operation
-// (kernels/spectral_inl.h, codecs/spectral/formula.h). Compiled without contraction (CMakeLists.txt).
-#include <cuda_fp16.h>
-
+// A block takes one kv head of a part. Rows over their norms become whole numbers in shared memory, and coefficients in
+// their place. Then a thread measures a channel, the block shares out the widths, and threads write words of codes. The
+// host's arithmetic operation by operation (kernels/spectral_inl.h, codecs/spectral/formula.h). Compiled without
+// contraction (CMakeLists.txt).
 #include "codecs/spectral/format.h"
 #include "codecs/spectral/formula.h"
 #include "kernels/cuda/layout/page_list.h"
-#include "kernels/cuda/primitives/barrier.cuh"
 #include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/spectral/seal.h"
+#include "kernels/cuda/spectral/transform.cuh"
 
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kPad = 4;        // floats between rows of coefficients, so that tokens of a channel lie in several banks
-constexpr int kTokenTile = 8;  // tokens and channels that a thread multiplies at once
-constexpr int kChannelTile = 8;
-constexpr int kPanel = 16;  // rows of the inverse in shared memory at a time, beside the next ones
 constexpr int kLimits = spectral::kClasses - 1;
 
-// A thread for each tile of products, and more than for each channel.
+// At least one for each channel.
 constexpr int threads_for(int d) { return d <= 128 ? 256 : 512; }
 
 struct Params {
   spectral::Layout layout;
   int tile_bits;
   bool keys;
-  const float* inverse;
+  SealBasis basis;
   const uint16_t* rows;   // of kv head 0
   int64_t head_elements;  // from one kv head's rows to the next one's
 };
 
 // What a block has in shared memory.
 struct Room {
-  float* z;          // [128][d + kPad]: rows over their norms, then coefficients
-  float* panels[2];  // [kPanel][d]
-  float* square;     // [d]: of ranges
-  float* low;        // [d]
+  float* z;       // [128][d + kPad]: numbers, then coefficients
+  float* square;  // [d]: of ranges
+  float* low;     // [d]
   float* inverse_step;
   unsigned long long* keys;  // [kMaxHeadDim / kTile]
   int4* counts;              // [kMaxHeadDim / 32]: channels of 1, 2, 4 and 8 bits that a warp has
@@ -46,9 +39,7 @@ struct Room {
 
   __device__ Room(uint8_t* memory, int d) {
     z = reinterpret_cast<float*>(memory);
-    panels[0] = z + kPageTokens * (d + kPad);
-    panels[1] = panels[0] + kPanel * d;
-    square = panels[1] + kPanel * d;
+    square = z + kPageTokens * (d + kPad);
     low = square + d;
     inverse_step = low + d;
     keys = reinterpret_cast<unsigned long long*>(inverse_step + d);
@@ -57,106 +48,12 @@ struct Room {
     columns = reinterpret_cast<uint16_t*>(level + 4);
   }
   static int bytes(int d) {
-    return 4 * (kPageTokens * (d + kPad) + 2 * kPanel * d + 3 * d) + 8 * (kMaxHeadDim / spectral::kTile) +
-           16 * (kMaxHeadDim / 32) + 16 + 4 * d;
+    return 4 * (kPageTokens * (d + kPad) + 3 * d) + 8 * (kMaxHeadDim / spectral::kTile) + 16 * (kMaxHeadDim / 32) + 16 +
+           4 * d;
   }
 };
 
 constexpr int kHighDigit = 256, kLowDigit = 512;
-
-// Norms, as they are stored, and rows over them. Eight lanes take a row: each has two of its sixteen sums. Rows of a
-// warp are four apart, where banks are others.
-template <int kThreads>
-__device__ __forceinline__ void take_rows(const Room& room, const uint16_t* rows, int d, uint8_t* norms) {
-  constexpr int kMost = kThreads / 32;  // pairs of channels that a lane has
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 8;
-  const int first = warp % 4 + static_cast<int>(threadIdx.x) % 32 / 8 * 4 + warp / 4 * 16;
-#pragma unroll 2
-  for (int t = first; t < kPageTokens; t += kThreads / 8) {
-    const auto* const row = reinterpret_cast<const __half2*>(rows + t * d) + lane;
-    float2 pairs[kMost];
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      pairs[k] = 16 * k < d ? __half22float2(__ldg(row + 8 * k)) : make_float2(0.0f, 0.0f);
-    }
-    float even = 0.0f, odd = 0.0f;
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      even += pairs[k].x * pairs[k].x;
-      odd += pairs[k].y * pairs[k].y;
-    }
-#pragma unroll
-    for (int mask = 4; mask > 0; mask /= 2) {
-      even += __shfl_xor_sync(0xffffffffu, even, mask);
-      odd += __shfl_xor_sync(0xffffffffu, odd, mask);
-    }
-    const uint8_t norm = spectral::norm_code((even + odd) / static_cast<float>(d));
-    if (lane == 0) norms[t] = norm;
-    const float inverse = spectral::inverse_power(norm - spectral::kNormBias);
-    auto* const to = reinterpret_cast<float2*>(room.z + t * (d + kPad)) + lane;
-#pragma unroll
-    for (int k = 0; k < kMost; ++k) {
-      if (16 * k < d) to[8 * k] = make_float2(pairs[k].x * inverse, pairs[k].y * inverse);
-    }
-  }
-}
-
-template <int kThreads>
-__device__ __forceinline__ void fetch_panel(const Room& room, const float* inverse, int d, int panel) {
-  const uint32_t to = shared_address(room.panels[panel % 2]);
-  const auto* const from = reinterpret_cast<const uint8_t*>(inverse + panel * kPanel * d);
-  for (int i = static_cast<int>(threadIdx.x); i < kPanel * d / 4; i += kThreads) copy16(to + 16 * i, from + 16 * i);
-  commit_copies();
-}
-
-// Coefficients in place of the rows: one fused addition for each channel of a row, in their order. A thread has eight
-// tokens, sixteen apart, and two times four channels, half of all apart, so that those of a warp stand together. The
-// first panel is on its way.
-template <int kThreads>
-__device__ __forceinline__ void multiply(const Room& room, const float* inverse, int d) {
-  const int across = d / kChannelTile, unit = static_cast<int>(threadIdx.x);
-  const bool mine = unit < kPageTokens / kTokenTile * across;
-  const int channel = unit % across * (kChannelTile / 2), stride = d + kPad;
-  float* const rows = room.z + (mine ? unit / across : 0) * stride;
-  float sums[kTokenTile][kChannelTile] = {};
-#pragma unroll 1
-  for (int panel = 0; panel < d / kPanel; ++panel) {
-    wait_all_copies();
-    __syncthreads();  // the panel is there, and the one before was read
-    if (panel + 1 < d / kPanel) fetch_panel<kThreads>(room, inverse, d, panel + 1);
-    if (!mine) continue;
-    const float* row = room.panels[panel % 2] + channel;
-#pragma unroll 1
-    for (int i = 0; i < kPanel; i += 4) {
-      float4 x[kTokenTile];
-#pragma unroll
-      for (int t = 0; t < kTokenTile; ++t) {
-        x[t] = *reinterpret_cast<const float4*>(rows + 16 * t * stride + panel * kPanel + i);
-      }
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float4 low = *reinterpret_cast<const float4*>(row);
-        const float4 high = *reinterpret_cast<const float4*>(row + d / 2);
-        row += d;
-        const float add[kChannelTile] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-        for (int t = 0; t < kTokenTile; ++t) {
-          const float of = j == 0 ? x[t].x : j == 1 ? x[t].y : j == 2 ? x[t].z : x[t].w;
-#pragma unroll
-          for (int c = 0; c < kChannelTile; ++c) sums[t][c] = fmaf(of, add[c], sums[t][c]);
-        }
-      }
-    }
-  }
-  __syncthreads();  // rows were read
-  if (!mine) return;
-#pragma unroll
-  for (int t = 0; t < kTokenTile; ++t) {
-    auto* const to = reinterpret_cast<float4*>(rows + 16 * t * stride + channel);
-    to[0] = make_float4(sums[t][0], sums[t][1], sums[t][2], sums[t][3]);
-    to[d / 8] = make_float4(sums[t][4], sums[t][5], sums[t][6], sums[t][7]);
-  }
-}
 
 // Least, greatest and mean of a channel, token by token; the square of its range is kept for all threads to see.
 struct Measured {
@@ -361,8 +258,8 @@ __device__ __forceinline__ Planes choose_widths(const Room& room, const Params& 
   return planes;
 }
 
-template <int kThreads>
-__global__ void __launch_bounds__(kThreads, 512 / kThreads)
+template <int kThreads, int kSteps>
+__global__ void __launch_bounds__(kThreads, kThreads == 256 ? 3 : 1)
     seal_parts(const __grid_constant__ PageList<uint8_t> parts, const __grid_constant__ Params params) {
   extern __shared__ __align__(16) uint8_t memory[];
   const int d = params.layout.head_dim, kv_head = static_cast<int>(blockIdx.y), c = static_cast<int>(threadIdx.x);
@@ -370,13 +267,15 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
   uint8_t* const head = parts.pages[blockIdx.x] + kv_head * params.layout.bytes;
   const uint16_t* const rows =
       params.rows + kv_head * params.head_elements + static_cast<int64_t>(blockIdx.x) * kPageTokens * d;
-  const float* const inverse =
-      params.inverse == nullptr ? nullptr : params.inverse + static_cast<int64_t>(kv_head) * d * d;
-  if (inverse != nullptr) fetch_panel<kThreads>(room, inverse, d, 0);
   if (c < kMaxHeadDim / spectral::kTile) room.keys[c] = 0;
   if (c == 0) *room.level = static_cast<int>(-8 * spectral::kOctave);
-  take_rows<kThreads>(room, rows, d, head + params.layout.norms);
-  if (inverse != nullptr) multiply<kThreads>(room, inverse, d);
+  uint8_t* const norms = head + params.layout.norms;
+  if (params.basis.inverse == nullptr) {
+    take_rows<kThreads, false>(rows, d, room.z, norms);
+  } else {
+    take_rows<kThreads, true>(rows, d, room.z, norms);
+    multiply<kThreads, kSteps>(params.basis, kv_head, d, room.z);
+  }
   __syncthreads();
   const Planes planes = choose_widths<kThreads>(room, params, head);
   auto* words = reinterpret_cast<uint32_t*>(head + params.layout.codes);
@@ -393,7 +292,11 @@ __global__ void __launch_bounds__(kThreads, 512 / kThreads)
 cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t stream) {
   const PageFormat& format = request.format;
   const int d = format.head_dim, side = static_cast<int>(format.side), threads = threads_for(d);
-  const auto kernel = threads == 256 ? seal_parts<256> : seal_parts<512>;
+  const int steps = inverse_steps(d);
+  const auto kernel = steps == 2   ? seal_parts<256, 2>
+                      : steps == 3 ? seal_parts<256, 3>
+                      : steps == 4 ? seal_parts<256, 4>
+                                   : seal_parts<512, 8>;
   int most = 0;
   cudaError_t error = most_shared_memory(&most);
   if (error == cudaSuccess) {
@@ -404,7 +307,7 @@ cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t
     const Params params = {spectral::layout_of(format),
                            spectral::tile_bits(format),
                            format.side == Side::kKeys,
-                           request.inverse,
+                           request.basis,
                            request.staging.sides[side] + first * kPageTokens * d,
                            request.staging.rows * d};
     kernel<<<dim3(count, format.heads), threads, Room::bytes(d), stream>>>(list, params);
