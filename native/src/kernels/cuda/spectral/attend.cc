@@ -41,7 +41,7 @@ cudaError_t plan_spectral(const SpectralShape& shape, SpectralPlan* plan) {
   made.shared_bytes = block_room(shape.head_dim) + made.warps * bytes_of_warp(shape);
   error = prepare_kernel(spectral_kernel(shape.head_dim), most, &made.overlaps);
   if (error != cudaSuccess) return error;
-  plan_workspace(shape.kv_heads, shape.sequences, kMaxSpectralSplits, 2 * shape.head_dim + 2, &made);
+  plan_workspace(shape.kv_heads, shape.sequences, kMaxSpectralSplits, state_floats(shape.head_dim), &made);
   *plan = made;
   return cudaSuccess;
 }

@@ -114,7 +114,7 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
   float* const slices = ends + 8;
   const bool basis = params.vectors[1] != nullptr;
   const BasisSlices<D> vectors(basis ? params.vectors[1] + static_cast<int64_t>(kv_head) * D * D : nullptr);
-  merge<D>(partials, 4 * (2 * D + 2), params.splits, [&](int i, const MergedHead<D>& merged, float2 elements) {
+  merge<D>(partials, 4 * state_floats(D), params.splits, [&](int i, const MergedHead<D>& merged, float2 elements) {
     sums[4 * (i % D) + i / D] = elements.x;
     outputs[i] = elements.y;
     if (i % D == 0) {
@@ -144,11 +144,10 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
 template <int D>
 __device__ __forceinline__ bool leave_state(const SpectralParams& params, const float* states, float* partials,
                                             uint32_t* arrivals, int* last) {
-  constexpr int kState = 4 * (2 * D + 2);
-  float* const own = partials + blockIdx.x * kState;
+  float* const own = partials + blockIdx.x * (4 * state_floats(D));
   const int warps = blockDim.x / 32;
   merge<D>(states, params.warp_bytes / 4, warps, [&](int i, const MergedHead<D>& merged, float2 elements) {
-    float* const head = own + i / D * (2 * D + 2);
+    float* const head = own + i / D * state_floats(D);
     head[i % D] = elements.x;
     head[D + i % D] = elements.y;
     if (i % D == 0) {
@@ -188,7 +187,7 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
 
   QueryTerms<D> queries(params, first_row, heads, kv_head);
   SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane,
-                          room + warp_room(D, params.columns));
+                          room + warp_room(D, params.columns), room + params.warp_bytes - kWarpBarriers);
   if (split == 0) prefetch_basis<D>(params.vectors[1], kv_head);
   queries.make(params.scale, rows, terms, scales, rooms);
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);
@@ -198,11 +197,11 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
 
   wait_all_copies();
   __syncwarp();
-  state.write(reinterpret_cast<float*>(room + 16 * D));
+  state.write(reinterpret_cast<float*>(room + sums_bytes(D)));
   __syncthreads();
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
-  float* const partials = params.partials + group * params.splits * 4 * (2 * D + 2);
-  if (leave_state<D>(params, reinterpret_cast<const float*>(rooms + 16 * D), partials, params.arrivals + group,
+  float* const partials = params.partials + group * params.splits * (4 * state_floats(D));
+  if (leave_state<D>(params, reinterpret_cast<const float*>(rooms + sums_bytes(D)), partials, params.arrivals + group,
                      reinterpret_cast<int*>(scales))) {
     finish<D>(params, partials, kv_head, first_row, heads, reinterpret_cast<float*>(rooms));
   }

@@ -24,11 +24,17 @@ struct ColumnPlanes {
   }
 };
 
-// Where numbers of a channel stand in arrays of shared memory that a warp reads a channel of each lane at a time.
+// Where numbers of a channel, four floats, stand in arrays of shared memory that a warp reads a channel of each lane at
+// a time. A lane's channels are turned against each other, so that eight channels that follow each other are in
+// different banks, too, as columns mostly do.
+template <int D>
+__device__ __forceinline__ int place_of(int lane, int j) {
+  constexpr int kTurn = (8 * 32 + D - 1) / D;
+  return 32 * j + (lane & ~7) + ((lane + kTurn * j) & 7);
+}
 template <int D>
 __device__ __forceinline__ int place_of(int channel) {
-  constexpr int kLane = D / 32;
-  return channel % kLane * 32 + channel / kLane;
+  return place_of<D>(channel / (D / 32), channel % (D / 32));
 }
 
 // 2^((byte i of word - bias) / 8). The byte becomes a float without an instruction that converts: it is the last bits

@@ -1,5 +1,6 @@
 // How a warp's pages come to shared memory: it has room for one head's keys and one head's values, and while it
-// computes on one of them the other is on its way.
+// computes on one of them the other is on its way. Bulk copies where there are (primitives/barrier.cuh): copied 16
+// bytes a lane, pages took a third of all that shared memory moves.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,69 +12,91 @@ namespace kvasir::cuda {
 
 class SpectralFetcher {
  public:
-  // Pages first, first + stride, ... below end. slots: keys, then values; 16-byte aligned.
+  // Pages first, first + stride, ... below end. slots: keys, then values; 16-byte aligned. barriers: two, which nothing
+  // has used.
   __device__ SpectralFetcher(const SpectralParams& params, const uint64_t* pages, int first, int end, int stride,
-                             int kv_head, int lane, uint8_t* slots)
-      : params_(params), pages_(pages), keys_(first), values_(first), end_(end), stride_(stride), lane_(lane) {
-    const int codes = static_cast<int>(params.layouts[0].codes), at = 16 * lane - codes;
-    moves_[0] = (at ^ swapped(at >> 6)) - at;  // the same 512 bytes on
-#pragma unroll
-    for (int side = 0; side < 2; ++side) {
-      slots_[side] = slots + (side == 0 ? 0 : params.slot_bytes[0]);
-      offsets_[side] = (side == 0 ? 0 : params.value_offset) + static_cast<int64_t>(kv_head) * params.slot_bytes[side];
-    }
+                             int kv_head, int lane, uint8_t* slots, uint8_t* barriers)
+      : params_(params),
+        pages_(pages),
+        next_(first),
+        end_(end),
+        stride_(stride),
+        kv_head_(kv_head),
+        lane_(lane),
+        slots_(slots),
+        barriers_(shared_address(barriers)),
+        policy_(evict_first()) {
+    if (kBulkCopies && lane < 2) barrier_init(barriers_ + 8 * lane, 1);
+    fence_barrier_inits();
+    find_next();
     release_keys();
     release_values();
   }
 
-  // Of the vectors of keys' codes two of four have their halves swapped, so that lanes of a warp, which read a half of
-  // four vectors, find them in different banks. What to flip in an offset into a vector.
-  __device__ __forceinline__ static int swapped(int vector) { return (vector & 2) << 4; }
-
   // The keys, or values, of the next page.
   __device__ __forceinline__ const uint8_t* acquire_keys() const { return acquire(0); }
-  __device__ __forceinline__ const uint8_t* acquire_values() const { return acquire(1); }
-
-  // They were read: those of the page after it may come.
-  __device__ __forceinline__ void release_keys() { keys_ = fetch<0>(keys_); }
-  __device__ __forceinline__ void release_values() { values_ = fetch<1>(values_); }
-
- private:
-  __device__ __forceinline__ const uint8_t* acquire(int side) const {
-    wait_copies<1>();
-    __syncwarp();
-    return slots_[side];
+  __device__ __forceinline__ const uint8_t* acquire_values() {
+    const uint8_t* const values = acquire(1);
+    parity_ ^= 1;
+    return values;
   }
 
-  template <int kSide>
-  __device__ __forceinline__ int fetch(int page) {
-    __syncwarp();
-    if (page < end_) {
-      const uint8_t* const from = reinterpret_cast<const uint8_t*>(__ldg(pages_ + page)) + offsets_[kSide] + 16 * lane_;
-      uint32_t to = shared_address(slots_[kSide]) + 16 * lane_;
-      const int codes = static_cast<int>(params_.layouts[kSide].codes), bytes = params_.slot_bytes[kSide];
-      int at = 0;
-#pragma unroll 1
-      for (; at < codes; at += 512) {  // what the page has before its codes; the last lanes may have some of these
-        const int move = at + 16 * lane_ < codes ? 0 : moves_[kSide];
-        if (at + 16 * lane_ < bytes) copy16(to + at + move, from + at);
-      }
-      to += moves_[kSide];
-#pragma unroll 4
-      for (; at + 512 <= bytes; at += 512) copy16(to + at, from + at);
-      if (at + 16 * lane_ < bytes) copy16(to + at, from + at);
+  // They were read: those of the page after it may come.
+  __device__ __forceinline__ void release_keys() {
+    page_ = found_;
+    fetch(0);
+    next_ += stride_;
+    find_next();
+  }
+  __device__ __forceinline__ void release_values() { fetch(1); }
+
+ private:
+  // Where the page is that keys are fetched of next, without waiting.
+  __device__ __forceinline__ void find_next() {
+    found_ = next_ < end_ ? reinterpret_cast<const uint8_t*>(__ldg(pages_ + next_)) : nullptr;
+  }
+
+  __device__ __forceinline__ uint8_t* slot(int side) const { return slots_ + (side == 0 ? 0 : params_.slot_bytes[0]); }
+
+  __device__ __forceinline__ const uint8_t* acquire(int side) const {
+    if constexpr (kBulkCopies) {
+      barrier_wait(barriers_ + 8 * side, parity_);
+    } else {
+      wait_copies<1>();
     }
-    commit_copies();
-    return page + stride_;
+    __syncwarp();
+    return slot(side);
+  }
+
+  __device__ __forceinline__ void fetch(int side) {
+    __syncwarp();  // what is in the slot was read
+    if (page_ != nullptr) {
+      const int bytes = params_.slot_bytes[side];
+      const uint8_t* const from =
+          page_ + (side == 0 ? 0 : params_.value_offset) + static_cast<int64_t>(kv_head_) * bytes;
+      const uint32_t to = shared_address(slot(side));
+      if constexpr (kBulkCopies) {
+        if (lane_ == 0) {
+          barrier_expect(barriers_ + 8 * side, bytes);
+          bulk_copy(to, from, bytes, barriers_ + 8 * side, policy_);
+        }
+      } else {
+        for (int at = 16 * lane_; at < bytes; at += 512) copy16(to + at, from + at);
+      }
+    }
+    if constexpr (!kBulkCopies) commit_copies();
   }
 
   const SpectralParams& params_;
   const uint64_t* const pages_;
-  int keys_, values_;  // next pages to fetch
-  const int end_, stride_, lane_;
-  uint8_t* slots_[2];
-  int64_t offsets_[2];
-  int moves_[2] = {};  // of this lane's codes, from where they would lie
+  int next_;  // page whose keys are fetched next
+  const int end_, stride_, kv_head_, lane_;
+  uint8_t* const slots_;
+  const uint32_t barriers_;
+  const CachePolicy policy_;
+  const uint8_t* found_ = nullptr;  // page next_; null: there is none
+  const uint8_t* page_ = nullptr;   // whose values are fetched next
+  uint32_t parity_ = 0;             // of both barriers, until the values of a page are there
 };
 
 }  // namespace kvasir::cuda

@@ -14,8 +14,7 @@ struct SpectralParams {
   const void* queries;
   void* outputs;
   uint32_t* arrivals;  // [count][kv_heads * row_blocks], 0 between launches
-  // [count][kv_heads * row_blocks][splits][4][2 * head_dim + 2]: sums of coefficients, outputs of rows, maximum, sum.
-  float* partials;
+  float* partials;     // [count][kv_heads * row_blocks][splits][4][state_floats]
   const uint16_t* vectors[2];
   spectral::Layout layouts[2];
   int64_t value_offset;
@@ -39,20 +38,29 @@ KVASIR_HOST_DEVICE constexpr int lesser(int a, int b) { return a < b ? a : b; }
 KVASIR_HOST_DEVICE constexpr int most_columns(int d, int tile_bits) {
   return (d + 8 * lesser(d / 8, greater(tile_bits - d / 8, 0) / 7) + 3 * 24) / 32 * 32;
 }
-// Bytes of a head's factors, two for each column, and of its weights, two for each token: heads begin in different
-// banks.
-KVASIR_HOST_DEVICE constexpr int factor_stride(int columns) { return 2 * columns + 32; }
+// Factors of 32 columns, two bytes for each, by head: heads begin in different banks.
+constexpr int kFactorStride = 2 * 32 + 16;
+KVASIR_HOST_DEVICE constexpr int factor_bytes(int columns) { return columns / 32 * 4 * kFactorStride; }
+// A head's weights, two bytes for each token.
 constexpr int kWeightStride = 2 * kPageTokens + 32;
 // Norms of a page, as floats: eight rows of 16, in different banks.
-constexpr int kNormStride = 80;
-// What a warp has beside its slots: sums [d][4]; factors of keys and norms; in the place of these come, for values,
-// weights, in whose place norms were, and steps and places of columns.
+constexpr int kNormStride = 96;
+// What values' columns are to sums: 8 bytes each, of sixteen columns together, 16 on from those before, so that lanes,
+// each with columns that follow each other, write to different banks.
+KVASIR_HOST_DEVICE constexpr int column_end_at(int column) { return 8 * column + column / 16 * 16; }
+// Sums of coefficients, [d][4]. The last four are nobody's: columns that only fill a step up are added there.
+KVASIR_HOST_DEVICE constexpr int sums_bytes(int d) { return 16 * (d + 1); }
+// The state of a head: sums of coefficients, outputs of rows, maximum and sum; heads begin in different banks.
+KVASIR_HOST_DEVICE constexpr int state_floats(int d) { return 2 * d + 8; }
+// What a warp has beside its slots and barriers: sums; factors of keys and norms; in the place of these come, for
+// values, weights, in whose place norms were, and ends of columns.
 KVASIR_HOST_DEVICE constexpr int warp_room(int d, int columns) {
-  return 16 * d + greater(4 * factor_stride(columns) + 8 * kNormStride, 4 * kWeightStride + 8 * columns);
+  return sums_bytes(d) + greater(factor_bytes(columns) + 8 * kNormStride, 4 * kWeightStride + column_end_at(columns));
 }
-// With slots. In the end, the state of four heads stands behind the sums.
+// All of it. In the end, the state of four heads stands behind the sums.
+constexpr int kWarpBarriers = 16;
 KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int slots) {
-  return greater(warp_room(d, columns) + slots, 16 * d + 16 * (2 * d + 2));
+  return greater(warp_room(d, columns) + slots, sums_bytes(d) + 16 * state_floats(d)) + kWarpBarriers;
 }
 // Of a block, beside its warps: queries [d][4], coefficients of queries [d][4], scales [4]; and what fragments of the
 // last columns read beyond the last slot.

@@ -1,5 +1,5 @@
-// States of attention, which become one: [4][2 D + 2] each, for four heads sums of coefficients, outputs of rows, the
-// greatest score and the sum of weights.
+// States of attention, which become one: [4][state_floats] each, for four heads sums of coefficients, outputs of rows,
+// the greatest score and the sum of weights.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@ class MergedHead {
  public:
   // `stride`: floats from a state to the next.
   __device__ __forceinline__ MergedHead(const float* states, int64_t stride, int count, int head, int lane)
-      : states_(states + head * (2 * D + 2)), stride_(stride), count_(count) {
+      : states_(states + head * state_floats(D)), stride_(stride), count_(count) {
     float highest[2], sums[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {

@@ -1,10 +1,10 @@
 // What one warp computes of attention over spectral pages: scores, softmax and sums of its pages and row tiles.
 //
-// A lane (g = lane / 4, h = lane % 4) holds head h: of the scores of a page those of tokens 2 g and 2 g + 1 of every
-// sixteen. Scores are base-2 logarithms. Products are those of bytes, as in attend/folded_factors.cuh: steps fold into
-// the coefficients of queries, norms of values into weights; each such factor is two bytes, which stand together in
-// shared memory, by head. A lane reads those of four columns or tokens as they stand, and its B fragment is the high
-// bytes where g is even, else the low ones.
+// A lane (g = lane / 4, h = lane % 4) holds head h: of the scores of a page those of half g / 4, tokens 4 (g % 4) up to
+// 4 (g % 4) + 3 of every sixteen. Scores are base-2 logarithms. Products are those of bytes, as in
+// attend/folded_factors.cuh: steps fold into the coefficients of queries, norms of values into weights; each such
+// factor is two bytes, which stand together in shared memory, by head. A lane reads those of four columns or tokens as
+// they stand, and its B fragment is the high bytes where g is even, else the low ones.
 //
 // Fragments of codes are words of the page. Of keys a word has four columns of a token; of values four tokens of a
 // column, and tokens are multiplied in whatever order the words have them, weights alike. What a byte has above the
@@ -32,8 +32,8 @@ class SpectralWarp {
         terms_(terms),
         scale_(scale),
         sums_(reinterpret_cast<float*>(room)),
-        factors_(room + 16 * D),
-        stride_(factor_stride(params.columns)),
+        factors_(room + sums_bytes(D)),
+        factor_bytes_(factor_bytes(params.columns)),
         lane_(lane),
         g_(lane / 4),
         h_(lane % 4) {
@@ -49,7 +49,7 @@ class SpectralWarp {
     if (hidden > 0) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
-        if (16 * (i / 2) + 2 * g_ + i % 2 < hidden) scores[i] = kHidden;
+        if (token(i) < hidden) scores[i] = kHidden;
       }
     }
     const Joining joining = softmax_step(scores, highest_, sum_);
@@ -85,9 +85,9 @@ class SpectralWarp {
     }
   }
 
-  // Writes the state of all four heads, [4][2 D + 2]. `state` is not in the room.
+  // Writes the state of all four heads. `state` is not in the room.
   __device__ __forceinline__ void write(float* state) {
-    float* const head = state + h_ * (2 * D + 2);
+    float* const head = state + h_ * state_floats(D);
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) {
       head[8 * i + g_] = sums_[4 * place_of<D>(8 * i + g_) + h_];
@@ -105,13 +105,16 @@ class SpectralWarp {
   static constexpr int kOddBits = D <= 128 ? 4 : 0;
   static constexpr int kLaneCount = LaneChannels<D>::kCount;
 
+  // Of the lane's score i.
+  __device__ __forceinline__ int token(int i) const { return 64 * (g_ / 4) + 16 * (i / 4) + 4 * (g_ % 4) + i % 4; }
+
   __device__ __forceinline__ void key_scores(const uint8_t* head, float (&scores)[16]) {
     __syncwarp();  // the room was read
 #pragma unroll 2
-    for (int at = 16 * lane_; at < 4 * stride_; at += 512) {
+    for (int at = 16 * lane_; at < factor_bytes_; at += 512) {
       *reinterpret_cast<uint4*>(factors_ + at) = make_uint4(kNoFactors, kNoFactors, kNoFactors, kNoFactors);
     }
-    uint8_t* const norms = factors_ + 4 * stride_;
+    uint8_t* const norms = factors_ + factor_bytes_;
     put_norms(head + params_.layouts[0].norms, norms);
     const LaneChannels<D> own(head, params_.layouts[0], lane_);
     float peak = 0.0f, zero = 0.0f;
@@ -129,7 +132,7 @@ class SpectralWarp {
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       const float product = joined(products[i / 2][2 * (i % 2)], products[i / 2][2 * (i % 2) + 1]);
-      scores[i] = fmaf(product, i / 2 % 2 == 0 ? even : odd, zero) * of_tokens[i];
+      scores[i] = fmaf(product, i / 4 % 2 == 0 ? even : odd, zero) * of_tokens[i];
     }
   }
 
@@ -140,7 +143,7 @@ class SpectralWarp {
     for (int h = 0; h < 4; ++h) peak[h] = kLeastPeak;
 #pragma unroll
     for (int j = 0; j < kLaneCount; ++j) {
-      const float4 four = *reinterpret_cast<const float4*>(terms_ + 4 * (32 * j + lane_));
+      const float4 four = *reinterpret_cast<const float4*>(terms_ + 4 * place_of<D>(lane_, j));
       const float of[4] = {four.x, four.y, four.z, four.w};
       const float step = own.used(j) ? own.step[j] : 0.0f;
 #pragma unroll
@@ -155,9 +158,9 @@ class SpectralWarp {
 #pragma unroll
     for (int h = 0; h < 4; ++h) {
       // Bits of positive floats are in the order of the floats.
-      peak[h] = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(peak[h])));
-      if (h == h_) own_peak = peak[h];
-      const float inverse = __fdividef(kQuantum<true>, peak[h]);
+      const float greatest = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(peak[h])));
+      own_peak = h == h_ ? greatest : own_peak;
+      const float inverse = kQuantum<true> * reciprocal(greatest);
 #pragma unroll
       for (int j = 0; j < kLaneCount; ++j) {
         if (own.used(j)) put_factor(h, own.column[j], factor[j][h], inverse);
@@ -175,7 +178,8 @@ class SpectralWarp {
   static constexpr uint32_t kNoFactors = 0x00800080u;  // two of 0
   __device__ __forceinline__ void put_factor(int h, int column, float factor, float scale) {
     const uint32_t bits = __float_as_uint(fmaf(factor, scale, kRoundingBias + 128.0f));
-    *reinterpret_cast<uint16_t*>(factors_ + h * stride_ + 2 * column) = static_cast<uint16_t>(bits);
+    uint8_t* const of_heads = factors_ + column / 32 * (4 * kFactorStride) + 2 * (column % 32);
+    *reinterpret_cast<uint16_t*>(of_heads + h * kFactorStride) = static_cast<uint16_t>(bits);
   }
 
   // The sum over the warp of one of four numbers: that of the lane's head.
@@ -193,11 +197,10 @@ class SpectralWarp {
   // Norms as floats: each lane makes those of four tokens, and row g has the 16 that lanes of this g want.
   __device__ __forceinline__ void put_norms(const uint8_t* norms, uint8_t* rows) const {
     const uint32_t four = *reinterpret_cast<const uint32_t*>(norms + 4 * lane_);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      *reinterpret_cast<float2*>(rows + (2 * h_ + i) * kNormStride + 8 * g_) =
-          make_float2(eighths(four, 2 * i, spectral::kNormBias), eighths(four, 2 * i + 1, spectral::kNormBias));
-    }
+    const int row = 4 * (lane_ / 16) + h_, quad = g_ % 4;
+    *reinterpret_cast<float4*>(rows + row * kNormStride + 16 * quad) =
+        make_float4(eighths(four, 0, spectral::kNormBias), eighths(four, 1, spectral::kNormBias),
+                    eighths(four, 2, spectral::kNormBias), eighths(four, 3, spectral::kNormBias));
   }
   __device__ __forceinline__ void get_norms(const uint8_t* rows, float (&norms)[16]) const {
 #pragma unroll
@@ -212,37 +215,67 @@ class SpectralWarp {
     return __byte_perm(first, second, g_ % 2 == 0 ? 0x7531 : 0x6420);
   }
 
-  // Columns of one width, 32 at a time, times all tokens.
+  // Columns of one width, 32 at a time, times all tokens; sixteen where there are no more. A lane takes four words,
+  // tokens that follow each other, of a vector; rows of a product are tokens of both halves of the page.
   template <int kBits>
   __device__ __forceinline__ void add_keys(const uint8_t* codes, const ColumnPlanes& planes, int plane,
                                            int (&products)[8][4]) const {
-    constexpr int kParts = 8 / kBits;    // tiles of tokens in a word
-    constexpr int kBlocks = 8 / kParts;  // of tokens
-    const int count = planes.count[plane], first = planes.offset(plane) / 64 + h_;
-    const uint8_t* factors = factors_ + g_ / 2 * stride_ + 2 * planes.first(plane) + 8 * h_;
-    const uint32_t flip = g_ % 2 == 0 ? 0u : 0x80808080u;
-    const uint8_t* at[kBlocks];
-#pragma unroll
-    for (int block = 0; block < kBlocks; ++block) {
-      const int vector = first + block * (count / 4);
-      at[block] = codes + 64 * vector + (8 * g_ ^ SpectralFetcher::swapped(vector));
-    }
+    const int count = planes.count[plane];
+    const uint8_t* factors =
+        factors_ + planes.first(plane) / 32 * (4 * kFactorStride) + g_ / 2 * kFactorStride + 8 * h_;
+    // Of one bit, words have both halves.
+    const int half = kBits == 1 ? 0 : g_ / 4 * (8 * kBits) * count;
+    const uint8_t* at = codes + planes.offset(plane) + half + 64 * h_ + 16 * (g_ % 4);
+    int left = count;
 #pragma unroll 1
-    for (int column = 0; column < count; column += 32) {
-      const uint2 low = *reinterpret_cast<const uint2*>(factors);
-      const uint2 high = *reinterpret_cast<const uint2*>(factors + 32);
-      const uint32_t b0 = own_bytes(low.x, low.y) ^ flip, b1 = own_bytes(high.x, high.y) ^ flip;
-      factors += 64;
+    for (; left > 16; left -= 32) {
+      add_step<kBits, true>(factors, at, 16 * count, products);
+      factors += 4 * kFactorStride;
+      at += 512;
+    }
+    if (left > 0) add_step<kBits, false>(factors, at, 16 * count, products);
+  }
+
+  // 32 columns, or 16. Words of the same columns and other tokens are `block_bytes` apart.
+  template <int kBits, bool kFull>
+  __device__ __forceinline__ void add_step(const uint8_t* factors, const uint8_t* at, int block_bytes,
+                                           int (&products)[8][4]) const {
+    constexpr int kParts = kBits == 1 ? 4 : 8 / kBits;  // tiles of tokens that the lane has in a word
+    constexpr int kWords = kFull ? 8 : 4;
+    const uint32_t flip = g_ % 2 == 0 ? 0u : 0x80808080u;
+    const uint2 low = *reinterpret_cast<const uint2*>(factors);
+    const uint2 high = kFull ? *reinterpret_cast<const uint2*>(factors + 32) : make_uint2(0, 0);
+    const uint32_t b0 = own_bytes(low.x, low.y) ^ flip, b1 = own_bytes(high.x, high.y) ^ flip;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
-        const uint2 of_low = *reinterpret_cast<const uint2*>(at[block]);
-        const uint2 of_high = *reinterpret_cast<const uint2*>(at[block] + 256);
-        at[block] += 512;
+    for (int block = 0; block < 4 / kParts; ++block) {
+      uint32_t words[8];
 #pragma unroll
-        for (int p = 0; p < kParts; ++p) {
-          const uint32_t a[4] = {part<kBits>(of_low.x, p), part<kBits>(of_low.y, p), part<kBits>(of_high.x, p),
-                                 part<kBits>(of_high.y, p)};
-          mma_bytes<true>(products[block * kParts + p], a, b0, b1);
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 four = *reinterpret_cast<const uint4*>(at + block * block_bytes + 64 * i);
+        words[i] = four.x, words[i + 1] = four.y, words[i + 2] = four.z, words[i + 3] = four.w;
+      }
+      if constexpr (kBits == 1) {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) words[i] >>= 4 * (g_ / 4);
+      }
+#pragma unroll
+      for (int p = 0; p < kParts; ++p) {
+        if (kBits == 2 && p == 2) {
+#pragma unroll
+          for (int i = 0; i < kWords; ++i) words[i] >>= 4;
+        }
+        uint32_t codes[8];
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) codes[i] = part<kBits>(words[i], kBits == 2 ? p % 2 : p);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          int(&to)[4] = products[2 * (block * kParts + p) + i];
+          if constexpr (kFull) {
+            const uint32_t a[4] = {codes[2 * i], codes[2 * i + 1], codes[2 * i + 4], codes[2 * i + 5]};
+            mma_bytes<true>(to, a, b0, b1);
+          } else {
+            mma_signed_bytes(to, codes[2 * i], codes[2 * i + 1], b0);
+          }
         }
       }
     }
@@ -258,18 +291,27 @@ class SpectralWarp {
   // In place of the factors: weights, then what a column is to sums: its step, and where they are.
   struct alignas(8) ColumnEnd {
     float step;
-    int at;
+    int at;  // bytes from the first sums
   };
-  __device__ __forceinline__ ColumnEnd* column_ends() const {
-    return reinterpret_cast<ColumnEnd*>(factors_ + 4 * kWeightStride);
-  }
+  __device__ __forceinline__ uint8_t* column_ends() const { return factors_ + 4 * kWeightStride; }
 
-  // Of the lane's channel j.
-  __device__ __forceinline__ void put_column(int column, float step, int j) const {
+  __device__ __forceinline__ void put_column(int column, float step, int place) const {
     ColumnEnd end;
     end.step = step;
-    end.at = 4 * (32 * j + lane_);
-    column_ends()[column] = end;
+    end.at = 16 * place;
+    *reinterpret_cast<ColumnEnd*>(column_ends() + column_end_at(column)) = end;
+  }
+  // Of the lane's head.
+  __device__ __forceinline__ float* sums_at(int bytes) const {
+    return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(sums_ + h_) + bytes);
+  }
+  // Columns that fill a plane up to a step of sixteen: a lane for each of eight of three planes, whose numbers are
+  // bytes of a word, in eights.
+  __device__ __forceinline__ void put_gaps(const ColumnPlanes& planes) const {
+    const int counts = planes.count[0] / 8 | planes.count[1] << 5 | planes.count[2] << 13;
+    const int firsts = planes.first(1) << 5 | planes.first(2) << 13;
+    const int shift = lane_ & 24, count = counts >> shift & 255;
+    if (lane_ < 24 && count % 2 != 0) put_column(8 * ((firsts >> shift & 255) + count) + lane_ % 8, 0.0f, D);
   }
 
   __device__ __forceinline__ void value_sums(const uint8_t* head, const float (&weights)[16], const Joining& joining) {
@@ -279,9 +321,11 @@ class SpectralWarp {
     const LaneChannels<D> own(head, params_.layouts[1], lane_);
 #pragma unroll
     for (int j = 0; j < kLaneCount; ++j) {
-      if (own.used(j)) put_column(own.column[j], own.step[j], j);
-      if (own.planes.wide != 0 && own.wide(j)) put_column(own.low_digit(j), 0.0625f * own.step[j], j);
+      const int place = place_of<D>(lane_, j);
+      if (own.used(j)) put_column(own.column[j], own.step[j], place);
+      if (own.planes.wide != 0 && own.wide(j)) put_column(own.low_digit(j), 0.0625f * own.step[j], place);
     }
+    put_gaps(own.planes);
     __syncwarp();
     get_norms(factors_, norms);
 #pragma unroll
@@ -293,13 +337,15 @@ class SpectralWarp {
     zero = sum_over_rows(zero);
     peak = max_over_rows(peak);
     add_lows(own, joining.keep, zero * joining.gain);
-    const float inverse = __fdividef(kQuantum<false>, peak);
+    const float inverse = kQuantum<false> * reciprocal(peak);
     __syncwarp();  // norms were read
 #pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const uint32_t even = __float_as_uint(fmaf(norms[i], inverse, kRoundingBias));
-      const uint32_t odd = __float_as_uint(fmaf(norms[i + 1], inverse, kRoundingBias));
-      *reinterpret_cast<uint32_t*>(factors_ + h_ * kWeightStride + 16 * i + 4 * g_) = __byte_perm(even, odd, 0x5410);
+    for (int i = 0; i < 16; i += 4) {
+      uint32_t bits[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) bits[k] = __float_as_uint(fmaf(norms[i + k], inverse, kRoundingBias));
+      *reinterpret_cast<uint2*>(factors_ + h_ * kWeightStride + 2 * token(i)) =
+          make_uint2(__byte_perm(bits[0], bits[1], 0x5410), __byte_perm(bits[2], bits[3], 0x5410));
     }
     __syncwarp();
     const float scale = peak * (0.0625f / kQuantum<false>)*joining.gain;
@@ -319,7 +365,7 @@ class SpectralWarp {
     }
 #pragma unroll
     for (int j = 0; j < kLaneCount; ++j) {
-      float4& sums = *reinterpret_cast<float4*>(sums_ + 4 * (32 * j + lane_));
+      float4& sums = *reinterpret_cast<float4*>(sums_ + 4 * place_of<D>(lane_, j));
       const float4 four = sums;
       sums = make_float4(fmaf(own.low[j], adds[0], four.x * keeps[0]), fmaf(own.low[j], adds[1], four.y * keeps[1]),
                          fmaf(own.low[j], adds[2], four.z * keeps[2]), fmaf(own.low[j], adds[3], four.w * keeps[3]));
@@ -336,11 +382,11 @@ class SpectralWarp {
     uint32_t b[2][4];  // of lower halves, of upper ones; by words, and shifts of these
     read_weights<kBits>(b);
     const uint8_t* tile = codes + planes.offset(plane) + g_ / 4 * (128 * kBits) + 32 * h_ + 8 * (g_ % 4);
-    const ColumnEnd* ends = column_ends() + planes.first(plane) + 2 * g_;
+    const uint8_t* ends = column_ends() + column_end_at(planes.first(plane)) + 16 * g_;
     // Both digits of a channel among the sixteen: they are added one after the other.
     const bool clash = kBits == 4 && planes.wide == 8 && count == 16;
 #pragma unroll 1
-    for (int column = 2 * g_; column < count + 2 * g_; column += 16) {
+    for (int column = 0; column < count; column += 16) {
       __syncwarp();  // other columns of the channel are in the sums
       uint2 words[4];
 #pragma unroll
@@ -352,10 +398,9 @@ class SpectralWarp {
         }
       }
       // Sums are read before the products are there.
-      const bool here = column < count;
       const float4 two = *reinterpret_cast<const float4*>(ends);
-      float* const first = sums_ + (here ? __float_as_int(two.y) : 0) + h_;
-      float* const second = sums_ + (here ? __float_as_int(two.w) : 0) + h_;
+      float* const first = sums_at(__float_as_int(two.y));
+      float* const second = sums_at(__float_as_int(two.w));
       float before[2] = {*first, *second};
       int products[4];
       value_products<kBits>(words, b, products);
@@ -366,12 +411,12 @@ class SpectralWarp {
         __syncwarp();
         before[0] = *first, before[1] = *second;
       }
-      if (here && !(clash && g_ < 4)) {
+      if (!(clash && g_ < 4)) {
         *first = fmaf(of_first, two.x, before[0]);
         *second = fmaf(of_second, two.z, before[1]);
       }
       tile += 2 * 128 * kBits;
-      ends += 16;
+      ends += column_end_at(16);
     }
     __syncwarp();
   }
@@ -417,8 +462,8 @@ class SpectralWarp {
   const float* const terms_;
   const float scale_;
   float* const sums_;       // [D][4], by place_of
-  uint8_t* const factors_;  // [4][stride]
-  const int stride_;        // of a head's factors
+  uint8_t* const factors_;  // [columns / 32][4][kFactorStride], and what comes in their place
+  const int factor_bytes_;
   const int lane_, g_, h_;
   float highest_ = kHidden;
   float sum_ = 0.0f;          // this lane's share
