@@ -58,6 +58,12 @@ KVASIR_HOST_DEVICE static inline uint32_t uniform_code(float x, float lo, float 
   return float_bits(quotient + kRoundingBias);
 }
 
+// The same where parameters of a byte may not cover a group: what is beyond the last code has it.
+KVASIR_HOST_DEVICE static inline uint32_t clipped_uniform_code(float x, float lo, float inverse, bool cells, int last) {
+  const float quotient = fminf((x - lo) * inverse, static_cast<float>(last));
+  return cells ? truncated_bits(quotient) : float_bits(quotient + kRoundingBias);
+}
+
 // Where the quotient is so near to where codes part that its rounding must be decided exactly.
 KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t decided_code(float x, float lo, float range, int bits,
                                                                    bool cells) {

@@ -73,7 +73,7 @@ __device__ __forceinline__ void write_plane(const tiered::Layout& layout, const 
         const Quantiser quantiser =
             quantiser_of({static_cast<uint16_t>(stored >> 16), static_cast<uint16_t>(stored)}, codes);
         const float x = __half2float(__ushort_as_half(rows[static_cast<int64_t>(at) * d + channel]));
-        const uint32_t code = uniform_code(x, quantiser.lo, quantiser.inverse, codes.cells, codes.last);
+        const uint32_t code = clipped_uniform_code(x, quantiser.lo, quantiser.inverse, codes.cells, codes.last);
         word |= (code & static_cast<uint32_t>(codes.last)) << (8 * j + plane.bits * p);
       }
     }
