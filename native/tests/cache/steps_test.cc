@@ -111,8 +111,8 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
       CHECK(support::stats_of(*scene.cache)->peak_bytes() <= choice.budget);
     }
   }
-  CHECK(granted > support::repeat(60));
-  CHECK(refused > support::repeat(20));
+  CHECK(granted >= support::repeat(60));
+  CHECK(refused >= support::repeat(20));
 }
 
 TEST_CASE("steps: appends that run out of memory on the way keep what was reserved") {
