@@ -22,23 +22,45 @@ import java.util.stream.Stream;
  * is coded, and how much of the differences to believe.
  *
  * <p>Losses go with the squares of errors, which fall about fourfold with each bit ({@link SpectralBases#distortion}), so
- * a side that loses four times as much should have one bit more. Taken at their word the losses of single sides starve some of them, and losses of many starved sides add up to more than their sum; a
- * temper below 1 takes the differences for smaller than they look: 0 gives all sides alike. Which one is best shows a run
- * of the model with whole plans.
+ * a side that loses four times as much should have one bit more. Taken at their word the losses of single sides starve
+ * some of them, and losses of many starved sides add up to more than their sum; a temper below 1 takes the differences
+ * for smaller than they look: 0 gives all sides alike. Which one is best shows a run of the model with whole plans, and
+ * plans of few bits want another one than those of many.
  *
  * @param geometry the model
  * @param keys loss by layer, such as the divergence from exact predictions, where its keys are coded at {@value
  *     #MEASURED_BITS} bits and all else is exact
  * @param values the same for values
- * @param temper power that losses are taken to, 0..1
+ * @param tempers of plans of some bits, by ascending bits; in between they are interpolated
  */
-public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double> values, double temper) {
+public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double> values, List<Temper> tempers) {
+
+  /**
+   * How much of the differences plans of some bits believe.
+   *
+   * @param bits code bits of an element, on average
+   * @param power that losses are taken to, 0..1
+   */
+  public record Temper(double bits, double power) {
+
+    /**
+     * Checks the power.
+     *
+     * @param bits code bits of an element
+     * @param power that losses are taken to
+     * @throws IllegalArgumentException if the power is not within 0..1, or the bits are not above 0 and up to 8
+     */
+    public Temper {
+      Checks.require(bits > 0 && bits <= 8, "bits", bits, "above 0 and up to 8");
+      Checks.require(power >= 0 && power <= 1, "temper", power, "0..1");
+    }
+  }
 
   /** Code bits that losses are measured at. */
   public static final double MEASURED_BITS = 2;
 
   private static final String LOSSES = "spectral.losses";
-  private static final String TEMPER = "spectral.temper";
+  private static final String TEMPERS = "spectral.temper";
 
   private static final int TILE = 8; // channels that share a width
   private static final double LEAST_BITS = 0.25;
@@ -51,9 +73,9 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    * @param geometry the model
    * @param keys losses of keys by layer
    * @param values losses of values by layer
-   * @param temper power that losses are taken to
-   * @throws IllegalArgumentException if there are not as many as layers, or one is not positive and finite, or the temper
-   *     is not within 0..1
+   * @param tempers of plans of some bits
+   * @throws IllegalArgumentException if there are not as many as layers, or one is not positive and finite, or there is no
+   *     temper, or they are not by ascending bits
    */
   public SpectralLosses {
     Objects.requireNonNull(geometry, "geometry");
@@ -65,7 +87,11 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
     Checks.require(
         Stream.concat(keys.stream(), values.stream()).allMatch(loss -> loss > 0 && loss < Double.POSITIVE_INFINITY),
         "losses must be positive: " + keys + ", " + values);
-    Checks.require(temper >= 0 && temper <= 1, "temper", temper, "0..1");
+    tempers = List.copyOf(tempers);
+    Checks.require(!tempers.isEmpty(), "there must be a temper");
+    for (int i = 1; i < tempers.size(); i++) {
+      Checks.require(tempers.get(i - 1).bits() < tempers.get(i).bits(), "tempers must be by ascending bits: " + tempers);
+    }
   }
 
   /**
@@ -76,17 +102,62 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    */
   public static SpectralLosses equal(KvGeometry geometry) {
     List<Double> ones = Collections.nCopies(geometry.layers(), 1.0);
-    return new SpectralLosses(geometry, ones, ones, 0);
+    return new SpectralLosses(geometry, ones, ones, everywhere(0));
   }
 
   /**
-   * These with another temper.
+   * Losses taken at their word.
+   *
+   * @param geometry the model
+   * @param keys losses of keys by layer
+   * @param values losses of values by layer
+   * @return with a temper of 1
+   * @throws IllegalArgumentException as the constructor does
+   */
+  public static SpectralLosses of(KvGeometry geometry, List<Double> keys, List<Double> values) {
+    return new SpectralLosses(geometry, keys, values, everywhere(1));
+  }
+
+  /**
+   * These with another temper, whatever the bits.
    *
    * @param power 0..1
    * @return new losses
    */
   public SpectralLosses temper(double power) {
-    return new SpectralLosses(geometry, keys, values, power);
+    return tempers(everywhere(power));
+  }
+
+  /**
+   * These with other tempers.
+   *
+   * @param tempers by ascending bits
+   * @return new losses
+   */
+  public SpectralLosses tempers(List<Temper> tempers) {
+    return new SpectralLosses(geometry, keys, values, tempers);
+  }
+
+  private static List<Temper> everywhere(double power) {
+    return List.of(new Temper(MEASURED_BITS, power));
+  }
+
+  /**
+   * The temper of plans of some bits.
+   *
+   * @param bits code bits of an element, on average
+   * @return between those of the nearest bits on both sides, or that of the nearest
+   */
+  public double power(double bits) {
+    Temper below = tempers.get(0);
+    for (Temper above : tempers) {
+      if (bits <= above.bits()) {
+        double share = above.equals(below) ? 0 : (bits - below.bits()) / (above.bits() - below.bits());
+        return below.power() + share * (above.power() - below.power());
+      }
+      below = above;
+    }
+    return below.power();
   }
 
   /**
@@ -100,11 +171,12 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    */
   public Spectral plan(SpectralBases bases, double bits) {
     Checks.require(bits > 0 && bits <= 8, "bits", bits, "above 0 and up to 8");
+    double power = power(bits);
     List<KnapsackGroup> groups = new ArrayList<>();
     double budget = 0;
     for (int layer = 0; layer < geometry.layers(); layer++) {
       for (Side side : own(layer)) {
-        groups.add(group(bases, layer, side));
+        groups.add(group(bases, layer, side, power));
         budget += bits * geometry.rowSize(layer) * KvCache.PAGE_TOKENS / 8;
       }
     }
@@ -126,7 +198,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   }
 
   /** Code bits in steps of about a quarter, labelled with the widths of a head's tiles, added up. */
-  private KnapsackGroup group(SpectralBases bases, int layer, Side side) {
+  private KnapsackGroup group(SpectralBases bases, int layer, Side side, double power) {
     KnapsackGroup group = new KnapsackGroup();
     double loss = (side == Side.KEYS ? keys : values).get(layer) / bases.distortion(layer, side, MEASURED_BITS);
     int step = Math.max(1, geometry.headDim(layer) / (4 * TILE));
@@ -136,7 +208,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
       // Fourfold a bit for all sides, times what makes this one different.
       double alike = Math.pow(4, MEASURED_BITS - bits(tiles, layer));
       double own = loss * bases.distortion(layer, side, bits(tiles, layer));
-      group.add(tiles, bytes, alike * Math.pow(own / alike, temper));
+      group.add(tiles, bytes, alike * Math.pow(own / alike, power));
     }
     return group;
   }
@@ -152,7 +224,8 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    */
   public Map<String, Tensor> tensors() {
     double[] all = DoubleStream.concat(numbers(keys), numbers(values)).toArray();
-    return Map.of(LOSSES, Tensor.ofDoubles(all, 2, geometry.layers()), TEMPER, Tensor.ofDoubles(new double[] {temper}, 1));
+    double[] pairs = tempers.stream().flatMapToDouble(temper -> DoubleStream.of(temper.bits(), temper.power())).toArray();
+    return Map.of(LOSSES, Tensor.ofDoubles(all, 2, geometry.layers()), TEMPERS, Tensor.ofDoubles(pairs, tempers.size(), 2));
   }
 
   private static DoubleStream numbers(List<Double> list) {
@@ -169,16 +242,28 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    */
   public static Optional<SpectralLosses> of(KvGeometry geometry, Map<String, Tensor> tensors) {
     Tensor losses = tensors.get(LOSSES);
-    Tensor temper = tensors.get(TEMPER);
-    if (losses == null || temper == null) {
+    Tensor tempers = tensors.get(TEMPERS);
+    if (losses == null || tempers == null) {
       return Optional.empty();
     }
     List<Double> all = DoubleStream.of(losses.toDoubles()).boxed().toList();
     Checks.require(
-        all.size() == 2 * geometry.layers() && temper.elements() == 1,
-        all.size() + " losses for a model of " + geometry.layers() + " layers");
+        all.size() == 2 * geometry.layers(), all.size() + " losses for a model of " + geometry.layers() + " layers");
     int half = geometry.layers();
     return Optional.of(
-        new SpectralLosses(geometry, all.subList(0, half), all.subList(half, 2 * half), temper.toDoubles()[0]));
+        new SpectralLosses(geometry, all.subList(0, half), all.subList(half, 2 * half), tempers(tempers.toDoubles())));
+  }
+
+  /** Pairs of bits and power; in older profiles one power. */
+  private static List<Temper> tempers(double[] numbers) {
+    if (numbers.length == 1) {
+      return everywhere(numbers[0]);
+    }
+    Checks.require(numbers.length % 2 == 0, numbers.length + " numbers of tempers, which are pairs");
+    List<Temper> read = new ArrayList<>();
+    for (int i = 0; i < numbers.length; i += 2) {
+      read.add(new Temper(numbers[i], numbers[i + 1]));
+    }
+    return read;
   }
 }

@@ -8,14 +8,18 @@ import dev.kvasir.KvCache;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Side;
+import dev.kvasir.calibrate.SpectralLosses.Temper;
 import dev.kvasir.codebook.SpectralBases;
 import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.method.Spectral;
+import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -222,7 +226,7 @@ class SpectralCalibratorTest {
   void plansFollowLosses() {
     KvGeometry geometry = KvGeometry.builder().layers(3).queryHeads(4).kvHeads(2).headDim(64).build();
     SpectralBases bases = SpectralBases.builder(geometry).build();
-    SpectralLosses losses = new SpectralLosses(geometry, List.of(1e-2, 1e-3, 1e-3), List.of(1e-3, 1e-3, 1e-3 / 16), 1);
+    SpectralLosses losses = SpectralLosses.of(geometry, List.of(1e-2, 1e-3, 1e-3), List.of(1e-3, 1e-3, 1e-3 / 16));
     Spectral plan = losses.plan(bases, 2);
     // Four times the loss is a bit more; what is left over goes somewhere.
     assertEquals(0.5 * Math.log(10) / Math.log(2), plan.keyBits().get(0) - plan.keyBits().get(1), 0.26);
@@ -238,10 +242,38 @@ class SpectralCalibratorTest {
     assertThrows(IllegalArgumentException.class, () -> losses.plan(bases, 0.1));
     assertThrows(IllegalArgumentException.class, () -> losses.temper(1.1));
     assertThrows(
-        IllegalArgumentException.class, () -> new SpectralLosses(geometry, List.of(1.0), List.of(1.0), 1));
+        IllegalArgumentException.class, () -> SpectralLosses.of(geometry, List.of(1.0), List.of(1.0)));
     assertThrows(
         IllegalArgumentException.class,
-        () -> new SpectralLosses(geometry, List.of(1.0, 0.0, 1.0), Collections.nCopies(3, 1.0), 1));
+        () -> SpectralLosses.of(geometry, List.of(1.0, 0.0, 1.0), Collections.nCopies(3, 1.0)));
+  }
+
+  @Test
+  void plansOfSomeBitsHaveATemperOfTheirOwn() {
+    KvGeometry geometry = KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(64).build();
+    SpectralBases bases = SpectralBases.builder(geometry).build();
+    SpectralLosses word = SpectralLosses.of(geometry, List.of(1e-2, 1e-3), List.of(1e-3, 1e-4));
+    SpectralLosses losses = word.tempers(List.of(new Temper(1, 0), new Temper(2, 1), new Temper(4, 0.5)));
+    assertEquals(0, losses.power(0.5));
+    assertEquals(0, losses.power(1));
+    assertEquals(0.25, losses.power(1.25), 1e-12);
+    assertEquals(1, losses.power(2));
+    assertEquals(0.75, losses.power(3), 1e-12);
+    assertEquals(0.5, losses.power(8));
+    assertEquals(word.temper(0).plan(bases, 1), losses.plan(bases, 1));
+    assertEquals(word.plan(bases, 2), losses.plan(bases, 2));
+    assertEquals(word.temper(0.75).plan(bases, 3), losses.plan(bases, 3));
+    assertEquals(losses, SpectralLosses.of(geometry, losses.tensors()).orElseThrow());
+    // Profiles had one power for all bits.
+    Map<String, Tensor> older = new HashMap<>(word.tensors());
+    older.put("spectral.temper", Tensor.ofDoubles(new double[] {0.25}, 1));
+    assertEquals(word.temper(0.25), SpectralLosses.of(geometry, older).orElseThrow());
+    older.put("spectral.temper", Tensor.ofDoubles(new double[] {1, 0.25, 2}, 3));
+    assertThrows(IllegalArgumentException.class, () -> SpectralLosses.of(geometry, older));
+    assertThrows(IllegalArgumentException.class, () -> word.tempers(List.of()));
+    assertThrows(
+        IllegalArgumentException.class, () -> word.tempers(List.of(new Temper(2, 1), new Temper(2, 0))));
+    assertThrows(IllegalArgumentException.class, () -> new Temper(0, 1));
   }
 
   @Test
@@ -258,7 +290,7 @@ class SpectralCalibratorTest {
     assertEquals(8.5 * D, bases.distortion(0, Side.KEYS, 0), 1e-6);
     assertEquals(Math.pow(4, -1.5), bases.distortion(0, Side.VALUES, 1.5), 1e-12);
     // Values whose errors fall fourfold a bit can do with less than keys whose errors grow faster below two bits.
-    SpectralLosses losses = new SpectralLosses(geometry, List.of(1e-3), List.of(1e-3), 1);
+    SpectralLosses losses = SpectralLosses.of(geometry, List.of(1e-3), List.of(1e-3));
     Spectral plan = losses.plan(bases, 0.5);
     assertTrue(plan.keyBits().get(0) > plan.valueBits().get(0), plan.name());
     assertEquals(List.of(0.5), losses.temper(0).plan(bases, 0.5).keyBits());
@@ -276,7 +308,7 @@ class SpectralCalibratorTest {
   void profilesKeepThem(@TempDir Path folder) throws IOException {
     float[] rows = mixed(mixture(), TOKENS);
     SpectralBases bases = calibrate(rows, mixed(mixture(), TOKENS), rows, mixed(mixture(), 128));
-    SpectralLosses losses = new SpectralLosses(GEOMETRY, List.of(4e-3), List.of(1e-3), 0.5);
+    SpectralLosses losses = SpectralLosses.of(GEOMETRY, List.of(4e-3), List.of(1e-3)).temper(0.5);
     Path file = folder.resolve("spectral.profile");
     Profile.builder(GEOMETRY).spectral(bases, losses).build().save(file);
     Profile loaded = Profile.load(file, GEOMETRY);

@@ -22,7 +22,6 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
-import java.util.function.BiFunction;
 import java.util.function.Function;
 import java.util.function.Supplier;
 import java.util.stream.IntStream;
@@ -198,26 +197,43 @@ public final class Calibrations {
   }
 
   /**
-   * What {@code work} makes of the texts: long ones to read, and the beginning of each to predict.
+   * Texts as methods learn from them.
+   *
+   * @param read long ones
+   * @param predicted the beginning of each
+   * @param heldOut what follows there, for judging what was learned from predictions; the beginnings where texts end with them
+   */
+  public record Texts(List<int[]> read, List<Sample> predicted, List<Sample> heldOut) {}
+
+  /**
+   * What {@code work} makes of the texts.
    *
    * @param name under which the result is kept
    * @throws IllegalArgumentException if there is no text
    */
-  public <T> T onceFromTexts(String name, BiFunction<List<int[]>, List<Sample>, T> work) {
+  public <T> T onceFromTexts(String name, Function<Texts, T> work) {
     return timed(
         name,
         () -> {
           require(texts, "text to calibrate on: *_val.bin");
           List<int[]> read = new ArrayList<>();
           List<Sample> predicted = new ArrayList<>();
+          List<Sample> heldOut = new ArrayList<>();
           int scoredFrom = Math.max(0, model.tokenizer().prefix().length - 1);
           for (Path text : texts) {
             read.addAll(windows(text, effort.textTokens(), WINDOW_TOKENS));
             int predict = thorough() ? MORE_PREDICTED_TOKENS : PREDICTED_TOKENS;
-            int[] beginning = tokens(text, Math.min(predict, model.config().maxPositions()));
-            predicted.add(new Sample(text.getFileName().toString(), false, beginning, scoredFrom));
+            List<int[]> windows = windows(text, 2 * predict, predict);
+            if (windows.isEmpty()) {
+              continue;
+            }
+            boolean more = windows.size() > 1 && windows.get(1).length >= windows.get(0).length / 2;
+            String label = text.getFileName().toString();
+            predicted.add(new Sample(label, false, windows.get(0), scoredFrom));
+            heldOut.add(new Sample(label, false, windows.get(more ? 1 : 0), scoredFrom));
           }
-          return work.apply(read, predicted);
+          require(predicted, "token in the texts to calibrate on, *_val.bin,");
+          return work.apply(new Texts(read, predicted, heldOut));
         });
   }
 

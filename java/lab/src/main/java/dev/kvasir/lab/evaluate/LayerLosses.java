@@ -42,9 +42,9 @@ public final class LayerLosses {
   public static Sensitivities measure(Calibrations calibrations, Consumer<String> says) {
     return calibrations.onceFromTexts(
         "losses of layers",
-        (texts, samples) -> {
+        texts -> {
           try (Decoder decoder = new Decoder(calibrations.model(), calibrations.backend(), Precision.EXACT)) {
-            Predictions predictions = new Predictions(decoder, samples);
+            Predictions predictions = new Predictions(decoder, texts.predicted());
             int layers = calibrations.model().geometry().layers();
             List<List<Double>> losses =
                 of(Uniform.bits(MEASURED), layers, predictions, calibrations.thorough(), LEAST, says);

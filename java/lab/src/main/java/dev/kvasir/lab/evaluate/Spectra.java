@@ -9,8 +9,8 @@ import dev.kvasir.Side;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.SpectralCalibrator;
 import dev.kvasir.calibrate.SpectralLosses;
+import dev.kvasir.calibrate.SpectralLosses.Temper;
 import dev.kvasir.codebook.SpectralBases;
-import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.Spectral;
 import dev.kvasir.runner.Decoder;
@@ -18,6 +18,7 @@ import dev.kvasir.runner.Model;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Consumer;
+import java.util.stream.DoubleStream;
 
 /** Calibrates Spectral: bases from what a model reads, losses and their temper from how it predicts. */
 public final class Spectra {
@@ -25,9 +26,9 @@ public final class Spectra {
   /** What a profile is called, and what commands call the method. */
   public static final String NAME = "spectral";
 
-  /** Powers of the losses that are tried on whole plans, at so many bits. */
+  /** Powers of the losses that are tried on whole plans, and the bits of those. */
   private static final double[] TEMPERS = {0, 0.25, 0.5, 0.75, 1};
-  private static final double TEMPER_BITS = 1.5;
+  private static final double[] TEMPER_BITS = {1, 2, 3};
 
   /** Tokens of a text that the method keeps exact, and how many make one page with them. */
   private static final int SINKS = 4;
@@ -66,15 +67,15 @@ public final class Spectra {
   public static Profile calibrate(Calibrations calibrations, boolean alike, Consumer<String> says) {
     return calibrations.onceFromTexts(
         NAME,
-        (texts, samples) -> {
+        texts -> {
           Model model = calibrations.model();
           try (Decoder decoder = new Decoder(model, calibrations.backend(), Precision.EXACT)) {
             Spectra spectra = new Spectra(model, decoder, says);
-            SpectralBases bases = spectra.bases(texts);
+            SpectralBases bases = spectra.bases(texts.read());
             SpectralLosses losses =
                 alike
                     ? SpectralLosses.equal(bases.geometry())
-                    : spectra.losses(bases, samples, calibrations.thorough());
+                    : spectra.losses(bases, texts, calibrations.thorough());
             return Profile.builder(bases.geometry()).spectral(bases, losses).note("model", model.name()).build();
           }
         });
@@ -126,9 +127,12 @@ public final class Spectra {
     }
   }
 
-  /** What coding one side of some layers costs, and how much of the differences to believe. */
-  private SpectralLosses losses(SpectralBases bases, List<Sample> samples, boolean thorough) {
-    Predictions predictions = new Predictions(decoder, samples);
+  /**
+   * What coding one side of some layers costs, and how much of the differences to believe. Plans are judged by other tokens:
+   * those that losses were measured on speak for them.
+   */
+  private SpectralLosses losses(SpectralBases bases, Calibrations.Texts texts, boolean thorough) {
+    Predictions predictions = new Predictions(decoder, texts.predicted());
     List<List<Double>> losses =
         LayerLosses.of(
             Spectral.of(bases, SpectralLosses.MEASURED_BITS),
@@ -137,20 +141,22 @@ public final class Spectra {
             thorough,
             LEAST_LOSS,
             says);
-    return temper(bases, new SpectralLosses(model.geometry(), losses.get(0), losses.get(1), 1), predictions);
+    SpectralLosses measured = SpectralLosses.of(model.geometry(), losses.get(0), losses.get(1));
+    Predictions judges = new Predictions(decoder, texts.heldOut());
+    return measured.tempers(
+        DoubleStream.of(TEMPER_BITS).mapToObj(bits -> temper(bases, measured, bits, judges)).toList());
   }
 
-  /** How much of the differences between losses to believe: what whole plans say. */
-  private SpectralLosses temper(SpectralBases bases, SpectralLosses losses, Predictions predictions) {
+  /** How much of the differences between losses plans of some bits should believe: what whole ones say. */
+  private Temper temper(SpectralBases bases, SpectralLosses losses, double bits, Predictions predictions) {
     double least = Double.POSITIVE_INFINITY;
-    SpectralLosses best = losses;
-    for (double temper : TEMPERS) {
-      SpectralLosses tried = losses.temper(temper);
-      double loss = predictions.with(tried.plan(bases, TEMPER_BITS)).divergence();
-      says.accept(String.format(Locale.ROOT, "temper %.2f: %.5f at %.1f bits", temper, loss, TEMPER_BITS));
+    Temper best = new Temper(bits, 1);
+    for (double power : TEMPERS) {
+      double loss = predictions.with(losses.temper(power).plan(bases, bits)).divergence();
+      says.accept(String.format(Locale.ROOT, "temper %.2f: %.5f at %.1f bits", power, loss, bits));
       if (loss < least) {
         least = loss;
-        best = tried;
+        best = new Temper(bits, power);
       }
     }
     return best;

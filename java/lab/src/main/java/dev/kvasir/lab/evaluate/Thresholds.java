@@ -35,9 +35,9 @@ public final class Thresholds {
       Calibrations calibrations, int trials, Consumer<ThresholdSearch.Trial> progress) {
     return calibrations.onceFromTexts(
         "thresholds",
-        (texts, samples) -> {
+        texts -> {
           try (Decoder decoder = new Decoder(calibrations.model(), calibrations.backend(), Precision.EXACT)) {
-            Predictions predictions = new Predictions(decoder, samples);
+            Predictions predictions = new Predictions(decoder, texts.predicted());
             return ThresholdSearch.builder()
                 .trials(trials)
                 .progress(progress)
