@@ -24,7 +24,7 @@ import java.util.stream.Stream;
  * <p>Losses go with the squares of errors, which fall about fourfold with each bit ({@link SpectralBases#distortion}), so
  * a side that loses four times as much should have one bit more. Taken at their word the losses of single sides starve
  * some of them, and losses of many starved sides add up to more than their sum; a temper below 1 takes the differences
- * for smaller than they look: 0 gives all sides alike. Which one is best shows a run of the model with whole plans, and
+ * for smaller than they look: 0 gives all sides alike; one above 1 for greater. Which one is best shows a run of the model with whole plans, and
  * plans of few bits want another one than those of many.
  *
  * @param geometry the model
@@ -39,7 +39,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
    * How much of the differences plans of some bits believe.
    *
    * @param bits code bits of an element, on average
-   * @param power that losses are taken to, 0..1
+   * @param power that losses are taken to, 0..2
    */
   public record Temper(double bits, double power) {
 
@@ -48,11 +48,11 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
      *
      * @param bits code bits of an element
      * @param power that losses are taken to
-     * @throws IllegalArgumentException if the power is not within 0..1, or the bits are not above 0 and up to 8
+     * @throws IllegalArgumentException if the power is not within 0..2, or the bits are not above 0 and up to 8
      */
     public Temper {
       Checks.require(bits > 0 && bits <= 8, "bits", bits, "above 0 and up to 8");
-      Checks.require(power >= 0 && power <= 1, "temper", power, "0..1");
+      Checks.require(power >= 0 && power <= 2, "temper", power, "0..2");
     }
   }
 
@@ -121,7 +121,7 @@ public record SpectralLosses(KvGeometry geometry, List<Double> keys, List<Double
   /**
    * These with another temper, whatever the bits.
    *
-   * @param power 0..1
+   * @param power 0..2
    * @return new losses
    */
   public SpectralLosses temper(double power) {

@@ -240,7 +240,7 @@ class SpectralCalibratorTest {
     assertEquals(flat, SpectralLosses.equal(geometry).plan(bases, 2));
     assertThrows(IllegalArgumentException.class, () -> losses.plan(bases, 0));
     assertThrows(IllegalArgumentException.class, () -> losses.plan(bases, 0.1));
-    assertThrows(IllegalArgumentException.class, () -> losses.temper(1.1));
+    assertThrows(IllegalArgumentException.class, () -> losses.temper(2.1));
     assertThrows(
         IllegalArgumentException.class, () -> SpectralLosses.of(geometry, List.of(1.0), List.of(1.0)));
     assertThrows(

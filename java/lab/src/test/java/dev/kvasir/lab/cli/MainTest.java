@@ -305,7 +305,7 @@ class MainTest {
     for (int layer = 1; layer <= geometry.layers(); layer++) {
       assertTrue(said.contains("layer " + layer + " of " + geometry.layers() + ": coding keys costs"), said);
     }
-    assertTrue(said.contains("temper 0.00") && said.contains("at 3.0 bits"), said);
+    assertTrue(said.contains("temper 1.00") && said.contains("at 3.0 bits"), said);
     assertEquals(geometry.layers(), Profile.load(profile).spectral(2).keyBits().size());
   }
 
