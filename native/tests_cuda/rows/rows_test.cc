@@ -137,7 +137,9 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
                           {key_type, value_type},
                           first + place.tokens,
                           scaled ? scaling.as<float>() : nullptr,
-                          refused.as<uint32_t>()};
+                          refused.as<uint32_t>(),
+                          {},
+                          {}};
 
   const Blocks blocks = Blocks::of(shape, place.row + place.tokens);
   const Buffer window(blocks.bytes());
@@ -220,7 +222,9 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
                           {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                           3,
                           nullptr,
-                          refused.as<uint32_t>()};
+                          refused.as<uint32_t>(),
+                          {},
+                          {}};
         rows.sides[side] = changed.data();
         rows.types[side] = type;
         CUDA(append_rows(shape, rows, 0, 3, blocks.list(window.data()).data(), 0, nullptr));
@@ -243,7 +247,9 @@ DEVICE_CASE("rows: what is not finite or too large is refused and stored as 0") 
                             {kvasir::ElementType::kFloat32, kvasir::ElementType::kFloat32},
                             1,
                             scaling.as<float>(),
-                            refused.as<uint32_t>()};
+                            refused.as<uint32_t>(),
+                            {},
+                            {}};
     CUDA(append_rows(shape, rows, 0, 1, blocks.list(window.data()).data(), 0, nullptr));
     CUDA(cudaDeviceSynchronize());
     uint32_t flags[2];

@@ -95,7 +95,7 @@ Parts make_parts(const Setting& s, std::mt19937& random) {
 
 // Tiers of 4 bits that end in all places of a wide chunk. With the fewest bits channels of the greatest ranges have
 // codes too.
-std::vector<reference::Options> policies(int d) {
+std::vector<reference::Options> policies() {
   std::vector<reference::Options> all = reference::tiered::half_variants();
   for (const double bits : {2.3, 2.5, 2.7, 2.9, 3.1, 3.3, 3.5, 3.8, 4.0}) {
     all.push_back({{"mode", 2.0}, {"key_bits", bits}, {"group", bits > 3.0 ? 128.0 : 64.0}});
@@ -107,7 +107,7 @@ HOST_CASE("tiered pages: there and back, bit for bit") {
   std::mt19937 random(5);
   for (const int d : {64, 96, 128, 256}) {
     for (const int bits : {2, 4}) {
-      for (const reference::Options& options : policies(d)) {
+      for (const reference::Options& options : policies()) {
         Setting s{{d, 1, 1, bits, 1}, options};
         s.value_group = random() % 2 == 0 ? d : d % 64 == 0 ? 64 : 32;
         const Parts parts = make_parts(s, random);
@@ -341,7 +341,7 @@ DEVICE_CASE("tiered attention: head dims, value bits, tiers") {
 
 DEVICE_CASE("tiered attention: wide chunks, full and not") {
   for (const int d : {96, 128, 256}) {
-    for (const reference::Options& options : policies(d)) {
+    for (const reference::Options& options : policies()) {
       if (options.count("key_bits") == 0) continue;
       Setting s{{d, 2, 4, d == 128 ? 4 : 2, 1}, options};
       s.value_group = d == 256 ? 128 : d;

@@ -238,7 +238,7 @@ void check_setting(const Setting& s, unsigned seed) {
   }
 }
 
-std::vector<reference::Options> policies(int d) {
+std::vector<reference::Options> policies() {
   std::vector<reference::Options> all = reference::tiered::half_variants();
   all.push_back({{"queries", 0.0}});
   all.push_back({{"mode", 2.0}, {"key_bits", 2.7}, {"queries", 0.0}, {"group", 128.0}});
@@ -250,7 +250,7 @@ DEVICE_CASE("tiered: pages sealed on the device, byte for byte") {
   unsigned seed = 1;
   for (const int d : {64, 96, 128, 256}) {
     const int value_groups[] = {32, d % 64 == 0 ? 64 : 96, d < 128 ? d : 128};
-    for (const reference::Options& options : policies(d)) {
+    for (const reference::Options& options : policies()) {
       for (const Rows rows : {Rows::kOutliers, Rows::kHard}) {
         ++seed;
         Setting s = {d, seed % 2 == 0 ? 2 : 4, value_groups[seed % 3], options, rows, false};
@@ -264,7 +264,7 @@ DEVICE_CASE("tiered: pages sealed on the device, byte for byte") {
 DEVICE_CASE("tiered: keys of canonical pages sealed on the device, byte for byte") {
   unsigned seed = 2000;
   for (const int d : {32, 80, 128, 256}) {
-    std::vector<reference::Options> all = policies(d);
+    std::vector<reference::Options> all = policies();
     for (const reference::Options& options : reference::tiered::byte_variants()) all.push_back(options);
     for (const reference::Options& options : all) {
       ++seed;
@@ -290,7 +290,7 @@ DEVICE_CASE("tiered: keys of canonical pages sealed on the device, byte for byte
 DEVICE_CASE("tiered: channels of equal saliency, in the host's order") {
   unsigned seed = 1000;
   for (const int d : {64, 96}) {
-    for (const reference::Options& options : policies(d)) {
+    for (const reference::Options& options : policies()) {
       for (const Rows rows : {Rows::kEqual, Rows::kConstant, Rows::kSparse}) {
         ++seed;
         check_setting({d, 2, 32, options, rows, true}, seed);

@@ -133,10 +133,11 @@ void scores_of(const Element* rows, int tokens, int stride, int dim, const TileI
 }
 
 // Scores of many rows, with tokens as lanes: keys are turned once, and no lanes have to be added up for each score.
-constexpr int kColumnRows = 8;        // at once
-constexpr int kLeastColumnRows = 16;  // from so many on turning pays
+constexpr int kColumnRows = 8;  // at once
 
 #if defined(__AVX512VNNI__)
+constexpr int kLeastColumnRows = 16;  // from so many on turning pays
+
 // 16 channels of 16 keys: columns[c][t].
 inline void turn_keys(const uint16_t* keys, int key_stride, float* columns, int column_stride) {
   F32 square[kLanes];

@@ -73,7 +73,8 @@ KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t decided_code(float x, floa
 }
 
 // Of codes from end to end, the upper bits: what the shifts that are there to be compared with leave.
-KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t cut_code(float x, float lo, float range, int bits) {
+[[maybe_unused]] KVASIR_HOST_DEVICE static KVASIR_OUT_OF_LINE uint32_t cut_code(float x, float lo, float range,
+                                                                                int bits) {
   return static_cast<uint32_t>(progressive::code_of(x, lo, range, Grid::kEnds)) >> (16 - bits);
 }
 
