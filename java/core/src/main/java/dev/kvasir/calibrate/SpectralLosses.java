@@ -24,8 +24,8 @@ import java.util.stream.Stream;
  * <p>Losses go with the squares of errors, which fall about fourfold with each bit ({@link SpectralBases#distortion}), so
  * a side that loses four times as much should have one bit more. Taken at their word the losses of single sides starve
  * some of them, and losses of many starved sides add up to more than their sum; a temper below 1 takes the differences
- * for smaller than they look: 0 gives all sides alike; one above 1 for greater. Which one is best shows a run of the model with whole plans, and
- * plans of few bits want another one than those of many.
+ * for smaller than they look, and 0 gives all sides alike; one above 1 takes them for greater. Which one is best shows a
+ * run of the model with whole plans, and plans of few bits want another one than those of many.
  *
  * @param geometry the model
  * @param keys loss by layer, such as the divergence from exact predictions, where its keys are coded at {@value
