@@ -15,10 +15,10 @@ import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.Spectral;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Consumer;
+import java.util.stream.DoubleStream;
 
 /** Calibrates Spectral: bases from what a model reads, losses and their temper from how it predicts. */
 public final class Spectra {
@@ -26,10 +26,9 @@ public final class Spectra {
   /** What a profile is called, and what commands call the method. */
   public static final String NAME = "spectral";
 
-  /** Bits of the whole plans that powers of the losses are tried on, and those: 0, a step, and so on. */
+  /** Powers of the losses that are tried on whole plans, and the bits of those. */
+  private static final double[] TEMPERS = {0, 0.25, 0.5, 0.75, 1, 1.25, 1.5};
   private static final double[] TEMPER_BITS = {1, 2, 3};
-  private static final double TEMPER_STEP = 0.25;
-  private static final double MOST_TEMPER = 1.5;
 
   /** Tokens of a text that the method keeps exact, and how many make one page with them. */
   private static final int SINKS = 4;
@@ -144,36 +143,25 @@ public final class Spectra {
             says);
     SpectralLosses measured = SpectralLosses.of(model.geometry(), losses.get(0), losses.get(1));
     Predictions judges = new Predictions(decoder, texts.heldOut());
-    List<Temper> tempers = new ArrayList<>();
-    double power = 1;
-    for (double bits : TEMPER_BITS) {
-      Temper found = temper(bases, measured, bits, power, judges);
-      tempers.add(found);
-      power = found.power();
-    }
-    return measured.tempers(tempers);
+    return measured.tempers(
+        DoubleStream.of(TEMPER_BITS).mapToObj(bits -> temper(bases, measured, bits, judges)).toList());
   }
 
   /**
-   * How much of the differences between losses plans of some bits should believe: what whole ones say. They lose more the
-   * further they are from the best on either side, so that it is found by steps from a power near it.
+   * How much of the differences between losses plans of some bits should believe: what whole ones say. All are asked, as what
+   * they lose need not fall towards the best: a plan moves whole pages.
    */
-  private Temper temper(SpectralBases bases, SpectralLosses losses, double bits, double from, Predictions judges) {
-    double best = from;
-    double least = loss(bases, losses, bits, from, judges);
-    for (double step : new double[] {TEMPER_STEP, -TEMPER_STEP}) {
-      for (double power = best + step; best == power - step && power >= 0 && power <= MOST_TEMPER; power += step) {
-        double loss = loss(bases, losses, bits, power, judges);
-        if (loss < least) {
-          least = loss;
-          best = power;
-        }
-      }
-      if (best != from) {
-        break;
+  private Temper temper(SpectralBases bases, SpectralLosses losses, double bits, Predictions judges) {
+    double least = Double.POSITIVE_INFINITY;
+    Temper best = new Temper(bits, 1);
+    for (double power : TEMPERS) {
+      double loss = loss(bases, losses, bits, power, judges);
+      if (loss < least) {
+        least = loss;
+        best = new Temper(bits, power);
       }
     }
-    return new Temper(bits, best);
+    return best;
   }
 
   private double loss(SpectralBases bases, SpectralLosses losses, double bits, double power, Predictions judges) {
