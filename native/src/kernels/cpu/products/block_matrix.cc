@@ -48,13 +48,14 @@ inline void add_groups(const Panel& panel, int depth, const CodedPart* in, F32 (
     }
 #pragma GCC unroll 2
     for (int v = 0; v < kPanelVectors; ++v) {
-      const F32 scales = load(panel.scales[at / kCodeGroup] + v * kLanes);
-      const I32 factors = load(panel.factors[at / kCodeGroup] + v * kLanes);
+      if constexpr (Blocks::kWhole) {
+        const I32 factors = load(panel.factors[at / kCodeGroup] + v * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        if constexpr (Blocks::kWhole) {
-          whole[r][v] += dots[r][v] * factors;
-        } else {
+        for (int r = 0; r < kRows; ++r) whole[r][v] += dots[r][v] * factors;
+      } else {
+        const F32 scales = load(panel.scales[at / kCodeGroup] + v * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < kRows; ++r) {
           sums[r][v] = fma(close_float(dots[r][v]) * scales, splat(in[r].scales[at / kScaleGroup]), sums[r][v]);
         }
       }
