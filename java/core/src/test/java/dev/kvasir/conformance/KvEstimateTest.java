@@ -30,6 +30,7 @@ import dev.kvasir.method.Spectral;
 import dev.kvasir.method.Uniform;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
+import java.lang.ref.Reference;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -106,9 +107,11 @@ class KvEstimateTest {
     if (budget > 0) {
       builder.budgetBytes(budget);
     }
+    List<KvSequence> sequences = new ArrayList<>();
     try (KvCache cache = builder.build()) {
       for (int s = 0; s < story.sequences(); s++) {
         KvSequence sequence = cache.newSequence();
+        sequences.add(sequence);
         int[] appends = new int[1 + story.decoded()];
         Arrays.fill(appends, 1);
         appends[0] = story.prompt();
@@ -117,6 +120,8 @@ class KvEstimateTest {
         }
       }
       return cache.stats();
+    } finally {
+      Reference.reachabilityFence(sequences); // a sequence that nobody holds is given back
     }
   }
 
