@@ -45,10 +45,10 @@ int64_t weight_row_bytes(WeightType type, int64_t inputs);
 // each off by 2^-16 of itself, which keeps that; numbers below 2^-110 may count as 0 there, and an infinite weight
 // makes NaN.
 //
-// Weights in blocks are multiplied as the integers that they are, with activations as 8-bit integers: as many
-// neighbours of `in` as a block has weights (32, or 256) share a scale, a 127th of the largest, and are off by at most
-// half of it. That is what the result is off by, beside (inputs / 8 + 10) * 2^-24 of the magnitudes for float32 sums.
-// NaN and infinity among `in` make NaN; neighbours that are all below 2^-100 are 0.
+// Weights in blocks are multiplied as the integers that they are, with activations as 8-bit integers: each 32
+// neighbours of `in` have a scale, a 127th of the largest, and are off by at most half of it. That is what the result
+// is off by, beside (inputs / 8 + 10) * 2^-24 of the magnitudes for float32 sums. NaN and infinity among `in` make NaN;
+// 32 neighbours below 2^-100 are 0.
 void project(const float* in, const uint8_t* weights, WeightType type, const float* bias, int64_t tokens,
              int64_t outputs, int64_t inputs, float* out);
 

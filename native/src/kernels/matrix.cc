@@ -93,7 +93,7 @@ const CodedPart* encode_rows(const MatrixKernels& kernels, const Product& produc
       for (int64_t p = 0; p < parts; ++p) {
         const int64_t begin = p * kCodedDepth;
         const int count = static_cast<int>(std::min<int64_t>(kCodedDepth, depth - begin));
-        kernels.encode(product.a + r * depth + begin, count, shared_scale(product.type), to + p * rows + r);
+        kernels.encode(product.a + r * depth + begin, count, to + p * rows + r);
       }
     }
   });

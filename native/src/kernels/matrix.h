@@ -8,24 +8,18 @@
 
 namespace kvasir {
 
-// A part of a row of activations as 8-bit codes, for products with weights in blocks: value = scale * code. As many
-// neighbours share a scale as weights share a float (shared_scale): where that is the whole part, products are whole
-// numbers all along it. As long as the longest block, and a whole, odd number of cache lines, so that rows spread over
-// all of a cache.
+// A part of a row of activations as 8-bit codes, for products with weights in blocks: value = scale * code, where
+// kScaleGroup neighbours share a scale. As long as the longest block, and a whole, odd number of cache lines, so that
+// rows spread over all of a cache.
 constexpr int kCodedDepth = 256;
 constexpr int kScaleGroup = 32;
 constexpr int kSumGroup = 16;
 struct alignas(64) CodedPart {
   int8_t codes[kCodedDepth];                 // -127..127
-  float scales[kCodedDepth / kScaleGroup];   // of kScaleGroup neighbours each, equal where more share one
+  float scales[kCodedDepth / kScaleGroup];   // of groups
   float sums[kCodedDepth / kSumGroup];       // of values, for weights with minimums
   int32_t offsets[kCodedDepth / kSumGroup];  // -128 times the sum of codes: what weights + 128 need
 };
-
-// How many activations share a scale where they meet weights of a type that is blocks.
-constexpr int shared_scale(WeightType type) {
-  return type == WeightType::kQ4_0 || type == WeightType::kQ8_0 ? kScaleGroup : kCodedDepth;
-}
 
 // Most rows of a block whose activations are not float32, and rows beyond the last that may be read, whatever they
 // hold.
@@ -62,12 +56,12 @@ struct MatrixBlock {
 struct MatrixKernels {
   // For weights that are floats.
   void (*product)(const MatrixBlock& block);
-  // For weights in blocks. An element is one chain of float32 sums over the blocks of the depth, each of one exact
+  // For weights in blocks. An element is one chain of float32 sums over the groups of the depth, each of one exact
   // integer product: so it depends on nothing but its own row and column.
   void (*block_product)(const MatrixBlock& block);
-  // Codes of `depth` activations, of which `shared` share a scale: a multiple of kScaleGroup that divides the depth.
-  // Where one is not finite, the scale is NaN; where all are below 2^-100, it is 0.
-  void (*encode)(const float* values, int depth, int shared, CodedPart* out);
+  // Codes of `depth` activations, a multiple of kScaleGroup. A group with a number that is not finite has the scale
+  // NaN; one whose numbers are all below 2^-100 is 0.
+  void (*encode)(const float* values, int depth, CodedPart* out);
   // Weights begin .. begin + count of a row as float32, both at the borders of blocks.
   void (*widen)(WeightType type, const uint8_t* row, int64_t begin, int count, float* out);
   // out[i] = silu(gate[i]) * up[i]

@@ -1,8 +1,7 @@
 // Widening of weights, the same source for every level.
 //
 // All block types are, for each 16 neighbouring weights, scale * code - minimum with an 8-bit code: a block becomes
-// codes first (Codes), whatever bits it is made of, and those become floats in one loop. Blocks of kCodeBlock weights
-// have one float, and scales of groups are whole numbers (factors) times that; smaller blocks have a float each.
+// codes first (Codes), whatever bits it is made of, and those become floats in one loop.
 #pragma once
 
 #include <cstring>
@@ -21,9 +20,7 @@ constexpr int kCodeBlock = 256;  // weights of the longest block
 
 struct Codes {
   int8_t codes[kCodeBlock];
-  float scales[kCodeBlock / kCodeGroup];     // of groups, in small blocks
-  int32_t factors[kCodeBlock / kCodeGroup];  // in large ones: a group's scale is `scale` times its factor
-  float scale;
+  float scales[kCodeBlock / kCodeGroup];
   float minimums[kCodeBlock / kCodeGroup];  // unset where the type has none
 };
 
@@ -67,10 +64,10 @@ inline void unpack_q8_0(const uint8_t* block, int8_t* codes, float* scales) {
 // 16 bytes of a scale (low) and a minimum (high), each of 4 bits; 64 bytes of 2-bit codes; the scales of both. Byte i
 // of the 32 that serve 128 weights holds weights i, i + 32, i + 64 and i + 96.
 inline void unpack_q2_k(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block + 80);
   const float minimum = load_half_at(block + 82);
-  out->scale = load_half_at(block + 80);
   for (int g = 0; g < 16; ++g) {
-    out->factors[g] = block[g] & 15;
+    out->scales[g] = scale * static_cast<float>(block[g] & 15);
     out->minimums[g] = minimum * static_cast<float>(block[g] >> 4);
   }
   for (int part = 0; part < 8; ++part) {
@@ -84,11 +81,11 @@ inline void unpack_q2_k(const uint8_t* block, Codes* out) {
 // zero.
 inline void unpack_q3_k(const uint8_t* block, Codes* out) {
   const uint8_t* packed = block + 96;
-  out->scale = load_half_at(block + 108);
+  const float scale = load_half_at(block + 108);
   for (int g = 0; g < 16; ++g) {
     const int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4;
     const int high = (packed[8 + g % 4] >> g / 4 * 2) & 3;
-    out->factors[g] = (low | high << 4) - 32;
+    out->scales[g] = scale * static_cast<float>((low | high << 4) - 32);
   }
   for (int part = 0; part < 8; ++part) {
     const uint8_t* from = block + 32 + part / 4 * 32;
@@ -101,8 +98,8 @@ inline void unpack_q3_k(const uint8_t* block, Codes* out) {
 
 // The scales and minimums of Q4_K and Q5_K: 6 bits each for 8 parts of 32 weights, in 12 bytes.
 inline void unpack_six_bits(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block);
   const float minimum = load_half_at(block + 2);
-  out->scale = load_half_at(block);
   const uint8_t* packed = block + 4;
   for (int part = 0; part < 8; ++part) {
     int s, m;
@@ -113,7 +110,7 @@ inline void unpack_six_bits(const uint8_t* block, Codes* out) {
       s = (packed[part + 4] & 15) | (packed[part - 4] >> 6 << 4);
       m = (packed[part + 4] >> 4) | (packed[part] >> 6 << 4);
     }
-    out->factors[2 * part] = out->factors[2 * part + 1] = s;
+    out->scales[2 * part] = out->scales[2 * part + 1] = scale * static_cast<float>(s);
     out->minimums[2 * part] = out->minimums[2 * part + 1] = minimum * static_cast<float>(m);
   }
 }
@@ -148,8 +145,8 @@ inline void unpack_q5_k(const uint8_t* block, Codes* out) {
 // 128 bytes of low nibbles, 64 of two high bits, 16 signed scales, a scale of those; 32 is zero. Of each half of 128
 // weights, nibble byte i holds weights i and i + 64, byte i + 32 holds i + 32 and i + 96; high byte i all four.
 inline void unpack_q6_k(const uint8_t* block, Codes* out) {
-  out->scale = load_half_at(block + 208);
-  for (int g = 0; g < 16; ++g) out->factors[g] = static_cast<int8_t>(block[192 + g]);
+  const float scale = load_half_at(block + 208);
+  for (int g = 0; g < 16; ++g) out->scales[g] = scale * static_cast<float>(static_cast<int8_t>(block[192 + g]));
   for (int half = 0; half < 2; ++half) {
     const uint8_t* low = block + half * 64;
     const uint8_t* high = block + 128 + half * 32;
@@ -188,6 +185,7 @@ constexpr uint16_t kPoints[256] = {
 struct PointTables {
   uint64_t magnitudes[256];  // eight bytes each
   uint64_t signs[128];       // 255 in the bytes of negative weights
+  float scales[16];          // of 4 bits
 };
 
 constexpr PointTables make_point_tables() {
@@ -203,23 +201,21 @@ constexpr PointTables make_point_tables() {
     }
     if (odd) tables.signs[s] |= uint64_t{255} << 56;  // the number of negative weights is even
   }
+  for (int s = 0; s < 16; ++s) tables.scales[s] = (static_cast<float>(s) + 0.5f) / 4;
   return tables;
 }
 
-// The 4 bits that scale a part of IQ2_XXS mean (s + 1/2) / 4: an odd number of eighths of the block's scale.
-inline int32_t point_factor(uint64_t word) { return static_cast<int32_t>(word >> 59 | 1); }
-inline float point_scale(const uint8_t* block) { return load_half_at(block) * 0.125f; }
-
 // A scale, then 8 bytes for each 32 weights: four points, four times 7 signs (an eighth follows from parity), and 4
-// bits that scale.
+// bits that scale: (s + 1/2) / 4.
 inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
   static constexpr PointTables kTables = make_point_tables();
   using Words = uint64_t __attribute__((vector_size(16)));
   using Bytes = int8_t __attribute__((vector_size(16)));
-  out->scale = point_scale(block);
+  const float scale = load_half_at(block);
   for (int part = 0; part < 8; ++part) {
     const uint64_t word = load_word(block + 2 + part * 8);
-    out->factors[2 * part] = out->factors[2 * part + 1] = point_factor(word);
+    const float part_scale = scale * kTables.scales[word >> 60];
+    out->scales[2 * part] = out->scales[2 * part + 1] = part_scale;
     for (int i = 0; i < 4; i += 2) {
       const Words magnitudes = {kTables.magnitudes[(word >> 8 * i) & 255],
                                 kTables.magnitudes[(word >> (8 * i + 8)) & 255]};
@@ -230,14 +226,13 @@ inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
   }
 }
 
-// A type as templates see it: kElements weights in kBytes bytes, of which kGroup share a scale; kWhole where scales are
-// factors, and then kMost is the largest |factor * code|. unpack makes codes of `count` weights, at most kCodeBlock.
+// A type as templates see it: kElements weights in kBytes bytes, of which kGroup share a scale. unpack makes codes of
+// `count` weights, at most kCodeBlock.
 template <WeightType kType, void (*kUnpack)(const uint8_t*, int8_t*, float*)>
 struct SmallBlocks {
   static constexpr int kElements = find_layout(kType)->elements, kBytes = find_layout(kType)->bytes;
   static constexpr int kGroup = 32;
-  static constexpr bool kMinimums = false, kWhole = false;
-  static float scale_of(const Codes& codes, int group) { return codes.scales[group]; }
+  static constexpr bool kMinimums = false;
   static void unpack(const uint8_t* from, int count, Codes* out) {
     for (int at = 0; at < count; at += kElements, from += kBytes) {
       kUnpack(from, out->codes + at, out->scales + at / kCodeGroup);
@@ -245,26 +240,22 @@ struct SmallBlocks {
   }
 };
 
-template <WeightType kType, void (*kUnpack)(const uint8_t*, Codes*), int kScaled, bool kHasMinimums, int kLargest>
+template <WeightType kType, void (*kUnpack)(const uint8_t*, Codes*), int kScaled, bool kHasMinimums>
 struct LargeBlocks {
   static constexpr int kElements = find_layout(kType)->elements, kBytes = find_layout(kType)->bytes;
   static constexpr int kGroup = kScaled;
-  static constexpr bool kMinimums = kHasMinimums, kWhole = true;
-  static constexpr int kMost = kLargest;
-  static float scale_of(const Codes& codes, int group) {
-    return codes.scale * static_cast<float>(codes.factors[group]);
-  }
+  static constexpr bool kMinimums = kHasMinimums;
   static void unpack(const uint8_t* from, int, Codes* out) { kUnpack(from, out); }
 };
 
 using BlocksQ4_0 = SmallBlocks<WeightType::kQ4_0, unpack_q4_0>;
 using BlocksQ8_0 = SmallBlocks<WeightType::kQ8_0, unpack_q8_0>;
-using BlocksQ2_K = LargeBlocks<WeightType::kQ2_K, unpack_q2_k, 16, true, 15 * 3>;
-using BlocksQ3_K = LargeBlocks<WeightType::kQ3_K, unpack_q3_k, 16, false, 32 * 4>;
-using BlocksQ4_K = LargeBlocks<WeightType::kQ4_K, unpack_q4_k, 32, true, 63 * 15>;
-using BlocksQ5_K = LargeBlocks<WeightType::kQ5_K, unpack_q5_k, 32, true, 63 * 31>;
-using BlocksQ6_K = LargeBlocks<WeightType::kQ6_K, unpack_q6_k, 16, false, 128 * 32>;
-using BlocksIQ2_XXS = LargeBlocks<WeightType::kIQ2_XXS, unpack_iq2_xxs, 32, false, 31 * 43>;
+using BlocksQ2_K = LargeBlocks<WeightType::kQ2_K, unpack_q2_k, 16, true>;
+using BlocksQ3_K = LargeBlocks<WeightType::kQ3_K, unpack_q3_k, 16, false>;
+using BlocksQ4_K = LargeBlocks<WeightType::kQ4_K, unpack_q4_k, 32, true>;
+using BlocksQ5_K = LargeBlocks<WeightType::kQ5_K, unpack_q5_k, 32, true>;
+using BlocksQ6_K = LargeBlocks<WeightType::kQ6_K, unpack_q6_k, 16, false>;
+using BlocksIQ2_XXS = LargeBlocks<WeightType::kIQ2_XXS, unpack_iq2_xxs, 32, false>;
 
 // Calls work(Blocks...()) for the type's.
 template <class Work>
@@ -294,14 +285,11 @@ inline void with_blocks(WeightType type, const Work& work) {
 }
 
 // Group::widen<kMinimum>(codes, scale, minimum, out) makes floats of kCodeGroup codes: a level's own loop.
-template <class Group, class Blocks>
+template <class Group, bool kMinimums>
 inline void widen_codes(const Codes& codes, int count, float* out) {
-  constexpr bool kMinimums = Blocks::kMinimums;
-  float scales[kCodeBlock / kCodeGroup];  // GCC 12 takes the whole function for one without effect if they are not kept
-  for (int g = 0; g < kCodeBlock / kCodeGroup; ++g) scales[g] = Blocks::scale_of(codes, g);
   for (int g = 0; g < count / kCodeGroup; ++g) {
-    Group::template widen<kMinimums>(codes.codes + g * kCodeGroup, scales[g], kMinimums ? codes.minimums[g] : 0.0f,
-                                     out + g * kCodeGroup);
+    Group::template widen<kMinimums>(codes.codes + g * kCodeGroup, codes.scales[g],
+                                     kMinimums ? codes.minimums[g] : 0.0f, out + g * kCodeGroup);
   }
 }
 
@@ -330,7 +318,7 @@ inline void widen_blocks(WeightType type, const uint8_t* row, int64_t begin, int
         for (int at = 0; at < count; at += kCodeBlock) {
           const int part = count - at < kCodeBlock ? count - at : kCodeBlock;
           blocks.unpack(from + at / layout.elements * layout.bytes, part, &codes);
-          widen_codes<Group, decltype(blocks)>(codes, part, out + at);
+          widen_codes<Group, blocks.kMinimums>(codes, part, out + at);
         }
       });
   }

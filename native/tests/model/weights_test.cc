@@ -66,21 +66,17 @@ TEST_CASE("weights: rows have the bytes of their blocks, and no others") {
 
 namespace {
 
-// How many activations share a scale, as model.h says: as many as weights share a float.
-int shared_by(WeightType type) { return reference::block_weights(static_cast<int>(type)) > 32 ? 256 : 32; }
-
 // The largest error that model.h allows: float32 sums for weights that are floats; for weights in blocks activations
-// are off by half a 127th of the largest that shares their scale, and sums have a term, or two, for every 16 weights.
+// are off by half a 127th of the largest of their 32 neighbours, and sums have a term, or two, for every 16 weights.
 double allowed(WeightType type, const float* in, const uint8_t* row, int inputs, double bias) {
   const int number = static_cast<int>(type);
   const bool coded = reference::block_weights(number) > 1;
   double rounded = 0, magnitude = std::fabs(bias);
-  const int shared = shared_by(type);
-  for (int begin = 0; begin < inputs; begin += shared) {
+  for (int begin = 0; begin < inputs; begin += 32) {
     double largest = 0;
-    for (int i = begin; i < begin + shared; ++i) largest = std::max(largest, std::fabs(static_cast<double>(in[i])));
+    for (int i = begin; i < begin + 32; ++i) largest = std::max(largest, std::fabs(static_cast<double>(in[i])));
     const double step = coded ? largest / 127 : 0;
-    for (int i = begin; i < begin + shared; ++i) {
+    for (int i = begin; i < begin + 32; ++i) {
       const double weight = reference::weight_at(number, row, i).magnitude();
       rounded += weight * step * (0.5 + 0x1p-15);
       magnitude += weight * (std::fabs(in[i]) + step);
@@ -95,14 +91,13 @@ double product(WeightType type, const float* in, const uint8_t* row, int inputs)
   return sum;
 }
 
-// Activations that 8-bit codes hold: whole numbers below 128, with one of 127 among those that share a scale, times a
-// power of two.
-std::vector<float> whole_rows(uint64_t seed, int rows, int width, int shared) {
+// Activations that 8-bit codes hold: whole numbers below 128, with one of 127 among 32, times a power of two.
+std::vector<float> whole_rows(uint64_t seed, int rows, int width) {
   support::Random random(seed);
   std::vector<float> values(static_cast<size_t>(rows) * width);
   for (size_t i = 0; i < values.size(); ++i) {
-    const int whole = i % shared == 5 ? 127 : static_cast<int>(random.below(255)) - 127;
-    values[i] = std::ldexp(static_cast<float>(whole), static_cast<int>(i / shared % 7) - 3);
+    const int whole = i % 32 == 5 ? 127 : static_cast<int>(random.below(255)) - 127;
+    values[i] = std::ldexp(static_cast<float>(whole), static_cast<int>(i / 32 % 7) - 3);
   }
   return values;
 }
@@ -149,14 +144,14 @@ TEST_CASE("weights: products in blocks are exact up to float32 sums, on every le
         const auto bias = support::float_rows(9, 1, columns);
         for (const int rows : {1, 2, 3, 4, 5, 6, 11, 16, 35, 49}) {
           if ((columns > 8 ? rows > 5 && rows < 35 : rows > 11) || sampler.skip()) continue;
-          const auto in = whole_rows(number + rows, rows, inputs, shared_by(type));
+          const auto in = whole_rows(number + rows, rows, inputs);
           const int parts = (inputs + kvasir::kCodedDepth - 1) / kvasir::kCodedDepth;
           for (const kvasir::Backend* backend : support::available_backends()) {
             std::vector<kvasir::CodedPart> coded(parts * rows + kvasir::kSpareRows);
             for (int p = 0; p < parts; ++p) {
               const int begin = p * kvasir::kCodedDepth, count = std::min(inputs - begin, kvasir::kCodedDepth);
               for (int r = 0; r < rows; ++r) {
-                backend->matrix->encode(in.data() + r * inputs + begin, count, shared_by(type), &coded[p * rows + r]);
+                backend->matrix->encode(in.data() + r * inputs + begin, count, &coded[p * rows + r]);
               }
             }
             const int stride = columns + 2;
@@ -191,51 +186,38 @@ TEST_CASE("weights: products in blocks are exact up to float32 sums, on every le
 
 TEST_CASE("weights: activations are rounded to codes as matrix.h says") {
   const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  for (const int shared : {32, 64, 256}) {
-    // Parts: some numbers, none, some below all codes, two with one that is not finite, one that is far from the rest.
-    const int parts = 6, depth = std::min(kvasir::kCodedDepth, parts * shared);
-    auto all = support::float_rows(4, 1, parts * shared, 3.0);
-    std::fill_n(all.begin() + shared, shared, 0.0f);
-    std::fill_n(all.begin() + 2 * shared, shared, 1e-38f);
-    all[3 * shared + 7] = nan;
-    all[4 * shared + 31] = -infinity;
-    all[5 * shared] = -1e30f;
-    for (int first = 0; first < parts; first += depth / shared) {
-      const float* values = all.data() + first * shared;
-      const int count = std::min(depth, (parts - first) * shared);
-      for (const kvasir::Backend* backend : support::available_backends()) {
-        INFO(backend->name << ", " << shared << " of a scale, from part " << first);
-        kvasir::CodedPart part;
-        backend->matrix->encode(values, count, shared, &part);
-        int wrong = 0;
-        for (int i = 0; i < count; ++i) {
-          const int kind = first + i / shared;
-          const float scale = part.scales[i / kvasir::kScaleGroup];
-          if (kind == 1 || kind == 2) {
-            wrong += scale != 0.0f;
-          } else if (kind == 3 || kind == 4) {
-            wrong += !std::isnan(scale);
-          } else {
-            double largest = 0;
-            for (int j = i / shared * shared; j < (i / shared + 1) * shared; ++j) {
-              largest = std::max(largest, std::fabs(static_cast<double>(values[j])));
-            }
-            const double step = largest / 127;
-            wrong += !(std::fabs(scale - step) <= step * 0x1p-22);
-            wrong += !(std::fabs(values[i] - part.codes[i] * step) <= step * (0.5 + 0x1p-15));
-          }
-        }
-        for (int g = 0; g < count / kvasir::kSumGroup; ++g) {
-          const int kind = first + g * kvasir::kSumGroup / shared;
-          if (kind >= 1 && kind <= 4) continue;
-          int total = 0;
-          for (int i = 0; i < kvasir::kSumGroup; ++i) total += part.codes[g * kvasir::kSumGroup + i];
-          wrong += part.offsets[g] != -128 * total;
-          wrong += part.sums[g] != part.scales[g / 2] * static_cast<float>(total);
-        }
-        CHECK(wrong == 0);
-      }
+  auto values = support::float_rows(4, 1, kvasir::kCodedDepth, 3.0);
+  std::fill_n(values.begin() + 32, 32, 0.0f);
+  std::fill_n(values.begin() + 64, 32, 1e-38f);
+  values[96 + 7] = nan;
+  values[128 + 31] = -infinity;
+  values[160] = -1e30f;
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    INFO(backend->name);
+    kvasir::CodedPart part;
+    backend->matrix->encode(values.data(), kvasir::kCodedDepth, &part);
+    CHECK(part.scales[1] == 0.0f);
+    CHECK(part.scales[2] == 0.0f);
+    CHECK(std::isnan(part.scales[3]));
+    CHECK(std::isnan(part.scales[4]));
+    int wrong = 0;
+    for (int i = 0; i < kvasir::kCodedDepth; ++i) {
+      const int group = i / kvasir::kScaleGroup;
+      if (group >= 1 && group <= 4) continue;
+      double largest = 0;
+      for (int j = 0; j < 32; ++j) largest = std::max(largest, std::fabs(static_cast<double>(values[group * 32 + j])));
+      const double step = largest / 127;
+      wrong += !(std::fabs(part.scales[group] - step) <= step * 0x1p-22);
+      wrong += !(std::fabs(values[i] - part.codes[i] * step) <= step * (0.5 + 0x1p-15));
     }
+    for (int g = 0; g < kvasir::kCodedDepth / kvasir::kSumGroup; ++g) {
+      if (g / 2 >= 1 && g / 2 <= 4) continue;
+      int total = 0;
+      for (int i = 0; i < kvasir::kSumGroup; ++i) total += part.codes[g * kvasir::kSumGroup + i];
+      wrong += part.offsets[g] != -128 * total;
+      wrong += part.sums[g] != part.scales[g / 2] * static_cast<float>(total);
+    }
+    CHECK(wrong == 0);
   }
 }
 

@@ -36,18 +36,18 @@ void product(const MatrixBlock& block) {
   }
 }
 
-void encode(const float* values, int depth, int shared, CodedPart* out) {
-  for (int begin = 0; begin < depth; begin += shared) {
+void encode(const float* values, int depth, CodedPart* out) {
+  for (int begin = 0; begin < depth; begin += kScaleGroup) {
     float largest = 0, not_finite = 0;
-    for (int i = begin; i < begin + shared; ++i) {
+    for (int i = begin; i < begin + kScaleGroup; ++i) {
       largest = std::fmax(largest, std::fabs(values[i]));
       not_finite += values[i] * 0.0f;  // NaN where it is NaN or infinite
     }
     const bool some = largest >= 0x1p-100f && std::isfinite(largest);
     const float inverse = some ? 127.0f / largest : 0.0f;
     const float scale = (some ? largest * (1.0f / 127) : 0.0f) + not_finite;
-    for (int g = begin / kScaleGroup; g < (begin + shared) / kScaleGroup; ++g) out->scales[g] = scale;
-    for (int g = begin / kSumGroup; g < (begin + shared) / kSumGroup; ++g) {
+    out->scales[begin / kScaleGroup] = scale;
+    for (int g = begin / kSumGroup; g < (begin + kScaleGroup) / kSumGroup; ++g) {
       int32_t sum = 0;
       for (int i = g * kSumGroup; i < (g + 1) * kSumGroup; ++i) {
         out->codes[i] = std::isfinite(values[i]) ? static_cast<int8_t>(std::nearbyint(values[i] * inverse)) : 0;
@@ -57,29 +57,6 @@ void encode(const float* values, int depth, int shared, CodedPart* out) {
       out->offsets[g] = -128 * sum;
     }
   }
-}
-
-inline int32_t group_dot(const Codes& weights, const CodedPart& in, int group) {
-  int32_t dot = 0;
-  for (int i = group * kCodeGroup; i < (group + 1) * kCodeGroup; ++i) dot += weights.codes[i] * in.codes[i];
-  return dot;
-}
-
-// sum + the product of a part of the depth.
-template <class Blocks>
-float add_part(const Codes& weights, const CodedPart& in, int depth, float sum) {
-  const int groups = depth / kCodeGroup;
-  if constexpr (Blocks::kWhole) {
-    int32_t whole = 0;
-    for (int g = 0; g < groups; ++g) whole += weights.factors[g] * group_dot(weights, in, g);
-    sum += weights.scale * static_cast<float>(whole) * in.scales[0];
-  } else {
-    for (int g = 0; g < groups; ++g) {
-      sum += weights.scales[g] * static_cast<float>(group_dot(weights, in, g)) * in.scales[g / 2];
-    }
-  }
-  for (int g = 0; Blocks::kMinimums && g < groups; ++g) sum -= weights.minimums[g] * in.sums[g];
-  return sum;
 }
 
 template <class Blocks>
@@ -93,7 +70,16 @@ void block_product(const MatrixBlock& block) {
       for (int64_t r = 0; r < block.rows; ++r) {
         const CodedPart& in = block.coded[begin / kCodedDepth * block.rows + r];
         float* out = block.out + r * block.stride + c;
-        *out = add_part<Blocks>(weights, in, depth, begin != 0 ? *out : block.bias ? block.bias[c] : 0.0f);
+        float sum = begin != 0 ? *out : block.bias ? block.bias[c] : 0.0f;
+        for (int g = 0; g < depth / kCodeGroup; ++g) {
+          int32_t dot = 0;
+          for (int i = 0; i < kCodeGroup; ++i) {
+            dot += weights.codes[g * kCodeGroup + i] * in.codes[g * kCodeGroup + i];
+          }
+          sum += weights.scales[g] * static_cast<float>(dot) * in.scales[g / 2];
+          if (Blocks::kMinimums) sum -= weights.minimums[g] * in.sums[g];
+        }
+        *out = sum;
       }
     }
   }

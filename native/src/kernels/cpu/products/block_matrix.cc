@@ -3,17 +3,14 @@
 // A block of kCodeBlock weights of each of kPanelColumns columns is unpacked once (Panel) and multiplied with all rows
 // of the call. An element is
 //
-//   sum over parts of the depth: weight scale * activation scale * (whole-number product) - minimum * activation sum
+//   sum over groups of the depth: weight scale * activation scale * (whole-number product) - minimum * activation sum
 //
-// in that order, whatever the rows beside it: the same bits for one token and for many. A part is a group of 32 where
-// blocks are small. Where they are large it is a block, as its groups' scales are whole numbers too; its minimums, one
-// a group, follow behind.
+// in that order, whatever the rows beside it: the same bits for one token and for many.
 #include "kernels/cpu/products/block_matrix.h"
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/products/panel.h"
 #include "kernels/cpu/products/point_rows.h"
-#include "kernels/cpu/products/tile_blocks.h"
 #include "kernels/cpu/products/tile_rows.h"
 
 namespace kvasir::KVASIR_LEVEL {
@@ -21,57 +18,34 @@ namespace {
 
 constexpr int kPanelRows = 4;
 
-// sums[r][v] -= minimums of the part of the depth that the panel holds.
-template <int kGroup, int kRows>
-inline void take_minimums(const Panel& panel, int depth, const CodedPart* in, F32 (&sums)[kRows][kPanelVectors]) {
-  for (int at = 0; at < depth; at += kGroup) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const F32 minimums = load(panel.minimums[at / kCodeGroup] + v * kLanes);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) sums[r][v] = fma(-minimums, splat(group_sum<kGroup>(in[r], at)), sums[r][v]);
-    }
-  }
-}
-
 // sums[r][v] += the part of the depth that the panel holds.
 template <class Blocks, int kRows>
 inline void add_groups(const Panel& panel, int depth, const CodedPart* in, F32 (&sums)[kRows][kPanelVectors]) {
-  constexpr int kGroup = Blocks::kGroup, kStart = Blocks::kWhole ? 0 : kFloatStart;
-  I32 whole[kRows][kPanelVectors] = {};
+  constexpr int kGroup = Blocks::kGroup;
   for (int at = 0; at < depth; at += kGroup) {
-    I32 dots[kRows][kPanelVectors];
+    F32 dots[kRows][kPanelVectors];
     if constexpr (kRows <= kPlainRows) {
-      plain_dots<kGroup, kStart, kRows>(panel.columns, in, at, dots);
+      plain_dots<kGroup, kRows>(panel.columns, in, at, dots);
     } else {
-      group_dots<kGroup, kStart, kRows>(panel.words + at / 4, in, at, dots);
+      group_dots<kGroup, kRows>(panel.words + at / 4, in, at, dots);
     }
 #pragma GCC unroll 2
     for (int v = 0; v < kPanelVectors; ++v) {
-      if constexpr (Blocks::kWhole) {
-        const I32 factors = load(panel.factors[at / kCodeGroup] + v * kLanes);
+      const F32 scales = load(panel.scales[at / kCodeGroup] + v * kLanes);
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) whole[r][v] += dots[r][v] * factors;
-      } else {
-        const F32 scales = load(panel.scales[at / kCodeGroup] + v * kLanes);
+      for (int r = 0; r < kRows; ++r) {
+        const F32 scale = splat(in[r].scales[at / kScaleGroup]);
+        sums[r][v] = fma(dots[r][v] * scales, scale, sums[r][v]);
+      }
+      if constexpr (Blocks::kMinimums) {
+        const F32 minimums = load(panel.minimums[at / kCodeGroup] + v * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
-          sums[r][v] = fma(close_float(dots[r][v]) * scales, splat(in[r].scales[at / kScaleGroup]), sums[r][v]);
+          sums[r][v] = fma(-minimums, splat(group_sum<kGroup>(in[r], at)), sums[r][v]);
         }
       }
     }
   }
-  if constexpr (Blocks::kWhole) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const F32 scale = load(panel.scale + v * kLanes);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        sums[r][v] = fma(to_float(whole[r][v]) * scale, splat(in[r].scales[0]), sums[r][v]);
-      }
-    }
-  }
-  if constexpr (Blocks::kMinimums) take_minimums<kGroup, kRows>(panel, depth, in, sums);
 }
 
 // Where a panel's sums are kept between parts of the depth.
@@ -133,42 +107,22 @@ inline void unpack_columns(const uint8_t* const (&from)[kPanelColumns], int dept
   for (int c = 0; c < kPanelColumns; ++c) Blocks::unpack(from[c], depth, columns + c);
 }
 
-// Where the panel's columns begin in this part of the depth. Columns that are not there repeat the last: what they give
-// is not written.
 template <class Blocks>
-inline void find_columns(const MatrixBlock& block, int64_t column, int columns, int64_t begin, int depth,
-                         const uint8_t* (&from)[kPanelColumns]) {
+void fill_panel(const MatrixBlock& block, int64_t column, int columns, int64_t begin, int depth, Panel* panel) {
   const int64_t offset = begin / Blocks::kElements * Blocks::kBytes, bytes = depth / Blocks::kElements * Blocks::kBytes;
   const bool more = column + 2 * kPanelColumns <= block.columns;
+  const uint8_t* from[kPanelColumns];
   for (int c = 0; c < kPanelColumns; ++c) {
+    // Columns that are not there repeat the last: what they give is not written.
     from[c] = block.b + (column + (c < columns ? c : columns - 1)) * block.row_bytes + offset;
     if (more) fetch(from[c] + kPanelColumns * block.row_bytes, bytes);
   }
-}
-
-// What scales the codes of a panel's columns, as lanes.
-template <class Blocks>
-inline void lay_out_scales(Panel* panel) {
-  constexpr size_t kStride = sizeof(Codes);
-  constexpr int kGroups = kCodeBlock / kCodeGroup;
-  if constexpr (Blocks::kWhole) {
-    interleave(panel->columns->factors, kStride, kGroups, 0, panel->factors);
-    for (int c = 0; c < kPanelColumns; ++c) panel->scale[c] = panel->columns[c].scale;
-  } else {
-    interleave(panel->columns->scales, kStride, kGroups, 0, panel->scales);
-  }
-  if (Blocks::kMinimums) interleave(panel->columns->minimums, kStride, kGroups, 0, panel->minimums);
-}
-
-// `flip` as in interleave.
-template <class Blocks>
-void fill_panel(const MatrixBlock& block, int64_t column, int columns, int64_t begin, int depth, uint32_t flip,
-                Panel* panel) {
-  const uint8_t* from[kPanelColumns];
-  find_columns<Blocks>(block, column, columns, begin, depth, from);
   unpack_columns<Blocks>(from, depth, panel->columns);
-  lay_out_scales<Blocks>(panel);
-  if (block.rows > kPlainRows) interleave(panel->columns->codes, sizeof(Codes), depth / 4, flip, panel->words);
+  constexpr size_t kStride = sizeof(Codes);
+  interleave(panel->columns->scales, kStride, kCodeBlock / kCodeGroup, 0, panel->scales);
+  if (Blocks::kMinimums) interleave(panel->columns->minimums, kStride, kCodeBlock / kCodeGroup, 0, panel->minimums);
+  const uint32_t flip = block.rows >= kLeastTileRows ? 0 : kCodeFlip;  // tiles multiply signed bytes
+  if (block.rows > kPlainRows) interleave(panel->columns->codes, kStride, depth / 4, flip, panel->words);
 }
 
 template <class Blocks>
@@ -189,7 +143,7 @@ template <class Blocks>
 void panel_product(const MatrixBlock& block, int64_t column, int columns, Panel* panel) {
   for (int64_t begin = 0; begin < block.depth; begin += kCodeBlock) {
     const int depth = static_cast<int>(block.depth - begin < kCodeBlock ? block.depth - begin : kCodeBlock);
-    fill_panel<Blocks>(block, column, columns, begin, depth, kCodeFlip, panel);
+    fill_panel<Blocks>(block, column, columns, begin, depth, panel);
     for (int64_t r = 0; r < block.rows; r += kPanelRows) {
       const CodedPart* in = block.coded + begin / kCodedDepth * block.rows + r;
       const Target target = {block.out + r * block.stride + column, block.stride, columns,
@@ -201,25 +155,17 @@ void panel_product(const MatrixBlock& block, int64_t column, int columns, Panel*
 
 // The same by tiles, whose sums stay together until the depth is through: rows of `out` are far apart.
 template <class Blocks>
-void tile_product(const MatrixBlock& block, int64_t column, int columns, TilePanel* panel) {
+void tile_product(const MatrixBlock& block, int64_t column, int columns, Panel* panel) {
   TileSums sums;
   alignas(64) float bias[kPanelColumns] = {};
   if (block.bias) memcpy(bias, block.bias + column, columns * sizeof *bias);
   for (int64_t r = 0; r < block.rows; ++r) memcpy(sums.rows[r], bias, sizeof bias);
-  begin_tiles<Blocks>();
+  begin_tiles(Blocks::kGroup);
   for (int64_t begin = 0; begin < block.depth; begin += kCodeBlock) {
     const int depth = static_cast<int>(block.depth - begin < kCodeBlock ? block.depth - begin : kCodeBlock);
+    fill_panel<Blocks>(block, column, columns, begin, depth, panel);
     const CodedPart* in = block.coded + begin / kCodedDepth * block.rows;
-    if constexpr (Blocks::kWhole) {
-      const uint8_t* from[kPanelColumns];
-      find_columns<Blocks>(block, column, columns, begin, depth, from);
-      unpack_digits<Blocks>(from, panel);
-      add_blocks<Blocks>(*panel, columns, in, block.rows, &sums);
-    } else {
-      constexpr uint32_t kSigned = 0;  // bytes of tiles are
-      fill_panel<Blocks>(block, column, columns, begin, depth, kSigned, panel);
-      add_tiles<Blocks>(*panel, columns, depth, in, block.rows, &sums);
-    }
+    add_tiles<Blocks>(*panel, columns, depth, in, block.rows, &sums);
   }
   end_tiles();
   for (int64_t r = 0; r < block.rows; ++r) {
@@ -231,7 +177,7 @@ void tile_product(const MatrixBlock& block, int64_t column, int columns, TilePan
 
 void block_product(const MatrixBlock& block) {
   if (few_point_rows(block)) return;
-  TilePanel panel;
+  Panel panel;
   for (int64_t c = 0; c < block.columns; c += kPanelColumns) {
     const int columns = static_cast<int>(block.columns - c < kPanelColumns ? block.columns - c : kPanelColumns);
     with_blocks(block.type, [&](auto blocks) {
@@ -244,11 +190,11 @@ void block_product(const MatrixBlock& block) {
   }
 }
 
-void encode(const float* values, int depth, int shared, CodedPart* out) {
-  const int vectors = shared / kLanes;
-  for (int begin = 0; begin < depth; begin += shared) {
+void encode(const float* values, int depth, CodedPart* out) {
+  constexpr int kVectors = kScaleGroup / kLanes;
+  for (int begin = 0; begin < depth; begin += kScaleGroup) {
     F32 largest = splat(0.0f), not_finite = splat(0.0f);
-    for (int v = 0; v < vectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       const F32 x = load(values + begin + v * kLanes);
       largest = max(largest, abs(x));
       not_finite = not_finite + x * splat(0.0f);  // NaN where x is NaN or infinite
@@ -257,14 +203,14 @@ void encode(const float* values, int depth, int shared, CodedPart* out) {
     const bool some = top >= 0x1p-100f;
     const float inverse = some ? 127.0f / top : 0.0f;
     const float scale = (some ? top * (1.0f / 127) : 0.0f) + sum(not_finite);
-    for (int g = begin / kScaleGroup; g < (begin + shared) / kScaleGroup; ++g) out->scales[g] = scale;
-    alignas(64) int32_t rounded[kCodedDepth];
-    for (int v = 0; v < vectors; ++v) {
+    out->scales[begin / kScaleGroup] = scale;
+    alignas(64) int32_t rounded[kScaleGroup];
+    for (int v = 0; v < kVectors; ++v) {
       store(rounded + v * kLanes, round(load(values + begin + v * kLanes) * splat(inverse)));
     }
     int8_t* codes = out->codes + begin;
-    for (int i = 0; i < shared; ++i) codes[i] = static_cast<int8_t>(rounded[i]);
-    for (int g = 0; g < shared / kSumGroup; ++g) {
+    for (int i = 0; i < kScaleGroup; ++i) codes[i] = static_cast<int8_t>(rounded[i]);
+    for (int g = 0; g < kScaleGroup / kSumGroup; ++g) {
       int32_t total = 0;
       for (int i = 0; i < kSumGroup; ++i) total += codes[g * kSumGroup + i];
       out->sums[begin / kSumGroup + g] = scale * static_cast<float>(total);

@@ -6,6 +6,6 @@
 namespace kvasir::KVASIR_LEVEL {
 
 void block_product(const MatrixBlock& block);
-void encode(const float* values, int depth, int shared, CodedPart* out);
+void encode(const float* values, int depth, CodedPart* out);
 
 }  // namespace kvasir::KVASIR_LEVEL

@@ -17,11 +17,9 @@ constexpr int kPanelVectors = kRegisters >= 32 ? 2 : 1;
 constexpr int kPanelColumns = kPanelVectors * kLanes;
 
 struct Panel {
-  Codes columns[kPanelColumns];                                         // as they were unpacked
-  alignas(64) uint32_t words[kCodeBlock / 4][kPanelColumns];            // four codes of a column each
-  alignas(64) float scales[kCodeBlock / kCodeGroup][kPanelColumns];     // as in Codes: of small blocks
-  alignas(64) int32_t factors[kCodeBlock / kCodeGroup][kPanelColumns];  // of large ones
-  alignas(64) float scale[kPanelColumns];
+  Codes columns[kPanelColumns];                               // as they were unpacked
+  alignas(64) uint32_t words[kCodeBlock / 4][kPanelColumns];  // four codes of a column each
+  alignas(64) float scales[kCodeBlock / kCodeGroup][kPanelColumns];
   alignas(64) float minimums[kCodeBlock / kCodeGroup][kPanelColumns];
 };
 
@@ -32,16 +30,13 @@ inline float group_sum(const CodedPart& row, int at) {
   return kGroup == kSumGroup ? sums[0] : sums[0] + sums[1];
 }
 
-// group_dots(words, in, at, dots): dots[r][v] = kStart + products of a group of the depth with the columns of vector v.
-// What small blocks start with, so that close_float makes a float of it at the least cost, is kFloatStart.
 #if defined(__AVX512VNNI__)
 // VPDPBUSD multiplies unsigned by signed bytes: codes of weights get 128 added, and sums begin with what that adds.
 constexpr uint32_t kCodeFlip = 0x80808080u;
 
-template <int kGroup, int32_t kStart, int kRows>
+template <int kGroup, int kRows>
 inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* in, int at,
-                       I32 (&dots)[kRows][kPanelVectors]) {
-  static_assert(kStart == 0, "sums start with what weights + 128 need");
+                       F32 (&dots)[kRows][kPanelVectors]) {
   __m512i sums[kRows][kPanelVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -68,7 +63,7 @@ inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* 
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) dots[r][v] = (I32)sums[r][v];
+    for (int v = 0; v < kPanelVectors; ++v) dots[r][v] = _mm512_cvtepi32_ps(sums[r][v]);
   }
 }
 #elif defined(__AVX2__)
@@ -76,12 +71,12 @@ constexpr uint32_t kCodeFlip = 0;
 
 // VPMADDUBSW wants one side unsigned: signs of weights move to the activations. Two products are at most 2 * 128 * 127,
 // which 16 bits hold.
-template <int kGroup, int32_t kStart, int kRows>
+template <int kGroup, int kRows>
 inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* in, int at,
-                       I32 (&dots)[kRows][kPanelVectors]) {
+                       F32 (&dots)[kRows][kPanelVectors]) {
   __m256i sums[kRows];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) sums[r] = _mm256_set1_epi32(kStart);
+  for (int r = 0; r < kRows; ++r) sums[r] = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (int step = 0; step < kGroup / 4; ++step) {
     const __m256i codes = _mm256_load_si256(reinterpret_cast<const __m256i*>(words[step]));
@@ -96,24 +91,25 @@ inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* 
     }
   }
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) dots[r][0] = (I32)sums[r];
+  for (int r = 0; r < kRows; ++r) dots[r][0] = _mm256_cvtepi32_ps(sums[r]);
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
 constexpr uint32_t kCodeFlip = 0;
 
 // 1.5 * 2^23 as bits: an integer below 2^22 added to them is added to the float that they are. Conversions have one
 // pipe of many cores, additions all.
-constexpr int32_t kFloatStart = 0x4b400000;
-inline F32 close_float(I32 dots) { return vreinterpretq_f32_s32(dots) - splat(0x1.8p23f); }
+constexpr int32_t kFloatBits = 0x4b400000;
+constexpr float kFloatBase = 0x1.8p23f;
 
-template <int kGroup, int32_t kStart, int kRows>
+template <int kGroup, int kRows>
 inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* in, int at,
-                       I32 (&sums)[kRows][kPanelVectors]) {
+                       F32 (&dots)[kRows][kPanelVectors]) {
   static_assert(kGroup * 128 * 127 < 1 << 22, "sums fit");
+  I32 sums[kRows][kPanelVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) sums[r][v] = splat(kStart);
+    for (int v = 0; v < kPanelVectors; ++v) sums[r][v] = splat(kFloatBits);
   }
 #pragma GCC unroll 2
   for (int x = 0; x < kGroup; x += 16) {
@@ -134,15 +130,20 @@ inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* 
       for (int r = 0; r < kRows; ++r) sums[r][v] = vdotq_laneq_s32(sums[r][v], fourth, factors[r], 3);
     }
   }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kPanelVectors; ++v) dots[r][v] = vreinterpretq_f32_s32(sums[r][v]) - splat(kFloatBase);
+  }
 }
 
 // The same from codes that lie as they were unpacked: for so few rows, adding lanes up costs less than laying lanes
 // out.
 constexpr int kPlainRows = 3;
 
-template <int kGroup, int32_t kStart, int kRows>
-inline void plain_dots(const Codes* columns, const CodedPart* in, int at, I32 (&dots)[kRows][kPanelVectors]) {
-  const I32 first = vsetq_lane_s32(kStart, splat(0), 0);
+template <int kGroup, int kRows>
+inline void plain_dots(const Codes* columns, const CodedPart* in, int at, F32 (&dots)[kRows][kPanelVectors]) {
+  const I32 zero = splat(0), first = vsetq_lane_s32(kFloatBits, zero, 0);
 #pragma GCC unroll 2
   for (int v = 0; v < kPanelVectors; ++v) {
 #pragma GCC unroll 8
@@ -156,7 +157,8 @@ inline void plain_dots(const Codes* columns, const CodedPart* in, int at, I32 (&
           sums[c] = vdotq_s32(sums[c], vld1q_s8(columns[v * 4 + c].codes + at + x), vld1q_s8(in[r].codes + at + x));
         }
       }
-      dots[r][v] = vpaddq_s32(vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3]));
+      const I32 all = vpaddq_s32(vpaddq_s32(sums[0], sums[1]), vpaddq_s32(sums[2], sums[3]));
+      dots[r][v] = vreinterpretq_f32_s32(all) - splat(kFloatBase);
     }
   }
 }
@@ -164,10 +166,9 @@ inline void plain_dots(const Codes* columns, const CodedPart* in, int at, I32 (&
 constexpr uint32_t kCodeFlip = 0;
 
 // Without dot products: 16 bits hold two products (2 * 128 * 127), then pairs are added to 32 bits.
-template <int kGroup, int32_t kStart, int kRows>
+template <int kGroup, int kRows>
 inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* in, int at,
-                       I32 (&dots)[kRows][kPanelVectors]) {
-  static_assert(kStart == 0, "nothing is gained by another");
+                       F32 (&dots)[kRows][kPanelVectors]) {
   I32 sums[kRows][kPanelVectors][2];  // of two columns each, two sums a column
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -198,18 +199,15 @@ inline void group_dots(const uint32_t (*words)[kPanelColumns], const CodedPart* 
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kPanelVectors; ++v) dots[r][v] = vpaddq_s32(sums[r][v][0], sums[r][v][1]);
+    for (int v = 0; v < kPanelVectors; ++v) dots[r][v] = to_float(vpaddq_s32(sums[r][v][0], sums[r][v][1]));
   }
 }
 #endif
 
 #if !defined(__ARM_FEATURE_DOTPROD)
-constexpr int32_t kFloatStart = 0;
-inline F32 close_float(I32 dots) { return to_float(dots); }
-
 constexpr int kPlainRows = 0;
-template <int kGroup, int32_t kStart, int kRows>
-void plain_dots(const Codes* columns, const CodedPart* in, int at, I32 (&dots)[kRows][kPanelVectors]);
+template <int kGroup, int kRows>
+void plain_dots(const Codes* columns, const CodedPart* in, int at, F32 (&dots)[kRows][kPanelVectors]);
 #endif
 
 #if defined(__AVX512VNNI__)

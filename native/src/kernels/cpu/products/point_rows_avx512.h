@@ -3,7 +3,8 @@
 // A block of a column is eight parts of 32 weights. Magnitudes of 64 weights are eight loads from the table, merged by
 // masks: gathers are microcode on many machines. They are unsigned, as VPDPBUSD wants its first argument; signs go to
 // the activations, by masks that are made for all parts of two columns at once. Then lanes are added up until there is
-// one for each part of each column, multiplied with the parts' factors, and added up until there is one a column.
+// one for each part of each column, scaled, and turned so that lanes are columns, for sums in the order that is
+// promised.
 #pragma once
 
 #include "kernels/cpu/products/panel.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr int kPointRows = 3;
 constexpr int kPointColumns = 16;
+constexpr int kPointParts = kCodeBlock / 32;
 constexpr int kPointSteps = kCodeBlock / 64;  // of 64 weights, two parts
 
 // Columns are taken by twos, c and c + 4, so that what belongs to columns comes out in their order.
@@ -30,7 +32,7 @@ inline const uint64_t* magnitude_table() {
 // What is not magnitudes, of one block of each of two columns.
 struct PointPair {
   __mmask64 negative[2][kPointSteps];
-  __m512i factors;  // even parts of the first column, odd ones, even ones of the second, odd ones
+  __m512 scales;  // even parts of the first column, odd ones, even ones of the second, odd ones
 };
 
 inline void read_pair(const uint8_t* first, const uint8_t* second, PointPair* out) {
@@ -52,7 +54,9 @@ inline void read_pair(const uint8_t* first, const uint8_t* second, PointPair* ou
   _mm512_storeu_si512(out->negative, signs | _mm512_shuffle_epi8(odd, nibbles));
 
   const __m512i by_parity = _mm512_setr_epi32(1, 5, 9, 13, 3, 7, 11, 15, 17, 21, 25, 29, 19, 23, 27, 31);
-  out->factors = _mm512_srli_epi32(_mm512_permutex2var_epi32(a, by_parity, b), 27) | _mm512_set1_epi32(1);
+  const __m512i codes = _mm512_srli_epi32(_mm512_permutex2var_epi32(a, by_parity, b), 28);
+  const __m512 factors = (_mm512_cvtepi32_ps(codes) + splat(0.5f)) * splat(0.25f);
+  out->scales = _mm512_mask_blend_ps(0xff00, splat(load_half_at(first)), splat(load_half_at(second))) * factors;
 }
 
 // The magnitudes of eight points, whose numbers are bytes 0 to 3 and 8 to 11.
@@ -83,8 +87,7 @@ inline void unpack_points(const uint64_t* table, const uint8_t* first, const uin
     }
     // By parity of parts, as pairs have them, to twice each part.
     const __m512i order = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7) | _mm512_set1_epi32(8 * c);
-    _mm512_storeu_si512(codes[c]->factors, _mm512_permutexvar_epi32(order, pair.factors));
-    codes[c]->scale = point_scale(blocks[c]);
+    _mm512_storeu_ps(codes[c]->scales, _mm512_permutexvar_ps(order, pair.scales));
   }
 }
 
@@ -98,31 +101,31 @@ inline __m512i sum_fours(const __m512i (&dots)[kPointSteps]) {
                           _mm512_castps_si512(_mm512_shuffle_ps(low, high, 0xdd)));
 }
 
-// The same for two columns, halves of parts added: in the order of PointPair::factors.
+// The same for two columns, halves of parts added: in the order of PointPair::scales.
 inline __m512i sum_halves(__m512i a, __m512i b) {
   return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-// Sums of all parts of each column, in the order of columns, from pairs of them.
-inline __m512i sum_parts(const __m512i (&pairs)[kPointPairs]) {
-  __m512i halves[2];  // fours of columns: even parts, odd ones, the next four's
+// parts[p] = part p of all columns, from pairs of columns.
+inline void turn_parts(const __m512 (&pairs)[kPointPairs], __m512 (&parts)[kPointParts]) {
+  __m512 halves[2][4];
 #pragma GCC unroll 2
   for (int h = 0; h < 2; ++h) {
-    const __m512i* from = pairs + 4 * h;
-    const __m512i ab =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(from[0], from[1]), _mm512_unpackhi_epi32(from[0], from[1]));
-    const __m512i cd =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(from[2], from[3]), _mm512_unpackhi_epi32(from[2], from[3]));
-    halves[h] = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const __m512* from = pairs + 4 * h;
+    const __m512d ab_low = (__m512d)_mm512_unpacklo_ps(from[0], from[1]);
+    const __m512d ab_high = (__m512d)_mm512_unpackhi_ps(from[0], from[1]);
+    const __m512d cd_low = (__m512d)_mm512_unpacklo_ps(from[2], from[3]);
+    const __m512d cd_high = (__m512d)_mm512_unpackhi_ps(from[2], from[3]);
+    halves[h][0] = (__m512)_mm512_unpacklo_pd(ab_low, cd_low);
+    halves[h][1] = (__m512)_mm512_unpackhi_pd(ab_low, cd_low);
+    halves[h][2] = (__m512)_mm512_unpacklo_pd(ab_high, cd_high);
+    halves[h][3] = (__m512)_mm512_unpackhi_pd(ab_high, cd_high);
   }
-  return sum_halves(halves[0], halves[1]);
-}
-
-// The scales of so many blocks.
-inline __m512 point_scales(const uint8_t* const (&blocks)[kPointColumns]) {
-  alignas(32) uint16_t halves[kPointColumns];
-  for (int c = 0; c < kPointColumns; ++c) memcpy(halves + c, blocks[c], sizeof *halves);
-  return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves))) * splat(0.125f);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    parts[2 * i] = _mm512_shuffle_f32x4(halves[0][i], halves[1][i], 0x88);
+    parts[2 * i + 1] = _mm512_shuffle_f32x4(halves[0][i], halves[1][i], 0xdd);
+  }
 }
 
 // Columns whose blocks of this part of the depth begin at `blocks`: sums[r] += their products with row r.
@@ -132,7 +135,7 @@ inline void add_points(const uint64_t* magnitudes, const uint8_t* const (&blocks
   PointPair pairs[kPointPairs];
 #pragma GCC unroll 8
   for (int p = 0; p < kPointPairs; ++p) read_pair(blocks[first_of_pair(p)], blocks[first_of_pair(p) + 4], pairs + p);
-  __m512i scaled[kRows][kPointPairs];
+  __m512 scaled[kRows][kPointPairs];
 #pragma GCC unroll 8
   for (int p = 0; p < kPointPairs; ++p) {
     __m512i fours[kRows][2];
@@ -155,13 +158,15 @@ inline void add_points(const uint64_t* magnitudes, const uint8_t* const (&blocks
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      scaled[r][p] = _mm512_mullo_epi32(sum_halves(fours[r][0], fours[r][1]), pairs[p].factors);
+      scaled[r][p] = _mm512_cvtepi32_ps(sum_halves(fours[r][0], fours[r][1])) * pairs[p].scales;
     }
   }
-  const __m512 scales = point_scales(blocks);
 #pragma GCC unroll 4
   for (int r = 0; r < kRows; ++r) {
-    sums[r] = fma(_mm512_cvtepi32_ps(sum_parts(scaled[r])) * scales, splat(in[r].scales[0]), sums[r]);
+    __m512 parts[kPointParts];
+    turn_parts(scaled[r], parts);
+#pragma GCC unroll 8
+    for (int p = 0; p < kPointParts; ++p) sums[r] = fma(parts[p], splat(in[r].scales[p]), sums[r]);
   }
 }
 

@@ -11,11 +11,12 @@ constexpr int kPointRows = 3;
 // Where tables are, each in a register of its own: the compiler would add their distances to every index.
 struct PointPlaces {
   const uint64_t *magnitudes, *signs;
+  const float* scales;
 
   PointPlaces() {
     static constexpr PointTables kTables = make_point_tables();
-    magnitudes = kTables.magnitudes, signs = kTables.signs;
-    asm("" : "+r"(magnitudes), "+r"(signs));
+    magnitudes = kTables.magnitudes, signs = kTables.signs, scales = kTables.scales;
+    asm("" : "+r"(magnitudes), "+r"(signs), "+r"(scales));
   }
 };
 
@@ -33,31 +34,31 @@ inline int8x16_t point_codes(const PointPlaces& places, uint64_t word, int i) {
 template <int kRows>
 inline void add_points(const PointPlaces& places, const uint8_t* const (&blocks)[4], const CodedPart* in,
                        F32 (&sums)[kRows]) {
-  I32 whole[kRows];
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) whole[r] = splat(0);
+  const I32 first = vsetq_lane_s32(kFloatBits, splat(0), 0);
+  const F32 block_scales = {load_half_at(blocks[0]), load_half_at(blocks[1]), load_half_at(blocks[2]),
+                            load_half_at(blocks[3])};
   for (int g = 0; g < kCodeBlock / 32; ++g) {
-    I32 dots[kRows][4], factors;
+    I32 dots[kRows][4];
+    F32 scales;
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       const uint64_t word = load_word(blocks[c] + 2 + 8 * g);
       const int8x16_t low = point_codes(places, word, 0), high = point_codes(places, word, 2);
-      factors[c] = point_factor(word);
+      scales[c] = places.scales[word >> 60];
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const int8_t* row = in[r].codes + 32 * g;
-        dots[r][c] = vdotq_s32(vdotq_s32(splat(0), low, vld1q_s8(row)), high, vld1q_s8(row + 16));
+        dots[r][c] = vdotq_s32(vdotq_s32(first, low, vld1q_s8(row)), high, vld1q_s8(row + 16));
       }
     }
+    scales = block_scales * scales;
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
       const I32 all = vpaddq_s32(vpaddq_s32(dots[r][0], dots[r][1]), vpaddq_s32(dots[r][2], dots[r][3]));
-      whole[r] = vmlaq_s32(whole[r], all, factors);
+      const F32 dot = vreinterpretq_f32_s32(all) - splat(kFloatBase);
+      sums[r] = fma(dot * scales, splat(in[r].scales[g]), sums[r]);
     }
   }
-  const F32 scales = {point_scale(blocks[0]), point_scale(blocks[1]), point_scale(blocks[2]), point_scale(blocks[3])};
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) sums[r] = fma(to_float(whole[r]) * scales, splat(in[r].scales[0]), sums[r]);
 }
 
 template <int kRows>

@@ -1,5 +1,4 @@
-// Products of many rows with small blocks by AMX: a tile of 16 rows and 16 columns in one instruction a group of the
-// depth. tile_blocks.h has those with large ones.
+// Products of many rows by AMX: a tile of 16 rows and 16 columns in one instruction a group of the depth.
 //
 // Activations lie as tiles want their first argument, panels as they want the second, so nothing is arranged. A group's
 // products leave the tile as whole numbers and are scaled as those of a few rows are: the same bits. What a tile stores
@@ -29,14 +28,14 @@ constexpr bool kTiles = true;
 // From so many rows on they are used.
 constexpr int kLeastTileRows = 8;
 
-// Tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns: of a group, or of as much of a block as tiles hold.
-template <class Blocks>
-inline void begin_tiles() {
-  constexpr int kDepth = Blocks::kWhole ? 64 : Blocks::kGroup;
+// Tiles 0 and 1 are sums, 2 and 3 rows, 4 and 5 columns.
+inline void begin_tiles(int group) {
   TileShapes shapes;
-  for (int i = 0; i < 4; ++i) shapes.set(i, kTileRows, 64);
-  for (int i = 4; i < 6; ++i) shapes.set(i, kTileRows, kDepth);
-  for (int i = 6; i < 8; ++i) shapes.set(i, kDepth / 4, 64);
+  for (int i = 0; i < 2; ++i) {
+    shapes.set(i, kTileRows, 64);
+    shapes.set(2 + i, kTileRows, group);
+    shapes.set(4 + i, group / 4, 64);
+  }
   _tile_loadconfig(&shapes);
 }
 inline void end_tiles() { _tile_release(); }
@@ -55,22 +54,26 @@ template <int kGroup>
 inline void two_group_dots(const TileUnit& unit, int at, TileDots* dots) {
   constexpr int kStride = sizeof unit.panel->words[0];
   _tile_zero(0);
-  _tile_loadd(4, unit.rows->codes + at, sizeof *unit.rows);
-  _tile_loadd(6, unit.panel->words[at / 4] + unit.first, kStride);
-  _tile_dpbssd(0, 4, 6);
+  _tile_loadd(2, unit.rows->codes + at, sizeof *unit.rows);
+  _tile_loadd(4, unit.panel->words[at / 4] + unit.first, kStride);
+  _tile_dpbssd(0, 2, 4);
   _tile_zero(1);
-  _tile_loadd(5, unit.rows->codes + at + kGroup, sizeof *unit.rows);
-  _tile_loadd(7, unit.panel->words[(at + kGroup) / 4] + unit.first, kStride);
-  _tile_dpbssd(1, 5, 7);
+  _tile_loadd(3, unit.rows->codes + at + kGroup, sizeof *unit.rows);
+  _tile_loadd(5, unit.panel->words[(at + kGroup) / 4] + unit.first, kStride);
+  _tile_dpbssd(1, 3, 5);
   _tile_stored(0, dots[0], sizeof dots[0][0]);
   _tile_stored(1, dots[1], sizeof dots[1][0]);
 }
 
+template <class Blocks>
 inline void add_scaled(const TileUnit& unit, int at, const TileDots& dots, F32 (&sums)[kTileRows]) {
   const F32 scales = load(unit.panel->scales[at / kCodeGroup] + unit.first);
+  const F32 minimums = load(unit.panel->minimums[at / kCodeGroup] + unit.first);
 #pragma GCC unroll 16
   for (int r = 0; r < kTileRows; ++r) {
-    sums[r] = fma(to_float(load(dots[r])) * scales, splat(unit.rows[r].scales[at / kScaleGroup]), sums[r]);
+    const CodedPart& row = unit.rows[r];
+    sums[r] = fma(to_float(load(dots[r])) * scales, splat(row.scales[at / kScaleGroup]), sums[r]);
+    if constexpr (Blocks::kMinimums) sums[r] = fma(-minimums, splat(group_sum<Blocks::kGroup>(row, at)), sums[r]);
   }
 }
 
@@ -95,8 +98,8 @@ void add_tiles(const Panel& panel, int columns, int depth, const CodedPart* in, 
     for (int r = 0; r < kTileRows; ++r) here[r] = load(out[r] + unit.first);
     for (int at = 0; at < depth; at += 2 * kGroup) {
       if (u + 1 < units) two_group_dots<kGroup>(next, at, made + at / kGroup);
-      add_scaled(unit, at, found[at / kGroup], here);
-      if (at + kGroup < depth) add_scaled(unit, at + kGroup, found[at / kGroup + 1], here);
+      add_scaled<Blocks>(unit, at, found[at / kGroup], here);
+      if (at + kGroup < depth) add_scaled<Blocks>(unit, at + kGroup, found[at / kGroup + 1], here);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kTileRows; ++r) store(out[r] + unit.first, here[r]);
@@ -105,8 +108,7 @@ void add_tiles(const Panel& panel, int columns, int depth, const CodedPart* in, 
 #else
 constexpr bool kTiles = false;
 constexpr int kLeastTileRows = 1 << 30;
-template <class Blocks>
-inline void begin_tiles() {}
+inline void begin_tiles(int) {}
 inline void end_tiles() {}
 template <class Blocks>
 inline void add_tiles(const Panel&, int, int, const CodedPart*, int64_t, TileSums*) {}
