@@ -170,9 +170,9 @@ final class CudaDevice implements AutoCloseable {
   private final Cleaner.Cleanable end = CLEANER.register(this, held);
   private final CUstream_st stream = new CUstream_st();
   private final cublasContext blas = new cublasContext();
-  private final NativeFloats factors = NativeFloats.of(new float[] {1, 0});
-  private final FloatPointer one = new FloatPointer(factors.buffer());
-  private final FloatPointer zero = new FloatPointer(one).position(1);
+  // Each at an address of its own: cuBLAS takes pointers to anything, whose positions JavaCPP counts in bytes.
+  private final FloatPointer one = new FloatPointer(NativeFloats.of(new float[] {1}).buffer());
+  private final FloatPointer zero = new FloatPointer(NativeFloats.of(new float[] {0}).buffer());
 
   CudaDevice() {
     try {

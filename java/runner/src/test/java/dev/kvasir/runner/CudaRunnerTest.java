@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
 
+import dev.kvasir.ElementType;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvMethod;
 import dev.kvasir.KvSequence;
@@ -31,6 +32,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import org.bytedeco.javacpp.BytePointer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -103,6 +105,43 @@ class CudaRunnerTest {
         }
       }
     }
+  }
+
+  /** Memory that is taken again holds anything, NaN too. */
+  @Test
+  void productsDoNotDependOnWhatWasInTheirPlace() {
+    assumeDevice();
+    int rows = 3;
+    int outputs = 16;
+    int inputs = 64;
+    try (CudaDevice device = new CudaDevice()) {
+      long in = filled(device, rows * inputs, ONE);
+      long weights = filled(device, outputs * inputs, ONE);
+      for (ElementType type : List.of(ElementType.FLOAT32, ElementType.BFLOAT16)) {
+        int shorts = rows * outputs * type.bytes() / Short.BYTES;
+        long out = filled(device, shorts, (short) 0xffff); // NaN in either type
+        device.product(in, weights, rows, outputs, inputs, type, out);
+        ByteBuffer found = ByteBuffer.allocateDirect(Short.BYTES * shorts).order(ByteOrder.nativeOrder());
+        device.download(out, found.capacity(), new BytePointer(found));
+        for (int i = 0; i < rows * outputs; i++) {
+          boolean wide = type == ElementType.FLOAT32;
+          int bits = wide ? found.getInt(4 * i) : found.getShort(2 * i) << 16;
+          assertEquals(inputs, Float.intBitsToFloat(bits), type + " " + i);
+        }
+      }
+    }
+  }
+
+  private static final short ONE = 0x3f80; // in bfloat16
+
+  private static long filled(CudaDevice device, int shorts, short value) {
+    ByteBuffer bytes = ByteBuffer.allocateDirect(Short.BYTES * shorts).order(ByteOrder.nativeOrder());
+    for (int i = 0; i < shorts; i++) {
+      bytes.putShort(Short.BYTES * i, value);
+    }
+    long address = device.allocate(bytes.capacity());
+    device.upload(new BytePointer(bytes), bytes.capacity(), address);
+    return address;
   }
 
   @Test
