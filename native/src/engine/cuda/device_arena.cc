@@ -1,14 +1,26 @@
 #include "engine/cuda/device_arena.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "engine/cuda/status.h"
+#include "engine/cuda/stream.h"
 
 namespace kvasir::cuda {
 namespace {
 
 size_t aligned(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + DeviceArena::kAlignment - 1) / DeviceArena::kAlignment * DeviceArena::kAlignment;
+}
+
+// For tests: memory that was never used is mostly zeros, and hides what reads it before anything was written there.
+void make_stale(void* memory, size_t bytes) {
+  static const bool wanted = std::getenv("KVASIR_STALE_MEMORY") != nullptr;
+  if (!wanted) return;
+  constexpr int kNotANumber = 0xff;  // every byte of it, in any floating-point format
+  const Stream stream;               // of its own: others may be recording a graph
+  check(cudaMemsetAsync(memory, kNotANumber, bytes, stream), "stale memory");
+  check(cudaStreamSynchronize(stream), "stale memory");
 }
 
 }  // namespace
@@ -72,6 +84,7 @@ void DeviceArena::add_slab(size_t bytes) {
   }
   check(status, "the cache");
   slabs_.emplace_back(static_cast<uint8_t*>(memory), size);
+  make_stale(memory, size);
   const auto address = reinterpret_cast<uintptr_t>(memory);
   // Slabs that the driver happens to put side by side stay apart.
   add_free(address, size);

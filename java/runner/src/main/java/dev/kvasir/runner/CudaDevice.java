@@ -29,6 +29,7 @@ import static org.bytedeco.cuda.global.cudart.cudaMallocHost;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyAsync;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyDeviceToHost;
 import static org.bytedeco.cuda.global.cudart.cudaMemcpyHostToDevice;
+import static org.bytedeco.cuda.global.cudart.cudaMemsetAsync;
 import static org.bytedeco.cuda.global.cudart.cudaStreamBeginCapture;
 import static org.bytedeco.cuda.global.cudart.cudaStreamCaptureModeRelaxed;
 import static org.bytedeco.cuda.global.cudart.cudaStreamCreateWithFlags;
@@ -62,6 +63,8 @@ final class CudaDevice implements AutoCloseable {
 
   private static final Cleaner CLEANER = Cleaner.create();
   private static final int OUT_OF_MEMORY = 2; // cudaErrorMemoryAllocation
+  /** For tests, as of the core: memory that was never used is mostly zeros, and hides what reads it too soon. */
+  private static final boolean STALE_MEMORY = System.getenv("KVASIR_STALE_MEMORY") != null;
   /** What cuBLAS works in on a Hopper GPU, by NVIDIA's advice. */
   private static final long WORKSPACE = 32L << 20;
 
@@ -207,6 +210,10 @@ final class CudaDevice implements AutoCloseable {
     long address = found.address();
     synchronized (held) {
       held.add(new Freed(address));
+    }
+    if (STALE_MEMORY) {
+      check(cudaMemsetAsync(new At(address), 0xff, Math.max(16, bytes), stream), "stale memory");
+      synchronize();
     }
     return address;
   }
