@@ -12,6 +12,7 @@
 #include "engine/cuda/caller_memory.h"
 #include "engine/cuda/cuda_append.h"
 #include "engine/cuda/dense_queries.h"
+#include "engine/cuda/device_code.h"
 #include "engine/cuda/extension.h"
 #include "engine/cuda/families/family.h"
 #include "engine/cuda/image_transfers.h"
@@ -498,9 +499,12 @@ std::string obstacle() {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, kDevice);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, kDevice);
-  if (10 * major + minor < kLeastCapability) {
-    return "the device has compute capability " + std::to_string(major) + "." + std::to_string(minor) +
-           ", and 8.0 is needed";
+  const std::string found =
+      "the device has compute capability " + std::to_string(major) + "." + std::to_string(minor);
+  if (10 * major + minor < kLeastCapability) return found + ", and 8.0 is needed";
+  if (!has_code_for(KVASIR_CUDA_CODE, 10 * major + minor)) {
+    return found + ", and this library has code for " KVASIR_CUDA_CODE " alone: build it with "
+                   "-PcudaArchitectures='80-real;90'";
   }
   return "";
 }
