@@ -499,11 +499,11 @@ std::string obstacle() {
   int major = 0, minor = 0;
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, kDevice);
   cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, kDevice);
-  const std::string found =
-      "the device has compute capability " + std::to_string(major) + "." + std::to_string(minor);
+  const std::string found = "the device has compute capability " + std::to_string(major) + "." + std::to_string(minor);
   if (10 * major + minor < kLeastCapability) return found + ", and 8.0 is needed";
   if (!has_code_for(KVASIR_CUDA_CODE, 10 * major + minor)) {
-    return found + ", and this library has code for " KVASIR_CUDA_CODE " alone: build it with "
+    return found + ", and this library has code for " KVASIR_CUDA_CODE
+                   " alone: build it with "
                    "-PcudaArchitectures='80-real;90'";
   }
   return "";

@@ -20,8 +20,8 @@ constexpr bool has_code_for_one(std::string_view architecture, int capability) {
   return capability >= number;  // PTX, which the driver compiles
 }
 
-// architectures: as CMAKE_CUDA_ARCHITECTURES has them, but with commas, such as "80-real,90". Code for 80 runs on 8.0 and
-// all 8.x after it; where it is not "-real" alone, there is PTX too, for everything newer.
+// architectures: as CMAKE_CUDA_ARCHITECTURES has them, but with commas, such as "80-real,90". Code for 80 runs on 8.0
+// and all 8.x after it; where it is not "-real" alone, there is PTX too, for everything newer.
 constexpr bool has_code_for(std::string_view architectures, int capability) {
   while (!architectures.empty()) {
     const size_t comma = architectures.find(',');

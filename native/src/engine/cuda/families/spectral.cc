@@ -24,7 +24,10 @@ size_t elements_of(const Basis& basis) {
 
 class SpectralSide : public CanonicalSide {
  public:
-  SpectralSide(const DeviceLayer& layer, Side side) : layer_(layer), side_(side) {
+  SpectralSide(const DeviceLayer& layer, Side side)
+      : layer_(layer),
+        side_(side),
+        sealed_here_(layer.plan().can_shrink() || !seals_spectral_parts(layer.format(side).head_dim)) {
     const Basis* basis = basis_of(layer, side);
     if (!basis) return;
     const auto upload = [&](const float* numbers, size_t count) {
@@ -35,7 +38,7 @@ class SpectralSide : public CanonicalSide {
     inverse_ = layer.queue().uploaded(inverse_fragments(*basis), "uploading a basis");
   }
 
-  bool sealed_here() const override { return layer_.plan().can_shrink(); }
+  bool sealed_here() const override { return sealed_here_; }
 
   void seal(const StagedPages& staged, const NewPages& pages) const override {
     std::vector<uint8_t*> parts;
@@ -60,6 +63,7 @@ class SpectralSide : public CanonicalSide {
  private:
   const DeviceLayer& layer_;
   const Side side_;
+  const bool sealed_here_;
   DeviceScratch vectors_, units_, inverse_;
 };
 

@@ -77,6 +77,12 @@ class TieredFamily : public PageFamily {
   explicit TieredFamily(const DeviceLayer& layer)
       : layer_(layer), sealer_(layer), format_(tiered_format(layer.format(Side::kKeys), layer.format(Side::kValues))) {}
 
+  // Whether the device has the shared memory that attention takes: some of compute capability 8.6 and 8.9 have not.
+  bool fits() const {
+    TieredPlan made;
+    return plan(1, &made) == cudaSuccess;
+  }
+
   bool lay_out(StagedPages& staged, const uint8_t* sums, PartHeads& heads) const override {
     const int kv_heads = layer_.row_shape().kv_heads;
     const auto beyond_shape = [&](const TierCounts* tiers) {
@@ -282,7 +288,9 @@ std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {
   const PageFormat& values = layer.format(Side::kValues);
   const bool plain = values.elements == Elements::kCodes && !layer.plan().codecs[1]->grow;
   if (!plain || !tiered_supported(layer.format(Side::kKeys), values)) return nullptr;
-  return std::make_unique<TieredFamily>(layer);
+  auto made = std::make_unique<TieredFamily>(layer);
+  if (!made->fits()) return nullptr;
+  return made;
 }
 
 std::unique_ptr<CanonicalSide> side(const DeviceLayer& layer, Side) { return std::make_unique<TieredSide>(layer); }

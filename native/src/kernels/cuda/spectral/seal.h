@@ -24,6 +24,9 @@ struct SpectralSealRequest {
   int64_t part_count;
 };
 
+// Whether the current device has the shared memory for it: 137 KB with 256 channels, 70 with 128.
+bool seals_spectral_parts(int head_dim);
+
 cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

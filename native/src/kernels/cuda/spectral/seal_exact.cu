@@ -289,6 +289,11 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 3 : 1)
 
 }  // namespace
 
+bool seals_spectral_parts(int head_dim) {
+  int most = 0;
+  return most_shared_memory(&most) == cudaSuccess && Room::bytes(head_dim) <= most;
+}
+
 cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t stream) {
   const PageFormat& format = request.format;
   const int d = format.head_dim, side = static_cast<int>(format.side), threads = threads_for(d);
