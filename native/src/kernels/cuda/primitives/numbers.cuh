@@ -38,6 +38,18 @@ __device__ __forceinline__ float2 load_pair(const void* numbers, ElementType typ
   return numbers_of(static_cast<const uint32_t*>(numbers)[index / 2], type);
 }
 
+// visit(load), where load(index) is load_pair for a type that is known by then.
+template <class Visit>
+__device__ __forceinline__ void with_pairs(const void* numbers, ElementType type, const Visit& visit) {
+  if (type == ElementType::kFloat32) {
+    visit([&](int64_t index) { return load_pair(numbers, ElementType::kFloat32, index); });
+  } else if (type == ElementType::kBFloat16) {
+    visit([&](int64_t index) { return load_pair(numbers, ElementType::kBFloat16, index); });
+  } else {
+    visit([&](int64_t index) { return load_pair(numbers, ElementType::kFloat16, index); });
+  }
+}
+
 // Numbers index, index + kStep, ... (kStep even), `kCount` of them. 16-bit numbers are read as the words that hold
 // them. Without branches, so that all loads are on their way together, and in few instructions: a switch of types
 // around each of sixteen unrolled loads is a kilobyte of code.

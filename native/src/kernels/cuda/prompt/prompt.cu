@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/primitives/softmax.cuh"
+#include "kernels/cuda/prompt/hopper/hopper.h"
 #include "kernels/cuda/prompt/instance.h"
 #include "kernels/cuda/prompt/prompt.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr int kWantedBlocks = 256;  // two for each processor of a large device
 constexpr int kMaxSplits = 32;
 constexpr int kWarps = 4;
+[[maybe_unused]] constexpr int kHopperRows = 128;  // of a kv head, from which on two warp groups have work
 
 const PromptInstance& instance_of(int head_dim) {
   return head_dim <= 64 ? prompt_64 : head_dim <= 128 ? prompt_128 : prompt_256;
@@ -29,6 +31,24 @@ PromptDivision division_of(const PromptRequest& request) {
   const int blocks = (division.rows + block_rows - 1) / block_rows * request.kv_heads;
   division.splits = std::clamp(kWantedBlocks / blocks, 1, kMaxSplits);
   return division;
+}
+
+#ifdef KVASIR_HOPPER
+bool on_hopper() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
+}
+#endif
+
+PromptKernel kernel_for(const PromptRequest& request, [[maybe_unused]] int rows) {
+#ifdef KVASIR_HOPPER
+  const bool one_weight = request.precision == PromptPrecision::kFast || request.precision == PromptPrecision::kExact;
+  if (one_weight && request.head_dim <= 128 && rows >= kHopperRows && on_hopper()) {
+    return request.head_dim <= 64 ? hopper_prompt_64(request) : hopper_prompt_128(request);
+  }
+#endif
+  return instance_of(request.head_dim).kernel_for(request);
 }
 
 // A warp merges the splits of one row.
@@ -74,11 +94,11 @@ cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& r
   const bool low = has_low_keys(request.precision);
   if (!known(request) || (rows.tokens > 0 && low != (rows.keys_low != nullptr))) return cudaErrorInvalidValue;
   if (rows.tokens == 0 && !first) return cudaSuccess;
-  const PromptKernel chosen = instance_of(request.head_dim).kernel_for(request);
+  const PromptDivision division = division_of(request);
+  const PromptKernel chosen = kernel_for(request, division.rows);
   const cudaError_t error =
       cudaFuncSetAttribute(chosen.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, chosen.shared_bytes);
   if (error != cudaSuccess) return error;
-  const PromptDivision division = division_of(request);
   const dim3 grid((division.rows + chosen.rows - 1) / chosen.rows, request.kv_heads, division.splits);
   chosen.kernel<<<grid, chosen.threads, chosen.shared_bytes, stream>>>(request, rows, division.rows, first);
   return cudaGetLastError();

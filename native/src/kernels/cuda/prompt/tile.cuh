@@ -46,6 +46,10 @@ __device__ __forceinline__ void copy_or_clear(uint32_t to, const void* from, boo
                : "memory");
 }
 
+__device__ __forceinline__ void copy_async_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
+}
+
 // __syncthreads() that warps may reach in different places.
 __device__ __forceinline__ void block_barrier() { asm volatile("barrier.sync 0;" ::: "memory"); }
 
@@ -95,18 +99,20 @@ __device__ __forceinline__ void load_queries(const PromptRequest& request, int k
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = request.head_dim;
   for (int begin = warp * kTogether; begin < Tile::kRows; begin += Tile::kWarps * kTogether) {
     float2 x[kTogether][kPairs];
+    // One type for all, or each load would be waited for where the type is looked at.
+    with_pairs(request.queries, request.type, [&](auto load) {
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j) {
-      const int row = first_row + begin + j;
-      const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
-                           kv_head * request.group + row % request.group;
+      for (int j = 0; j < kTogether; ++j) {
+        const int row = first_row + begin + j;
+        const int64_t head = static_cast<int64_t>(row / request.group) * request.kv_heads * request.group +
+                             kv_head * request.group + row % request.group;
 #pragma unroll
-      for (int i = 0; i < kPairs; ++i) {
-        const int c = 2 * (32 * i + lane);
-        x[j][i] =
-            row < rows && c < d ? load_pair(request.queries, request.type, head * d + c) : make_float2(0.0f, 0.0f);
+        for (int i = 0; i < kPairs; ++i) {
+          const int c = 2 * (32 * i + lane);
+          x[j][i] = row < rows && c < d ? load(head * d + c) : make_float2(0.0f, 0.0f);
+        }
       }
-    }
+    });
 #pragma unroll
     for (int j = 0; j < kTogether; ++j) {
       float most = 0.0f;
