@@ -165,9 +165,11 @@ class Batch {
     labels_ = {layout_.labels ? options.patterns : 0, options.added != 0, most_pages, options.kv_heads};
     block_bytes_ = layout_.bytes();
     CUDA(plan_attend({options.head_dim, options.kv_heads, options.group, count, layout_.labels}, &plan_));
-    const int slots_of_plan = plan_.consumers * plan_.slots;
-    if (options.consumers > 0) plan_.consumers = std::min(plan_.consumers, options.consumers);
-    if (options.slots > 0) plan_.slots = std::min(slots_of_plan / plan_.consumers, options.slots);
+    for (AttendBlock& block : plan_.block_of) {
+      const int slots = block.consumers * block.slots;
+      if (options.consumers > 0) block.consumers = std::min(block.consumers, options.consumers);
+      if (options.slots > 0) block.slots = std::min(slots / block.consumers, options.slots);
+    }
     const size_t page_bytes = static_cast<size_t>(block_bytes_) * options.kv_heads;
     set_bytes_ = page_bytes * pages_;
     // 50 to 60 MB of L2: three times that between two uses of a page.

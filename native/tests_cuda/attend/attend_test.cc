@@ -175,7 +175,8 @@ DEVICE_CASE("attend: plans of different sizes live side by side") {
   large.shape.sequences = 64;
   for (const bool ascending : {true, false}) {
     Batch first(ascending ? small : large), second(ascending ? large : small);
-    CHECK(first.plan().shared_bytes != second.plan().shared_bytes, first.plan().shared_bytes);
+    CHECK(first.plan().block_of[0].shared_bytes != second.plan().block_of[0].shared_bytes,
+          first.plan().block_of[0].shared_bytes);
     for (Batch* batch : {&first, &second}) CHECK(nmse(batch->attend(), batch->expected()) <= kExact, ascending);
   }
 }

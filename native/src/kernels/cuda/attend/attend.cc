@@ -48,6 +48,19 @@ bool plain(const HeadLayout& layout) {
   return !layout.labels && !layout.token_keys && layout.key_bits != kWideBits && layout.value_bits != kWideBits;
 }
 
+PageKinds kinds_of(HeadLayout layout) {
+  const bool two_bits = layout.key_bits == 2 && layout.value_bits == 2;
+  if (plain(layout)) return two_bits ? PageKinds::kTwoBits : PageKinds::kPlain;
+  layout.labels = false;
+  return plain(layout) && two_bits ? PageKinds::kLabelledTwoBits : PageKinds::kAny;
+}
+
+// The fewest that have both.
+PageKinds joined(PageKinds a, PageKinds b) {
+  const auto [some, more] = std::minmax(a, b);
+  return some == PageKinds::kPlain && more == PageKinds::kLabelledTwoBits ? PageKinds::kAny : some;
+}
+
 PageEntry entry_of(const HeadLayout& layout) {
   uint32_t flags = 0;
   if (layout.token_keys) flags |= Tag::kTokenKeys;
@@ -72,8 +85,20 @@ size_t term_bytes(const AttendPlan& plan, int vectors) {
   return aligned(segments * (static_cast<size_t>(vectors) + 1) * 4 * plan.tiles * sizeof(float));
 }
 size_t sum_bytes(const AttendPlan& plan, int vectors) {
-  const size_t warps = static_cast<size_t>(plan.blocks) * plan.consumers;
+  int consumers = 0;
+  for (const AttendBlock& block : plan.block_of) consumers = std::max(consumers, block.consumers);
+  const size_t warps = static_cast<size_t>(plan.blocks) * consumers;
   return aligned(warps * static_cast<size_t>(vectors) * 4 * plan.tiles * sizeof(float));
+}
+
+// Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
+AttendBlock block_for(const AttendInstance& instance, PageKinds pages, int cached, const AttendShape& shape, int most) {
+  AttendBlock block = {instance.max_consumers(pages), kMaxSlots, 0};
+  const auto shared = [&](int slots) { return instance.shared_bytes(pages, block.consumers, slots, cached, shape); };
+  while (block.consumers > 1 && shared(2) > most) --block.consumers;
+  while (block.slots > 1 && shared(block.slots) > most) --block.slots;
+  block.shared_bytes = shared(block.slots);
+  return block.shared_bytes <= most ? block : AttendBlock{};
 }
 
 }  // namespace
@@ -93,15 +118,12 @@ cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan) {
   made.row_blocks = (shape.group + 4 * made.tiles - 1) / (4 * made.tiles);
   made.blocks = processors;
   const AttendInstance& instance = *instance_for(shape.head_dim, made.tiles);
-  // Two slots a ring are needed to overlap copies with arithmetic at all; more warps come before more slots.
-  made.consumers = instance.max_consumers;
   made.cached = std::min(shape.sequences, shape.labels ? kMaxCached / 2 : kMaxCached);
-  auto shared = [&](int slots) { return instance.shared_bytes(made.consumers, slots, made.cached, shape); };
-  while (made.consumers > 1 && shared(2) > most_shared) --made.consumers;
-  made.slots = kMaxSlots;
-  while (made.slots > 1 && shared(made.slots) > most_shared) --made.slots;
-  made.shared_bytes = shared(made.slots);
-  if (made.shared_bytes > most_shared) return cudaErrorInvalidValue;
+  for (int i = 0; i < kPageKinds; ++i) {
+    const auto pages = static_cast<PageKinds>(i);
+    made.block_of[i] = block_for(instance, pages, made.cached, shape, most_shared);
+    if (made.block_of[i].consumers == 0) return cudaErrorInvalidValue;
+  }
   error = instance.prepare(most_shared, &made.overlaps);
   if (error != cudaSuccess) return error;
 
@@ -141,21 +163,21 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
   params.kv_heads = plan.shape.kv_heads;
   params.group = plan.shape.group;
   params.row_blocks = plan.row_blocks;
-  params.consumers = plan.consumers;
-  params.slots = plan.slots;
   params.cached = plan.cached;
   params.labels = plan.shape.labels;
   params.type = request.type;
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
   params.ends = request.ends;
-  params.plain = request.soft_cap == 0.0f;
+  params.pages = request.soft_cap != 0.0f       ? PageKinds::kAny
+                 : request.softmax_scale < 0.0f ? PageKinds::kPlain
+                                                : PageKinds::kTwoBits;  // which looks for the greatest sums
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
     const HeadLayout& layout = request.formats[i];
     if (layout.head_dim != plan.shape.head_dim || !supported(layout)) return cudaErrorInvalidValue;
     if (layout.labels && !plan.shape.labels) return cudaErrorInvalidValue;
-    params.plain = params.plain && plain(layout);
+    params.pages = joined(params.pages, kinds_of(layout));
     params.formats[i] = entry_of(layout);
     largest = std::max(largest, params.formats[i].head_bytes);
   }
@@ -168,8 +190,12 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
                    reinterpret_cast<float*>(room + term_bytes(plan, request.room_vectors)), request.room_vectors};
     const cudaError_t error = instance.launch_terms(params, plan.overlaps, stream);
     if (error != cudaSuccess) return error;
+    if (params.pages == PageKinds::kLabelledTwoBits) params.pages = PageKinds::kFarTwoBits;
   }
-  return instance.launch(params, plan.blocks, plan.shared_bytes, plan.overlaps, stream);
+  const AttendBlock& block = plan.block_of[static_cast<int>(params.pages)];
+  params.consumers = block.consumers;
+  params.slots = block.slots;
+  return instance.launch(params, plan.blocks, block.shared_bytes, plan.overlaps, stream);
 }
 
 }  // namespace kvasir::cuda

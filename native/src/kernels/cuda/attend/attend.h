@@ -19,17 +19,22 @@
 
 namespace kvasir::cuda {
 
+// How a block divides its shared memory.
+struct AttendBlock {
+  int consumers;  // warps that compute
+  int slots;      // of each one's ring
+  int shared_bytes;
+};
+
 struct AttendPlan {
   AttendShape shape;
   int tiles;       // query heads of a segment / 4
   int row_blocks;  // segments of a kv head
   int blocks;
-  int consumers;
-  int slots;
   int cached;
-  int shared_bytes;
-  bool overlaps;           // with the end of the grid before it
-  size_t partials_offset;  // into the workspace, which begins with the arrival counters
+  AttendBlock block_of[kPageKinds];  // by PageKinds; no consumers: the device has not the memory, and there are none
+  bool overlaps;                     // with the end of the grid before it
+  size_t partials_offset;            // into the workspace, which begins with the arrival counters
   size_t workspace_bytes;
 };
 

@@ -14,7 +14,7 @@ struct CodeSet {
   static constexpr int kUnits = kBits == 1 || kBits == 3 ? 4 : kBits == 2 ? 2 : 1;
   uint32_t words[kGroups][4];
 
-  // The fragments of unit `u`; odd ones hold codes times odd_tile_factor.
+  // The fragments of unit `u`; odd ones hold codes times tile_factor.
   __device__ __forceinline__ void unpack(int u, uint32_t (&even)[4], uint32_t (&odd)[4]) const {
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
@@ -75,15 +75,65 @@ __device__ __forceinline__ void contract_wide(Reader<D>& reader, const uint32_t 
   }
 }
 
+// Codes of 2 bits whose tiles come in fours. Where there are registers for all four tiles at once, three of them are
+// masked, and bytes as they are give the sum of all; else two tiles at a time, all masked.
+template <int kSteps, int kFours, bool kSigned, int kTiles, int kAtOnce, int D, class Emit>
+__device__ __forceinline__ void contract_fours(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+                                               Emit emit) {
+  static_assert(kAtOnce == 2 || kAtOnce == 4);
+#pragma unroll
+  for (int four = 0; four < kFours; ++four) {
+    const uint8_t* const groups = reader.groups(four * kSteps, kSteps, kFours * kSteps);
+#pragma unroll
+    for (int begin = 0; begin < 4; begin += kAtOnce) {
+      int sum[kAtOnce][kTiles][4] = {};
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        const uint4 words = *reinterpret_cast<const uint4*>(groups + step * kGroupBytes);
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) {
+          const uint32_t mask = t == 3 ? ~0u : 0x03030303u << 2 * (begin + t);
+          const uint32_t codes[4] = {words.x & mask, words.y & mask, words.z & mask, words.w & mask};
+#pragma unroll
+          for (int n = 0; n < kTiles; ++n) {
+            mma_bytes<kSigned>(sum[t][n], codes, fragments[n][2 * step], fragments[n][2 * step + 1]);
+          }
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        int first[kAtOnce], second[kAtOnce];  // of rows g and g + 8
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) {
+          first[t] = 256 * sum[t][n][0] + sum[t][n][1];
+          second[t] = 256 * sum[t][n][2] + sum[t][n][3];
+        }
+        if constexpr (kAtOnce == 4) {
+          first[3] = first[3] - first[0] - first[1] - first[2];
+          second[3] = second[3] - second[0] - second[1] - second[2];
+        }
+#pragma unroll
+        for (int t = 0; t < kAtOnce; ++t) {
+          emit(n, 4 * four + begin + t, __int2float_rn(first[t]), __int2float_rn(second[t]));
+        }
+      }
+    }
+  }
+}
+
+// As PartLayout::fours.
+template <int kBits, int kSteps, int kPairs>
+constexpr bool kInFours = kBits == 2 && in_fours(kSteps, kPairs);
+
 // kSteps: x / 32. kPairs: y / 32. fragments: [heads / 4][2 * kSteps].
-// emit(n, tile, sum, sum) gets the sums of rows g and g + 8 for heads 4n.. and each tile of 16 y; those of odd tiles
-// are times odd_tile_factor.
-template <int kBits, int kSteps, int kPairs, bool kSigned, int kTiles, int D, class Emit>
+// emit(n, tile, sum, sum) gets the sums of rows g and g + 8 for heads 4n.. and each tile of 16 y, times tile_factor.
+template <int kBits, int kSteps, int kPairs, bool kSigned, int kTiles, int kAtOnce = 2, int D, class Emit>
 __device__ __forceinline__ void contract_codes(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                                Emit emit) {
   if constexpr (kBits == kWideBits) {
     contract_wide<kSteps, kPairs, kSigned>(reader, fragments, emit);
-    return;
+  } else if constexpr (kInFours<kBits, kSteps, kPairs>) {
+    contract_fours<kSteps, kPairs / 2, kSigned, kTiles, kAtOnce>(reader, fragments, emit);
   } else {
     using Set = CodeSet<kBits>;
     constexpr int kSets = kPairs * kSteps / Set::kUnits;

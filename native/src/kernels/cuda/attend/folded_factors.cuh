@@ -53,25 +53,31 @@ struct Folded {
   float zero[kTiles];                      // this lane's share of the sum of factor * base
 };
 
-// kCount: x per lane. factors: [heads / 4][kCount]. centre: of code 0, as a part of the range.
-template <bool kSigned, int kTiles, int kCount, int D>
-__device__ __forceinline__ void fold(Reader<D>& reader, float centre, const float (&factors)[kTiles][kCount],
-                                     Folded<kTiles, kCount>& folded) {
+// kCount: x per lane. four(n, i): factors 4 i .. 4 i + 3 of heads 4 n + h. centre: of code 0, as a part of the range.
+template <bool kSigned, int kTiles, int kCount, int D, class Four>
+__device__ __forceinline__ void fold_fours(Reader<D>& reader, float centre, const Four& four,
+                                           Folded<kTiles, kCount>& folded) {
   float products[kTiles][kCount];
   float peak[kTiles];
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) folded.zero[n] = peak[n] = 0.0f;
 #pragma unroll
   for (int i = 0; i < kCount; i += 4) {
-    const uint4 four = reader.parameters(i / 4);
-    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+    const uint4 loaded = reader.parameters(i / 4);
+    const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    float factors[kTiles][4];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float4 some = four(n, i / 4);
+      factors[n][0] = some.x, factors[n][1] = some.y, factors[n][2] = some.z, factors[n][3] = some.w;
+    }
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 parameters = halves_to_floats(words[j]);  // range, lo
       const float base = fmaf(parameters.x, centre, parameters.y);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
-        const float factor = factors[n][i + j];
+        const float factor = factors[n][j];
         products[n][i + j] = factor * parameters.x;
         peak[n] = fmaxf(peak[n], fabsf(products[n][i + j]));
         folded.zero[n] = fmaf(factor, base, folded.zero[n]);
@@ -89,6 +95,18 @@ __device__ __forceinline__ void fold(Reader<D>& reader, float centre, const floa
       folded.fragments[n][i / 2] = quantised_pair<kSigned>(products[n][i], products[n][i + 1], inverse);
     }
   }
+}
+
+// factors: [heads / 4][kCount].
+template <bool kSigned, int kTiles, int kCount, int D>
+__device__ __forceinline__ void fold(Reader<D>& reader, float centre, const float (&factors)[kTiles][kCount],
+                                     Folded<kTiles, kCount>& folded) {
+  fold_fours<kSigned>(
+      reader, centre,
+      [&](int n, int i) {
+        return make_float4(factors[n][4 * i], factors[n][4 * i + 1], factors[n][4 * i + 2], factors[n][4 * i + 3]);
+      },
+      folded);
 }
 
 // The same for float16 elements, which have no parameters: a factor becomes a float16 (column 2h) and what it lacks

@@ -10,20 +10,32 @@ namespace kvasir::cuda {
 
 template <int D, int kTiles>
 struct InstanceOf {
-  static constexpr Kernel<AttendParams> kAnyKind = attend_kernel<D, kTiles, true>,
-                                        kPlainPages = attend_kernel<D, kTiles, false>;
+  static constexpr PageKinds kFar = kTiles == 1 ? PageKinds::kFarTwoBits : PageKinds::kLabelledTwoBits;
+  // By PageKinds.
+  static constexpr Kernel<AttendParams> kKernels[kPageKinds] = {
+      attend_kernel<D, kTiles, PageKinds::kAny>, attend_kernel<D, kTiles, PageKinds::kPlain>,
+      attend_kernel<D, kTiles, kFar>, attend_kernel<D, kTiles, PageKinds::kLabelledTwoBits>,
+      attend_kernel<D, kTiles, PageKinds::kTwoBits>};
+  static constexpr BlockNeeds kNeeds[kPageKinds] = {
+      kBlockNeeds<PageKinds::kAny, D, kTiles>, kBlockNeeds<PageKinds::kPlain, D, kTiles>, kBlockNeeds<kFar, D, kTiles>,
+      kBlockNeeds<PageKinds::kLabelledTwoBits, D, kTiles>, kBlockNeeds<PageKinds::kTwoBits, D, kTiles>};
 
-  static int shared_bytes(int consumers, int slots, int cached, const AttendShape& shape) {
-    return RingPlace<D>::bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(consumers, cached, shape);
+  static int max_consumers(PageKinds pages) { return kNeeds[static_cast<int>(pages)].consumers; }
+  static int shared_bytes(PageKinds pages, int consumers, int slots, int cached, const AttendShape& shape) {
+    return RingPlace<D>::bytes(consumers, slots) +
+           SharedTail<D, kTiles>::bytes(kNeeds[static_cast<int>(pages)], consumers, cached, shape);
   }
   static cudaError_t prepare(int shared_bytes, bool* overlaps) {
-    const cudaError_t error = prepare_kernel(kAnyKind, shared_bytes, overlaps);
-    return error != cudaSuccess ? error : prepare_kernel(kPlainPages, shared_bytes, overlaps);
+    cudaError_t error = cudaSuccess;
+    for (const auto kernel : kKernels) {
+      if (error == cudaSuccess) error = prepare_kernel(kernel, shared_bytes, overlaps);
+    }
+    return error;
   }
   static cudaError_t launch(const AttendParams& params, int blocks, int shared_bytes, bool overlaps,
                             cudaStream_t stream) {
     const LaunchShape shape = {dim3(blocks), 32 * (params.consumers + 1), shared_bytes, overlaps};
-    return launch_kernel(params.plain ? kPlainPages : kAnyKind, shape, params, stream);
+    return launch_kernel(kKernels[static_cast<int>(params.pages)], shape, params, stream);
   }
   static cudaError_t launch_terms(const AttendParams& params, bool overlaps, cudaStream_t stream) {
     const dim3 grid((params.room.vectors / kTileSize + kTermWarps - 1) / kTermWarps,
@@ -31,8 +43,8 @@ struct InstanceOf {
     return launch_kernel<AttendParams>(label_terms_kernel<D, kTiles>, {grid, 32 * kTermWarps, 0, overlaps}, params,
                                        stream);
   }
-  static constexpr AttendInstance value = {
-      kMaxConsumers<D, kTiles>, kPartialFloats<D, kTiles>, shared_bytes, prepare, launch, launch_terms};
+  static constexpr AttendInstance value = {max_consumers, kPartialFloats<D, kTiles>, shared_bytes, prepare, launch,
+                                           launch_terms};
 };
 
 }  // namespace kvasir::cuda

@@ -9,10 +9,10 @@ namespace kvasir::cuda {
 
 // One head dim and number of query heads (4 * tiles) of a segment.
 struct AttendInstance {
-  int max_consumers;
+  int (*max_consumers)(PageKinds pages);
   int partial_floats;
   // Shared memory of a block.
-  int (*shared_bytes)(int consumers, int slots, int cached, const AttendShape& shape);
+  int (*shared_bytes)(PageKinds pages, int consumers, int slots, int cached, const AttendShape& shape);
   // Lets blocks have that much, and says whether launches may overlap.
   cudaError_t (*prepare)(int shared_bytes, bool* overlaps);
   // overlaps: may start before the grids before it have ended; the kernel waits for them. Code for sm_90 and up can.

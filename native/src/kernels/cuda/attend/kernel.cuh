@@ -6,16 +6,37 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
+#include "kernels/cuda/attend/label_counts.cuh"
 #include "kernels/cuda/attend/merge.cuh"
 #include "kernels/cuda/attend/producer.cuh"
 #include "kernels/cuda/attend/scores_and_outputs.cuh"
+#include "kernels/cuda/attend/two_bits.cuh"
 
 namespace kvasir::cuda {
 
+// Where weights are summed by label: other kernels have no labels, or compare them.
+template <PageKinds kPages, int kTiles>
+constexpr bool kCountsNear = kPages == PageKinds::kLabelledTwoBits&& kTiles == 1;
+template <PageKinds kPages, int kTiles>
+constexpr bool kCountsFar = kPages == PageKinds::kFarTwoBits&& kTiles == 1;
+// Where queries are in shared memory, for want of registers.
+template <PageKinds kPages, int kTiles>
+constexpr bool kSharesQueries = (kPages == PageKinds::kTwoBits || kPages == PageKinds::kLabelledTwoBits) && kTiles > 1;
+
+// What kernels need of a block.
+struct BlockNeeds {
+  int consumers;   // at most
+  int warp_bytes;  // of shared memory, for each consumer, beside rings, partial states and LabelScratch
+};
 // Registers are dealt out to four schedulers alike: with the producer there are 16 warps of 128 registers a lane, or 12
 // of 168 where wider heads or more query heads need them.
-template <int D, int kTiles>
-constexpr int kMaxConsumers = (D * kTiles <= 128) ? 15 : 11;
+template <PageKinds kPages, int D, int kTiles>
+constexpr BlockNeeds kBlockNeeds = {D* kTiles <= 128 && !kCountsFar<kPages, kTiles> ? 15 : 11,
+                                    kCountsFar<kPages, kTiles>       ? static_cast<int>(sizeof(FarCounts))
+                                    : kSharesQueries<kPages, kTiles> ? SharedQuery<D, kTiles>::kBytes
+                                                                     : 0};
 
 template <int D, int kTiles>
 __device__ __forceinline__ void write_outputs(const AttendParams& params, int segment, int lane,
@@ -37,22 +58,38 @@ __device__ __forceinline__ void write_outputs(const AttendParams& params, int se
 }
 
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
-template <bool kAllKinds, int D, int kTiles>
+template <PageKinds kPages, int D, int kTiles>
 __device__ __forceinline__ void consume(const AttendParams& params, const Work& work, const RingPlace<D>& rings,
                                         const PartialPlace<D, kTiles>& place, LabelScratch<kTiles>* scratch,
-                                        UnitRange range, int warp, int lane) {
+                                        uint8_t* own, UnitRange range, int warp, int lane) {
+  constexpr bool kAllKinds = kPages == PageKinds::kAny;
+  constexpr bool kNear = kCountsNear<kPages, kTiles>, kFar = kCountsFar<kPages, kTiles>, kCounts = kNear || kFar;
+  constexpr bool kLabels =
+      kAllKinds || kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;  // there may be some
   Reader<D> reader(rings, warp, lane);
-  const LabelPlace<D, kTiles> vectors = {scratch + (params.labels ? warp : 0)};
-  Query<D, kTiles> query;
+  const LabelPlace<D, kTiles> vectors = {scratch + (kCounts || params.labels ? warp : 0)};
+  const auto counts = [&] {
+    if constexpr (kNear) {
+      return CountPlace<D, NearCounts>(&vectors.scratch->counts, vectors.scratch->values);
+    } else {
+      return CountPlace<D, FarCounts>(reinterpret_cast<FarCounts*>(own), vectors.scratch->values);
+    }
+  }();
+  CountState known = {};
+  std::conditional_t<kSharesQueries<kPages, kTiles>, SharedQuery<D, kTiles>, Query<D, kTiles>> query;
+  if constexpr (kSharesQueries<kPages, kTiles>) query.place(rings.first, own, lane);
   SoftmaxState<D, kTiles> state;
   const Position start = work.locate(range.begin);
   int wanted = start.sequence * work.heads + start.head;  // loaded before its first page arrives
   int segment = -1;
   while (true) {
     if (wanted != segment) {
-      load_query(params, wanted, lane, query);
+      Query<D, kTiles> loaded;
+      load_query(params, wanted, lane, loaded);
       state.clear();
-      if (kAllKinds && params.labels) vectors.begin(params, work, wanted, lane, query);
+      if (kLabels && params.labels) vectors.template begin<kCounts>(params, work, wanted, lane, loaded);
+      query = loaded;
+      if constexpr (kCounts) counts.begin(lane, known);
       segment = wanted;
     }
     reader.acquire();
@@ -63,12 +100,28 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
     }
     if (tag.has(Tag::kRows)) {
       row_step<kAllKinds>(params, reader, tag, lane, query, state);
+    } else if constexpr (kPages == PageKinds::kTwoBits) {
+      two_bit_step(reader, tag, lane, query, NoLabels(), state);
+    } else if constexpr (kCounts) {
+      using Counts = std::conditional_t<kNear, NearCounts, FarCounts>;
+      two_bit_step(reader, tag, lane, query, CountedLabels<D, Counts>{vectors, counts, known, lane}, state);
+    } else if constexpr (kPages == PageKinds::kLabelledTwoBits) {
+      two_bit_step(reader, tag, lane, query, MatchedLabels<D, kTiles>{vectors, lane}, state);
     } else {
       page_step<kAllKinds>(params, reader, tag, lane, query, vectors, state);
     }
     if (!tag.has(Tag::kLast)) continue;
     state.complete();
-    if (kAllKinds && params.labels) vectors.add_to_outputs(lane, state);
+    if constexpr (kCounts) {
+      if (vectors.scratch->outgrown) state.sum[0] = NAN;
+      if (kFar && tag.has(Tag::kFinal) && !tag.has(Tag::kComplete)) {
+        counts.leave(lane);
+      } else {
+        counts.multiply(lane, state.sum[0], state);
+      }
+    } else if (kLabels && params.labels) {
+      vectors.add_to_outputs(lane, state);
+    }
     if (tag.has(Tag::kComplete)) {
       write_outputs(params, segment, lane, state);
     } else {
@@ -82,36 +135,41 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
 template <int D, int kTiles>
 struct SharedTail {
   LabelScratch<kTiles>* vectors;  // [consumers], where there are vectors
+  uint8_t* own;                   // [consumers][warp_bytes]
   DeviceSequence* sequences;      // [cached]
   MergeList* merges;
   int* before;  // [sequences + 1]
 
-  static int bytes(int consumers, int cached, const AttendShape& shape) {
-    return 4 * kPartialFloats<D, kTiles> * consumers +
-           static_cast<int>(sizeof(LabelScratch<kTiles>)) * (shape.labels ? consumers : 0) +
+  static int bytes(const BlockNeeds& needs, int consumers, int cached, const AttendShape& shape) {
+    return consumers * (4 * kPartialFloats<D, kTiles> + needs.warp_bytes +
+                        (shape.labels ? static_cast<int>(sizeof(LabelScratch<kTiles>)) : 0)) +
            static_cast<int>(sizeof(DeviceSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
            4 * (shape.sequences + 1);
   }
-  __device__ SharedTail(uint8_t* first, int consumers, int cached, bool has_labels)
+  __device__ SharedTail(uint8_t* first, int warp_bytes, int consumers, int cached, bool has_labels)
       : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
-        sequences(reinterpret_cast<DeviceSequence*>(vectors + (has_labels ? consumers : 0))),
+        own(reinterpret_cast<uint8_t*>(vectors + (has_labels ? consumers : 0))),
+        sequences(reinterpret_cast<DeviceSequence*>(own + warp_bytes * consumers)),
         merges(reinterpret_cast<MergeList*>(sequences + cached)),
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
 
-template <int D, int kTiles, bool kAllKinds>
-__global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
+template <int D, int kTiles, PageKinds kPages>
+__global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers + 1), 1)
     attend_kernel(const __grid_constant__ AttendParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int consumers = params.consumers;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RingPlace<D> place = {shared, consumers, params.slots};
-  const SharedTail<D, kTiles> tail(place.end(), consumers, params.cached, params.labels);
+  constexpr int kWarpBytes = kBlockNeeds<kPages, D, kTiles>.warp_bytes;
+  const SharedTail<D, kTiles> tail(place.end(), kWarpBytes, consumers, params.cached, params.labels);
+  [[maybe_unused]] auto* const far = reinterpret_cast<FarCounts*>(tail.own);
   const PartialPlace<D, kTiles> partials = {place, reinterpret_cast<float*>(place.end())};
   if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
     barrier_init(place.full(warp, lane), full_arrivals());
     barrier_init(place.empty(warp, lane), 1);
   }
+  if (kCountsFar<kPages, kTiles> && warp < consumers && lane == 0) far[warp].left = 0;
   fence_barrier_inits();
   let_next_grid_start();
   wait_for_grids_before();  // nothing before this reads or writes global memory
@@ -129,17 +187,26 @@ __global__ void __launch_bounds__(32 * (kMaxConsumers<D, kTiles> + 1), 1)
   const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units);
   if (static_cast<int>(blockIdx.x) >= division.blocks) return;
   const UnitRange ours = division.pieces.at(blockIdx.x);
-  const int warps = min(consumers, ours.size());
+  // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
+  constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
+  const int rounds = quotient(ours.size() + consumers - 1, consumers);
+  const int warps = kLabels || rounds <= 2 ? quotient(ours.size() + rounds - 1, rounds) : consumers;
   const Pieces shares(ours, warps);
 
   if (warp == consumers) {
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume<kAllKinds>(params, work, place, partials, tail.vectors, shares.at(warp), warp, lane);
+    consume<kPages>(params, work, place, partials, tail.vectors, tail.own + warp * kWarpBytes, shares.at(warp), warp,
+                    lane);
   }
   __syncthreads();
-  BlockMerge<D, kTiles>(params, partials, tail.merges).run();
+  BlockMerge<D, kTiles> merge(params, partials, tail.merges);
+  if constexpr (kCountsFar<kPages, kTiles>) {
+    merge.run(LeftCounts<D>{partials, tail.vectors, far});
+  } else {
+    merge.run(NothingLeft());
+  }
 }
 
 }  // namespace kvasir::cuda

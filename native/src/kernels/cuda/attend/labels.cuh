@@ -8,6 +8,8 @@
 // Where there are more vectors, products with all of them come from a launch before (label_terms.cuh) and are looked
 // up in VectorRoom, and sums of weights are kept there.
 //
+// Kernels for pages of 2 bits and four query heads add weights up by label instead (label_counts.cuh).
+//
 // A lane (g = lane / 4, h = lane % 4) holds heads h, h + 4, ... and vectors g and g + 8 of a tile, as mma has it.
 #pragma once
 
@@ -77,12 +79,73 @@ __device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int
   }
 }
 
+// output += gain * sum over the value vectors of a tile of factor * vector.
+template <int D, int kTiles>
+__device__ __forceinline__ void add_vectors(const uint8_t* vectors, int tile, int lane,
+                                            const float (&factors)[kTiles][2], const float (&gain)[kTiles],
+                                            SoftmaxState<D, kTiles>& state) {
+  uint32_t fragments[kTiles][2];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    fragments[n][0] = split_halves(factors[n][0]);
+    fragments[n][1] = split_halves(factors[n][1]);
+  }
+#pragma unroll
+  for (int i = 0; i < D / 16; ++i) {
+    const uint4 words = vector_group<D>(vectors, tile, i, lane);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      float c[4] = {};
+      mma_halves(c, words, fragments[n][0], fragments[n][1]);
+      state.output[n][2 * i] = fmaf(c[0] + c[1], gain[n], state.output[n][2 * i]);
+      state.output[n][2 * i + 1] = fmaf(c[2] + c[3], gain[n], state.output[n][2 * i + 1]);
+    }
+  }
+}
+
+// Sums of weights by label as whole numbers (label_counts.cuh). In shared memory, one a warp.
+template <int kRows_>
+struct alignas(16) LabelCounts {
+  static constexpr int kRows = kRows_;
+  int sums[kRows + 1][4];  // by label, of fixed vectors; `base` vectors later of the others; 0: tokens without a vector
+  float unit[4];           // by head: what a weight of 1 counts, a power of two
+  float reference[4];      // that weights are relative to
+  int base;                // -1 where there are no sums yet
+  int left;                // sums that the block has to multiply
+
+  __device__ __forceinline__ float sum_of(int vector, int fixed, int head) const {
+    const int row = vector < fixed ? vector + 1 : vector + 1 - base;
+    const bool has = (vector < fixed || row > fixed) && row <= kRows;
+    const float sum = __int2float_rn(sums[has ? row : 0][head]);  // without a branch: loads are on their way together
+    return has ? sum : 0.0f;
+  }
+};
+using NearCounts = LabelCounts<kNearVectors>;
+using FarCounts = LabelCounts<288>;  // all that a page sees, and what the pages after it add
+
+// Tiles of vectors that have sums: those of the fixed vectors, then those of the others.
+struct CountedTiles {
+  int fixed_end, begin, end;
+
+  __device__ CountedTiles(const LabelSide& values, int first_base, int last_base, int rows)
+      : fixed_end((values.fixed + kTileSize - 1) / kTileSize),
+        begin(max((values.fixed + first_base) / kTileSize, fixed_end)),
+        end((min(last_base + rows, values.count()) + kTileSize - 1) / kTileSize) {}
+  __device__ int count() const { return fixed_end + max(end - begin, 0); }
+  __device__ int at(int i) const { return i < fixed_end ? i : begin + i - fixed_end; }
+};
+
 // In shared memory, one a warp.
 template <int kTiles>
 struct alignas(16) LabelScratch {
   float terms[kNearVectors + 1][4 * kTiles];  // by vector + 1; 0 is "none"
-  float sums[kTiles][2 * kNearTiles][32];     // weights of vectors g + 8i, each lane its own
-  float reference[kTiles][32];                // the maximum that they are relative to
+  union {
+    struct {
+      float sums[kTiles][2 * kNearTiles][32];  // weights of vectors g + 8i, each lane its own
+      float reference[kTiles][32];             // the maximum that they are relative to
+    };
+    NearCounts counts;  // in kernels that count
+  };
   uint8_t labels[kBothLabelBytes];
   LabelSide keys, values;
   // Parts of VectorRoom, null where there are no far vectors.
@@ -96,7 +159,8 @@ template <int D, int kTiles>
 struct LabelPlace {
   LabelScratch<kTiles>* scratch;
 
-  // At the start of a segment.
+  // At the start of a segment. kCounts: weights are summed otherwise (label_counts.cuh).
+  template <bool kCounts>
   __device__ __forceinline__ void begin(const AttendParams& params, const Work& work, int segment, int lane,
                                         const Query<D, kTiles>& query) const {
     const int sequence = segment / work.heads;
@@ -116,11 +180,13 @@ struct LabelPlace {
       scratch->far_begin = scratch->far_end = 0;
     }
     if (lane < 4 * kTiles) scratch->terms[0][lane] = 0.0f;
+    if constexpr (!kCounts) {
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2 * kNearTiles; ++i) scratch->sums[n][i][lane] = 0.0f;
-      scratch->reference[n][lane] = kNothing;
+        for (int i = 0; i < 2 * kNearTiles; ++i) scratch->sums[n][i][lane] = 0.0f;
+        scratch->reference[n][lane] = kNothing;
+      }
     }
     __syncwarp();
     // Value vectors are needed at the end: a wait for memory less then.
@@ -134,6 +200,30 @@ struct LabelPlace {
     }
     __syncwarp();
   }
+
+  // The term of a key's label of a page. kFar: of kernels for far vectors, where some segments may have near ones
+  // alone.
+  template <bool kFar>
+  class Terms {
+   public:
+    __device__ Terms(const LabelScratch<1>& scratch, int page, int lane)
+        : near_(reinterpret_cast<const uint8_t*>(scratch.terms) + 4 * (lane % 4)), far_(nullptr) {
+      if (!kFar || scratch.all_terms == nullptr) return;
+      far_ = *scratch.all_terms + lane % 4;
+      shift_ = scratch.keys.shift(page);
+      fixed_ = scratch.keys.fixed;
+    }
+    __device__ __forceinline__ float at(uint32_t label) const {
+      if (!kFar || far_ == nullptr) return *reinterpret_cast<const float*>(near_ + 16 * label);
+      return __ldg(far_ + 4 * (label + (static_cast<int>(label) > fixed_ ? shift_ : 0)));
+    }
+
+   private:
+    const uint8_t* near_;
+    const float* far_;
+    int fixed_ = 0;
+    uint32_t shift_ = 0;
+  };
 
   // The reader stands at the labels, and leaves after them.
   __device__ __forceinline__ void take_labels(Reader<D>& reader, int lane) const {
@@ -169,9 +259,9 @@ struct LabelPlace {
     }
   }
 
-  // Before the page's residuals join the state. Weights are at most 1.
+  // Before the page's residuals join the state. Weights are at most 1, and relative to its reference times their gain.
   __device__ __forceinline__ void collect_weights(int page, int lane, const float (&weights)[kTiles][16],
-                                                  const Joining (&joining)[kTiles],
+                                                  const float (&gains)[kTiles],
                                                   const SoftmaxState<D, kTiles>& state) const {
     if (scratch->values.count() == 0) return;
     uint32_t fragments[kTiles][8];
@@ -186,7 +276,7 @@ struct LabelPlace {
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
       keep[n] = move_reference(scratch->reference[n][lane], state.max[n]);
-      gain[n] = joining[n].gain * (1.0f / (kQuantum<false> * kMatch));
+      gain[n] = gains[n] * (1.0f / (kQuantum<false> * kMatch));
     }
     const int shift = scratch->values.shift(page);
     const int tiles = (scratch->values.count() + kTileSize - 1) / kTileSize;
@@ -246,7 +336,7 @@ struct LabelPlace {
         factors[n][0] = scratch->sums[n][2 * tile][lane] * scale[n];
         factors[n][1] = scratch->sums[n][2 * tile + 1][lane] * scale[n];
       }
-      add_tile(tile, lane, factors, state.sum, state);
+      add_vectors<D, kTiles>(scratch->values.vectors, tile, lane, factors, state.sum, state);
     }
     if (scratch->far_sums == nullptr) return;
     __syncwarp();
@@ -259,7 +349,7 @@ struct LabelPlace {
         factors[n][0] = scratch->far_sums[tile][n][0][lane] * scale[n];
         factors[n][1] = scratch->far_sums[tile][n][1][lane] * scale[n];
       }
-      add_tile(tile, lane, factors, state.sum, state);
+      add_vectors<D, kTiles>(scratch->values.vectors, tile, lane, factors, state.sum, state);
     }
   }
 
@@ -301,29 +391,6 @@ struct LabelPlace {
   __device__ __forceinline__ static uint32_t equal_bytes(uint32_t a, uint32_t b) {
     const uint32_t different = a ^ b;
     return ~(((different & 0x7f7f7f7fu) + 0x7f7f7f7fu) | different) & 0x80808080u;
-  }
-
-  // output += gain * sum over the value vectors of a tile of factor * vector.
-  __device__ __forceinline__ void add_tile(int tile, int lane, const float (&factors)[kTiles][2],
-                                           const float (&gain)[kTiles], SoftmaxState<D, kTiles>& state) const {
-    const uint8_t* vectors = scratch->values.vectors;
-    uint32_t fragments[kTiles][2];
-#pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-      fragments[n][0] = split_halves(factors[n][0]);
-      fragments[n][1] = split_halves(factors[n][1]);
-    }
-#pragma unroll
-    for (int i = 0; i < D / 16; ++i) {
-      const uint4 words = vector_group<D>(vectors, tile, i, lane);
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        float c[4] = {};
-        mma_halves(c, words, fragments[n][0], fragments[n][1]);
-        state.output[n][2 * i] = fmaf(c[0] + c[1], gain[n], state.output[n][2 * i]);
-        state.output[n][2 * i + 1] = fmaf(c[2] + c[3], gain[n], state.output[n][2 * i + 1]);
-      }
-    }
   }
 };
 

@@ -88,67 +88,69 @@ __device__ inline void plan_merges(const AttendParams& params, const Work& work,
   }
 }
 
-// Merges partial states partial(0) .. partial(parts - 1) into outputs, or where `merged` is given into another state. A
-// warp takes 32 * kWidth channels of a head; for the weights each of its lanes looks at one part, 32 at a time.
+// Merges partial states partial(0) .. partial(parts - 1) of a head into outputs, or where `merged` is given into
+// another state: the 32 * kWidth channels from `channel` on, a warp. For the weights each lane looks at one part, 32 at
+// a time.
 //
 // This runs once or twice a launch, when instructions come from far away and every dependent load is waited for: loads
 // are issued together, kAtOnce parts of them.
 template <int D, int kWidth, int kAtOnce, class PartialAt>
-__device__ __forceinline__ void merge_partials(const AttendParams& params, SegmentHeads heads, int parts,
-                                               PartialAt partial, float* merged) {
+__device__ __forceinline__ void merge_partials(const AttendParams& params, int64_t row, int head, int first_channel,
+                                               int parts, PartialAt partial, float* merged) {
   constexpr int kHead = kPartialHead<D>;
-  constexpr int kTasks = D / 32 / kWidth;  // of a head
-  const int lane = threadIdx.x % 32;
+  const int lane = threadIdx.x % 32, channel = first_channel + lane;
+  float highest = kNothing, sum = 0.0f, output[kWidth] = {};
 #pragma unroll 1
-  for (int task = threadIdx.x / 32; task < heads.count * kTasks; task += blockDim.x / 32) {
-    const int head = task / kTasks, channel = task % kTasks * (32 * kWidth) + lane;
-    float highest = kNothing, sum = 0.0f, output[kWidth] = {};
+  for (int base = 0; base < parts; base += 32) {
+    float2 state = {kNothing, 0.0f};  // maximum and sum of the lane's part
+    if (base + lane < parts) state = *reinterpret_cast<const float2*>(partial(base + lane) + head * kHead + D);
+    float next = highest, weight = 0.0f;
 #pragma unroll 1
-    for (int base = 0; base < parts; base += 32) {
-      float2 state = {kNothing, 0.0f};  // maximum and sum of the lane's part
-      if (base + lane < parts) state = *reinterpret_cast<const float2*>(partial(base + lane) + head * kHead + D);
-      float next = highest, weight = 0.0f;
-#pragma unroll 1
-      for (int first = 0; first < 32 && base + first < parts; first += kAtOnce) {
-        float values[kAtOnce][kWidth];
+    for (int first = 0; first < 32 && base + first < parts; first += kAtOnce) {
+      float values[kAtOnce][kWidth];
 #pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {  // past the end the last one again: its weight is 0
-          const float* from = partial(min(base + first + k, parts - 1)) + head * kHead + channel;
+      for (int k = 0; k < kAtOnce; ++k) {  // past the end the last one again: its weight is 0
+        const float* from = partial(min(base + first + k, parts - 1)) + head * kHead + channel;
 #pragma unroll
-          for (int w = 0; w < kWidth; ++w) values[k][w] = from[32 * w];
-        }
-        if (first == 0) {
-          next = fmaxf(highest, max_over_warp(state.x));
-          weight = weight_of(state.x, next);
-          const float keep = weight_of(highest, next);
-          sum = fmaf(sum, keep, sum_over_warp(weight * state.y));
-#pragma unroll
-          for (int w = 0; w < kWidth; ++w) output[w] *= keep;
-        }
-#pragma unroll
-        for (int k = 0; k < kAtOnce; ++k) {
-          const float factor = __shfl_sync(0xffffffffu, weight, first + k);
-#pragma unroll
-          for (int w = 0; w < kWidth; ++w) output[w] = fmaf(factor, values[k][w], output[w]);
-        }
+        for (int w = 0; w < kWidth; ++w) values[k][w] = from[32 * w];
       }
-      highest = next;
-    }
-    if (merged == nullptr) {
-      const RowEnd end =
-          end_row(params.ends, params.kv_heads * params.group, heads.first + head, highest, sum, channel == 0);
-      const float inverse = __fdividef(end.gain, end.sum);
+      if (first == 0) {
+        next = fmaxf(highest, max_over_warp(state.x));
+        weight = weight_of(state.x, next);
+        const float keep = weight_of(highest, next);
+        sum = fmaf(sum, keep, sum_over_warp(weight * state.y));
 #pragma unroll
-      for (int w = 0; w < kWidth; ++w) {
-        store_number(params.outputs, params.type, (heads.first + head) * D + channel + 32 * w, output[w] * inverse);
+        for (int w = 0; w < kWidth; ++w) output[w] *= keep;
       }
-    } else {
 #pragma unroll
-      for (int w = 0; w < kWidth; ++w) merged[head * kHead + channel + 32 * w] = output[w];
-      if (channel == 0) *reinterpret_cast<float2*>(merged + head * kHead + D) = {highest, sum};
+      for (int k = 0; k < kAtOnce; ++k) {
+        const float factor = __shfl_sync(0xffffffffu, weight, first + k);
+#pragma unroll
+        for (int w = 0; w < kWidth; ++w) output[w] = fmaf(factor, values[k][w], output[w]);
+      }
     }
+    highest = next;
+  }
+  if (merged == nullptr) {
+    const RowEnd end = end_row(params.ends, params.kv_heads * params.group, row, highest, sum, channel == 0);
+    const float inverse = __fdividef(end.gain, end.sum);
+#pragma unroll
+    for (int w = 0; w < kWidth; ++w) {
+      store_number(params.outputs, params.type, row * D + channel + 32 * w, output[w] * inverse);
+    }
+  } else {
+#pragma unroll
+    for (int w = 0; w < kWidth; ++w) merged[head * kHead + channel + 32 * w] = output[w];
+    if (channel == 0) *reinterpret_cast<float2*>(merged + head * kHead + D) = {highest, sum};
   }
 }
+
+// What has to be done before partial states of warps are merged: nothing.
+struct NothingLeft {
+  __device__ __forceinline__ void prepare(const MergeList&) const {}
+  __device__ __forceinline__ int parts(const MergeJob&) const { return 0; }
+  __device__ __forceinline__ const float* part(int) const { return nullptr; }
+};
 
 template <int D, int kTiles>
 class BlockMerge {
@@ -156,39 +158,63 @@ class BlockMerge {
   __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
       : params_(params), place_(place), list_(*list) {}
 
-  // All threads, after a barrier.
-  __device__ __forceinline__ void run() {
-#pragma unroll 1
-    for (int j = 0; j < list_.count; ++j) merge_warps(list_.jobs[j]);
+  // All threads, after a barrier. Warps take heads of all segments in turn: few of them have many.
+  // left: adds partial states of its own to those of a job's warps, left.part(first_warp), ....
+  template <class Left>
+  __device__ __forceinline__ void run(const Left& left) {
+    left.prepare(list_);
+    for_each_task(1, [&](const MergeJob& job, int head, int) { merge_warps(job, head, left); });
     if (list_.shared == 0) return;
     deliver();
-#pragma unroll 1
-    for (int j = 0; j < list_.count; ++j) {
-      const MergeJob& job = list_.jobs[j];
-      if (job.share >= 0 && list_.before[job.share] == static_cast<uint32_t>(job.blocks) - 1) merge_blocks(job);
+    for_each_task(D / 32, [&](const MergeJob& job, int head, int part) {
+      if (arrived_last(job)) merge_blocks(job, head, 32 * part);
+    });
+    const int j = threadIdx.x;
+    if (j < list_.count && arrived_last(list_.jobs[j])) {
+      params_.arrivals[list_.jobs[j].segment] = 0;  // for the next launch
     }
   }
 
  private:
-  static constexpr int kFloats = kPartialFloats<D, kTiles>;
+  static constexpr int kFloats = kPartialFloats<D, kTiles>, kHeads = 4 * kTiles;
 
-  __device__ __forceinline__ void merge_warps(const MergeJob& job) {
+  // task(job, head, part) for each of a head's parts.
+  template <class Task>
+  __device__ __forceinline__ void for_each_task(int parts, const Task& task) const {
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < list_.count * kHeads * parts; i += blockDim.x / 32) {
+      const MergeJob& job = list_.jobs[i / (kHeads * parts)];
+      const int head = i / parts % kHeads;
+      if (head < job.heads.count) task(job, head, i % parts);
+    }
+  }
+
+  __device__ __forceinline__ bool arrived_last(const MergeJob& job) const {
+    return job.share >= 0 && list_.before[job.share] == static_cast<uint32_t>(job.blocks) - 1;
+  }
+
+  template <class Left>
+  __device__ __forceinline__ void merge_warps(const MergeJob& job, int head, const Left& left) {
     const float* const first = place_.back(job.first_warp);
     const float* const end = job.ends_inside ? place_.front(job.last_warp) : place_.back(job.last_warp);
     const int last = job.last_warp - job.first_warp;
     const int last_offset = static_cast<int>(end - first);
     const int stride = place_.back_stride();
     merge_partials<D, D / 32, 8>(
-        params_, job.heads, last + 1, [&](int p) { return first + (p == last ? last_offset : p * stride); },
+        params_, job.heads.first + head, head, 0, last + 1 + left.parts(job),
+        [&](int p) -> const float* {
+          if (p > last) return left.part(job.first_warp + p - last - 1);
+          return first + (p == last ? last_offset : p * stride);
+        },
         job.share < 0 ? nullptr : share(blockIdx.x, job.share));
   }
 
-  __device__ __forceinline__ void merge_blocks(const MergeJob& job) {
+  __device__ __forceinline__ void merge_blocks(const MergeJob& job, int head, int channel) {
     const float* const first = share(job.first_block, 0);
     const int start = job.first_share * kFloats;
     merge_partials<D, 1, 16>(
-        params_, job.heads, job.blocks, [&](int p) { return first + (p == 0 ? start : p * 2 * kFloats); }, nullptr);
-    if (threadIdx.x == 0) params_.arrivals[job.segment] = 0;  // for the next launch
+        params_, job.heads.first + head, head, channel, job.blocks,
+        [&](int p) { return first + (p == 0 ? start : p * 2 * kFloats); }, nullptr);
   }
 
   // Our shares are written: tells the other blocks, and learns which of them did before.

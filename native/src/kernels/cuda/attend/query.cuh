@@ -15,6 +15,48 @@ struct Query {
   float sum[kTiles][kSpans];  // of the values of each span of channels
 };
 
+// The same in shared memory. Each lane reads what it wrote, four channels at a time.
+template <int D, int kTiles>
+struct SharedQuery {
+  static constexpr int kBytes = kTiles * D / 8 * 32 * 4;
+  uint8_t* shared;
+  uint32_t offset;  // of float4 [kTiles][D / 32][32], at this lane
+  float scale[kTiles];
+
+  // first: of shared memory.
+  __device__ __forceinline__ void place(uint8_t* first, uint8_t* own, int lane) {
+    shared = first;
+    offset = static_cast<uint32_t>(own - first) + 16 * lane;
+    asm("" : "+r"(offset));  // not to be worked out again for each page
+  }
+  __device__ __forceinline__ float4& four(int n, int i) const {
+    return reinterpret_cast<float4*>(shared + offset)[(n * (D / 32) + i) * 32];
+  }
+  __device__ __forceinline__ SharedQuery& operator=(const Query<D, kTiles>& query) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < D / 32; ++i) {
+        const float* const four = query.values[n] + 4 * i;
+        this->four(n, i) = make_float4(four[0], four[1], four[2], four[3]);
+      }
+      scale[n] = query.scale[n];
+    }
+    return *this;
+  }
+};
+
+// Four channels g + 8 (4 i + 0..3) of heads 4 n + h.
+template <int D, int kTiles>
+__device__ __forceinline__ float4 query_four(const Query<D, kTiles>& query, int n, int i) {
+  const float* const four = query.values[n] + 4 * i;
+  return make_float4(four[0], four[1], four[2], four[3]);
+}
+template <int D, int kTiles>
+__device__ __forceinline__ float4 query_four(const SharedQuery<D, kTiles>& query, int n, int i) {
+  return query.four(n, i);
+}
+
 template <int D, int kTiles>
 __device__ __forceinline__ void load_query(const AttendParams& params, int segment, int lane, Query<D, kTiles>& query) {
   const SegmentHeads heads = SegmentHeads::of<kTiles>(params, segment);

@@ -54,14 +54,24 @@ struct RingPosition {
 template <int D>
 class Reader {
  public:
-  __device__ Reader(const RingPlace<D>& place, int ring, int lane) : place_(place), ring_(ring), lane_(lane) {}
+  __device__ Reader(const RingPlace<D>& place, int ring, int lane)
+      : place_(place),
+        lane_(lane),
+        slot_(ring * place.slots * kSlotBytes<D>),
+        tag_(static_cast<uint32_t>(reinterpret_cast<uint8_t*>(place.tag(ring, 0)) - place.first)),
+        full_(place.full(ring, 0)) {
+    // The compiler must not think that it could work them out again for each page.
+    asm("" : "+r"(slot_), "+r"(tag_), "+r"(full_));
+  }
 
   // Waits for the next chunk, and stands at its beginning.
   __device__ __forceinline__ void acquire() {
-    barrier_wait(place_.full(ring_, position_.slot), position_.parity);
-    at_ = place_.slot(ring_, position_.slot);
+    barrier_wait(full_ + 8 * position_.slot, position_.parity);
+    at_ = place_.first + slot_ + position_.slot * kSlotBytes<D>;
   }
-  __device__ Tag tag() const { return *place_.tag(ring_, position_.slot); }
+  __device__ Tag tag() const {
+    return *reinterpret_cast<const Tag*>(place_.first + tag_ + position_.slot * static_cast<int>(sizeof(Tag)));
+  }
 
   // Between parts: stays in the chunk, or goes on to the next.
   __device__ __forceinline__ void next_part(bool joins) {
@@ -72,10 +82,12 @@ class Reader {
   // After the last part.
   __device__ __forceinline__ void release() {
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(place_.empty(ring_, position_.slot));
+    if (lane_ == 0) barrier_arrive(full_ + 8 * (place_.rings * place_.slots + position_.slot));
     position_.advance(place_.slots);
   }
 
+  // Where it stands.
+  __device__ const uint8_t* position() const { return at_; }
   // Labels of both sides, which stand before the keys of some pages: 16 bytes a lane of the first half of the warp.
   __device__ __forceinline__ uint4 labels() const { return *reinterpret_cast<const uint4*>(at_ + lane_ % 16 * 16); }
 
@@ -96,10 +108,23 @@ class Reader {
     return words;
   }
 
+  // The next `count` groups, which are `index` and on, of `total` in their part, and are in one chunk: this lane's
+  // bytes of the first.
+  __device__ __forceinline__ const uint8_t* groups(int index, int count, int total) {
+    if (index > 0 && index % kChunkGroups == 0) {
+      release();
+      acquire();
+    }
+    const uint8_t* const first = at_ + index % kChunkGroups * kGroupBytes + lane_ * 16;
+    if (index + count == total) at_ += (index % kChunkGroups + count) * kGroupBytes;
+    return first;
+  }
+
  private:
   const RingPlace<D> place_;
-  const int ring_;
   const int lane_;
+  // Of the ring's first slot: bytes from the first ring, those of its tag, and the address of RingPlace::full.
+  uint32_t slot_, tag_, full_;
   RingPosition position_;
   const uint8_t* at_ = nullptr;  // the current part in this chunk
 };

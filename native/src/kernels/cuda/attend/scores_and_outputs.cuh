@@ -13,11 +13,11 @@
 namespace kvasir::cuda {
 
 // What a code counts in the sums of a tile, as a part of its range.
-template <int kBits>
+template <int kBits, int kSteps, int kPairs>
 __device__ __forceinline__ float step_of_tile(int tile, bool cells) {
   constexpr CodeUnit kEnds = code_unit(kBits, false), kCells = code_unit(kBits, true);
   const float step = cells ? kCells.step : kEnds.step;
-  return tile % 2 == 0 ? step : step * (1.0f / odd_tile_factor(kBits));
+  return step * (1.0f / tile_factor(kBits, kInFours<kBits, kSteps, kPairs>, tile));
 }
 
 // CodeUnit::centre for bits that are not known at compile time: half a cell is 2^-(bits + 1).
@@ -49,7 +49,7 @@ template <int kBits, int D, int kTiles>
 __device__ __forceinline__ void code_scores(Reader<D>& reader, bool cells, const Folded<kTiles, D / 8>& folded,
                                             float (&scores)[kTiles][16]) {
   contract_codes<kBits, D / 32, 4, true, kTiles>(reader, folded.fragments, [&](int n, int tile, float sum, float next) {
-    const float scale = folded.scale[n] * step_of_tile<kBits>(tile, cells);
+    const float scale = folded.scale[n] * step_of_tile<kBits, D / 32, 4>(tile, cells);
     scores[n][2 * tile] = fmaf(sum, scale, folded.zero[n]);
     scores[n][2 * tile + 1] = fmaf(next, scale, folded.zero[n]);
   });
@@ -83,7 +83,7 @@ __device__ __forceinline__ void token_scores(Reader<D>& reader, bool cells, cons
   }
   contract_codes<kBits, kChannels / 32, 4, true, kTiles>(
       reader, fragments, [&](int n, int tile, float sum, float next) {
-        const float scale = query.scale[n] * (step_of_tile<kBits>(tile, cells) / kQuantum<true>);
+        const float scale = query.scale[n] * (step_of_tile<kBits, kChannels / 32, 4>(tile, cells) / kQuantum<true>);
         const float zero = query.scale[n] * query.sum[n][kSpan], shift = zero * centre_of(kBits, cells);
         float* const score = scores[n] + 2 * tile;
         const float2 first = halves_to_floats(__float_as_uint(score[0]));  // range, lo
@@ -141,7 +141,7 @@ __device__ __forceinline__ void code_outputs(Reader<D>& reader, bool cells, cons
   constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
   contract_codes<kBits, 4, kPairs, false, kTiles>(
       reader, folded.fragments, [&](int n, int tile, float sum, float next) {
-        const float scale = folded.scale[n] * step_of_tile<kBits>(tile, cells);
+        const float scale = folded.scale[n] * step_of_tile<kBits, 4, kPairs>(tile, cells);
         float* output = state.output[n] + kPart * (kValueSpan / 8) + 2 * tile;
         output[0] = fmaf(output[0], joining[n].keep, sum * scale);
         output[1] = fmaf(output[1], joining[n].keep, next * scale);
@@ -189,6 +189,18 @@ __device__ __forceinline__ void cap_scores(float cap, float (&scores)[kTiles][kC
   }
 }
 
+// Tokens of a page before `begin` must not be seen.
+template <int kTiles>
+__device__ __forceinline__ void hide_before(int begin, int lane, float (&scores)[kTiles][16]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      if (8 * i + lane / 4 < begin) scores[n][i] = kHidden;
+    }
+  }
+}
+
 // One page. The reader stands at its beginning, and leaves after its values. Without kAllKinds there are no labels, no
 // keys per token, no codes of 16 bits and no cap: code for them costs other pages a few percent, though it is not
 // executed.
@@ -218,18 +230,15 @@ __device__ __forceinline__ void page_step(const AttendParams& params, Reader<D>&
   }
   if (labels) vectors.add_to_scores(tag.page, lane, scores);
   if (kAllKinds && params.cap > 0.0f) cap_scores(params.cap, scores);
-  if (tag.begin() > 0) {
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-#pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-        if (8 * i + lane / 4 < tag.begin()) scores[n][i] = kHidden;
-      }
-    }
-  }
+  if (tag.begin() > 0) hide_before(tag.begin(), lane, scores);
   Joining joining[kTiles];
   softmax_step(scores, state, joining);
-  if (labels) vectors.collect_weights(tag.page, lane, scores, joining, state);
+  if (labels) {
+    float gain[kTiles];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) gain[n] = joining[n].gain;
+    vectors.collect_weights(tag.page, lane, scores, gain, state);
+  }
   reader.next_part(tag.has(join));
   page_outputs<0, kAllKinds>(reader, tag.value_bits(), tag.has(Tag::kValueCells), scores, joining, state);
   if constexpr (D > kValueSpan) {
@@ -240,9 +249,9 @@ __device__ __forceinline__ void page_step(const AttendParams& params, Reader<D>&
 }
 
 // One row tile. The reader stands at its keys, and leaves after its values.
-template <bool kAllKinds, int D, int kTiles>
+template <bool kAllKinds, int D, int kTiles, class AnyQuery>
 __device__ __forceinline__ void row_step(const AttendParams& params, Reader<D>& reader, const Tag& tag, int lane,
-                                         const Query<D, kTiles>& query, SoftmaxState<D, kTiles>& state) {
+                                         const AnyQuery& query, SoftmaxState<D, kTiles>& state) {
   constexpr int kGroups = D / 16;
   float sum[kTiles][4] = {};
 #pragma unroll
@@ -250,7 +259,8 @@ __device__ __forceinline__ void row_step(const AttendParams& params, Reader<D>& 
     const uint4 words = reader.group(i, kGroups);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
+      const float4 four = query_four(query, n, i / 2);
+      mma_halves(sum[n], words, split_halves(i % 2 == 0 ? four.x : four.z), split_halves(i % 2 == 0 ? four.y : four.w));
     }
   }
   float scores[kTiles][2];

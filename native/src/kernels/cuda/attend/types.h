@@ -44,6 +44,16 @@ struct VectorRoom {
   int vectors;   // of a table at most; a multiple of kTileSize
 };
 
+// What the pages of a launch may be. The fewer, the less code there is, which costs pages that never execute it.
+enum class PageKinds : uint8_t {
+  kAny,
+  kPlain,            // no labels, no keys per token, no codes of 16 bits; and scores have no cap
+  kFarTwoBits,       // the next, tables of more than kNearVectors among those of labels
+  kLabelledTwoBits,  // the next, and such with labels
+  kTwoBits,          // plain ones of codes of 2 bits, keys and values alike
+};
+constexpr int kPageKinds = 5;
+
 // The launch's view of everything.
 struct AttendParams {
   const DeviceSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
@@ -54,14 +64,14 @@ struct AttendParams {
   uint32_t* arrivals;                                        // [segments], 0 between launches
   int count;                                                 // sequences
   int kv_heads;
-  int group;         // query heads of a kv head
-  int row_blocks;    // a segment takes 4 or 8 of them
-  int consumers;     // warps that compute
-  int slots;         // of each ring
-  int cached;        // sequences that are kept in shared memory
-  int short_units;   // units of a block that count as little to do
-  bool labels;       // some pages have labels
-  bool plain;        // no page has labels, keys per token or codes of 16 bits, and scores have no cap
+  int group;        // query heads of a kv head
+  int row_blocks;   // a segment takes 4 or 8 of them
+  int consumers;    // warps that compute
+  int slots;        // of each ring
+  int cached;       // sequences that are kept in shared memory
+  int short_units;  // units of a block that count as little to do
+  bool labels;      // some pages have labels
+  PageKinds pages;
   ElementType type;  // of queries and outputs
   float scale;       // of scores, times log2(e)
   float cap;         // of scores, the same; 0: none

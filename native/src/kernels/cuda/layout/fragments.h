@@ -58,10 +58,16 @@ KVASIR_HOST_DEVICE constexpr int fragment_byte16(int x, int y) {
   return 16 * lane + 4 * word + 2 * (x % 2);
 }
 
-// Codes of even tiles of y are unpacked by masking alone; those of odd tiles stand higher in the byte and come out
-// multiplied by this. The result of their tile is divided by it.
-KVASIR_HOST_DEVICE constexpr int odd_tile_factor(int bits) {
-  return bits == 1 ? 2 : bits == 2 || bits == 3 ? 4 : bits == 4 ? 16 : 1;
+// Codes are unpacked by masking alone. Tiles of y whose codes do not stand lowest in the byte come out multiplied by
+// this, and the result of the tile is divided by it. Tiles come in pairs, or in fours (PartLayout::fours).
+KVASIR_HOST_DEVICE constexpr int tile_factor(int bits, bool fours, int tile) {
+  if (fours) return 1 << 2 * (tile % 4);
+  return tile % 2 == 0 ? 1 : bits == 1 ? 2 : bits == 2 || bits == 3 ? 4 : bits == 4 ? 16 : 1;
+}
+
+// For PartLayout::fours: steps of 32 x, pairs of tiles of y. Shrinking wants runs of steps to be a power of two.
+KVASIR_HOST_DEVICE constexpr bool in_fours(int steps, int pairs) {
+  return pairs % 2 == 0 && (steps & (steps - 1)) == 0;
 }
 
 // One side of one kv head of one page: keys (x = channels, y = tokens), or up to kValueSpan channels of the values
@@ -84,6 +90,15 @@ struct PartLayout {
   // time.
   KVASIR_HOST_DEVICE constexpr int parameter_byte(int i) const { return i / 32 * 128 + i % 8 * 16 + i / 8 % 4 * 4; }
 
+  // Codes of 2 bits: the four of a byte are of four tiles, so that none is shifted. Where that does not come out even
+  // they are of two tiles and two steps of x, as other widths have it.
+  KVASIR_HOST_DEVICE constexpr bool fours() const { return bits == 2 && in_fours(x_size / 32, y_size / 32); }
+  // Codes of 2 bits: the 32 x and 32 y, counted along x first, that fill half (0 or 1) of the bytes of a group.
+  KVASIR_HOST_DEVICE constexpr int half_unit(int group, int half) const {
+    const int steps = x_size / 32;
+    return fours() ? (2 * (group / steps) + half) * steps + group % steps : 2 * group + half;
+  }
+
   KVASIR_HOST_DEVICE constexpr int planes() const { return bits == 3 || bits == kWideBits ? 2 : 1; }
   // Bits of a code that plane p holds, and the lowest of them.
   KVASIR_HOST_DEVICE constexpr int plane_bits(int p) const { return bits == kWideBits ? 8 : bits == 3 ? 2 - p : bits; }
@@ -99,6 +114,9 @@ struct PartLayout {
     if (bits == 1) {
       group = unit / 4;
       bit = 2 * (unit % 4) + odd;
+    } else if (fours()) {
+      group = y / 64 * (x_size / 32) + x / 32;
+      bit = y / 16 % 4 * 2;
     } else if (bits == 2) {
       group = unit / 2;
       bit = 4 * (unit % 2) + 2 * odd;

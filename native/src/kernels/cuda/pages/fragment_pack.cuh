@@ -132,9 +132,12 @@ KVASIR_HOST_DEVICE inline void pack_slab(const Slab& slab, const SlabQuantisers&
     int first = 0;
     KVASIR_UNROLL
     for (int u = 0; u < kUnits; ++u) {
-      const int y_step = (set * kUnits + u) / steps, x_step = (set * kUnits + u) % steps;
-      const int unit = y_step * (slab.part.x_size / 32) + slab.stretch * (kSpan / 32) + x_step;  // as in code_place
-      if (u == 0) first = unit;
+      const bool fours = kBits == 2 && slab.part.fours();
+      const int y_step = fours ? 2 * (set / steps) + u : (set * kUnits + u) / steps;
+      const int x_step = fours ? set % steps : (set * kUnits + u) % steps;
+      const int row_units = slab.part.x_size / 32, column = slab.stretch * (kSpan / 32) + x_step;
+      const int unit = y_step * row_units + column;  // as in code_place
+      if (u == 0) first = fours ? kUnits * (y_step / 2 * row_units + column) : unit;
       ScalePair scales[4] = {};
       KVASIR_UNROLL
       for (int octet = 0; octet < 4; ++octet) {

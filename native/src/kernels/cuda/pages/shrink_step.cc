@@ -30,9 +30,11 @@ bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
   side.shift = progressive::shift_of(to.format);
   if (from.fragments) {
     side.parameter_bytes = static_cast<uint32_t>(from.part().parameter_bytes());
-    side.chunk_bits = 9;
-    side.distance = kGroupBytes;
-    side.pitch = 2 * kGroupBytes;
+    // Halves of bytes are of neighbouring groups, or of groups that are all steps of x apart.
+    int groups = to.part().fours() ? to.part().x_size / 32 : 1;
+    for (side.chunk_bits = 9; groups > 1; groups /= 2) ++side.chunk_bits;
+    side.distance = 1u << side.chunk_bits;
+    side.pitch = 2 * side.distance;
   } else {
     const uniform::Layout layout = uniform::layout_of(from.format);
     side.parameter_bytes = static_cast<uint32_t>(layout.plane_offset[0]);

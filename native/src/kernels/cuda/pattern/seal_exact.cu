@@ -168,8 +168,8 @@ __device__ void pack_codes(const Side& side, bool keys, uint8_t* block, const Ti
       } else if (bits == 4) {
         words[w] = code(group, 0) | code(group, 1) << 4;
       } else if (bits == 2) {
-        words[w] =
-            code(2 * group, 0) | code(2 * group, 1) << 2 | code(2 * group + 1, 0) << 4 | code(2 * group + 1, 1) << 6;
+        const int low = side.part.half_unit(group, 0), high = side.part.half_unit(group, 1);
+        words[w] = code(low, 0) | code(low, 1) << 2 | code(high, 0) << 4 | code(high, 1) << 6;
       } else if (bits == 1) {
         words[w] = 0;
         for (int u = 0; u < 8; ++u) words[w] |= code(4 * group + u / 2, u % 2) << u;

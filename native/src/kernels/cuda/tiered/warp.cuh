@@ -317,7 +317,7 @@ class TieredWarp {
       mma_bytes<false>(odd_sum, odd, b[2 * s], b[2 * s + 1]);
     }
     const float scale = factors.peak * (params_.values.step * (1.0f / kQuantum<false>)) * joining.gain;
-    const float odd_scale = scale * (1.0f / odd_tile_factor(kBits));
+    const float odd_scale = scale * (1.0f / tile_factor(kBits, false, 1));
     float* const output = output_ + 4 * v;
     output[0] = fmaf(output[0], joining.keep, joined(even_sum[0], even_sum[1]) * scale);
     output[1] = fmaf(output[1], joining.keep, joined(even_sum[2], even_sum[3]) * scale);
