@@ -85,7 +85,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
   while (true) {
     if (wanted != segment) {
       Query<D, kTiles> loaded;
+      [[maybe_unused]] uint32_t touched;
+      if constexpr (kNear) touched = vectors.touch(params, work, wanted, lane);
       load_query(params, wanted, lane, loaded);
+      if constexpr (kNear) asm volatile("" ::"r"(touched));
       state.clear();
       if (kLabels && params.labels) vectors.template begin<kCounts>(params, work, wanted, lane, loaded);
       query = loaded;

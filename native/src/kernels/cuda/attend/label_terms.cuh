@@ -19,9 +19,11 @@ __global__ void __launch_bounds__(32 * kTermWarps) label_terms_kernel(const __gr
   const int segment = sequence * static_cast<int>(gridDim.y) + head;
   float(*const terms)[4 * kTiles] = segment_terms<kTiles>(params.room, segment);
   if (tile == 0 && lane < 4 * kTiles) terms[0][lane] = 0.0f;
+  VectorTile<D> vectors;
+  vectors.load(keys.vectors, tile, lane);  // while queries are waited for
   Query<D, kTiles> query;
   load_query(params, segment, lane, query);
-  tile_terms(keys.vectors, tile, lane, query, terms + 1 + tile * kTileSize);
+  tile_terms(vectors, lane, query, terms + 1 + tile * kTileSize);
 }
 
 }  // namespace kvasir::cuda

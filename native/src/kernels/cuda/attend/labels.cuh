@@ -59,17 +59,28 @@ __device__ __forceinline__ uint4 vector_group(const uint8_t* vectors, int tile, 
                lane);
 }
 
+// A tile of vectors, on its way.
+template <int D>
+struct VectorTile {
+  uint4 words[D / 16];
+
+  __device__ __forceinline__ void load(const uint8_t* vectors, int tile, int lane) {
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) words[i] = vector_group<D>(vectors, tile, i, lane);
+  }
+};
+
 // Products of the queries with the key vectors of a tile.
 template <int D, int kTiles>
-__device__ __forceinline__ void tile_terms(const uint8_t* vectors, int tile, int lane, const Query<D, kTiles>& query,
+__device__ __forceinline__ void tile_terms(const VectorTile<D>& vectors, int lane, const Query<D, kTiles>& query,
                                            float (*terms)[4 * kTiles]) {
   float sum[kTiles][4] = {};
 #pragma unroll
   for (int i = 0; i < D / 16; ++i) {
-    const uint4 words = vector_group<D>(vectors, tile, i, lane);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      mma_halves(sum[n], words, split_halves(query.values[n][2 * i]), split_halves(query.values[n][2 * i + 1]));
+      mma_halves(sum[n], vectors.words[i], split_halves(query.values[n][2 * i]),
+                 split_halves(query.values[n][2 * i + 1]));
     }
   }
 #pragma unroll
@@ -159,6 +170,20 @@ template <int D, int kTiles>
 struct LabelPlace {
   LabelScratch<kTiles>* scratch;
 
+  // Asks for a line of the vectors of a segment, which are near and few: the warps of a block ask for all of them,
+  // while they wait for queries. The number is of no meaning, but must be waited for.
+  __device__ __forceinline__ static uint32_t touch(const AttendParams& params, const Work& work, int segment,
+                                                   int lane) {
+    const int sequence = segment / work.heads;
+    const int kv_head = (segment - sequence * work.heads) / params.row_blocks;
+    const DeviceSequence all = work.sequence(params, sequence);
+    const LabelSide keys = LabelSide::of(all.key_vectors, kv_head), values = LabelSide::of(all.value_vectors, kv_head);
+    const int key_lines = min(keys.count(), kNearVectors) * D / 64, line = lane * params.consumers + threadIdx.x / 32;
+    const bool of_keys = line < key_lines, of_values = line - key_lines < min(values.count(), kNearVectors) * D / 64;
+    const uint8_t* const from = of_keys ? keys.vectors + 128 * line : values.vectors + 128 * (line - key_lines);
+    return of_keys || of_values ? __ldg(reinterpret_cast<const uint32_t*>(from)) : 0;
+  }
+
   // At the start of a segment. kCounts: weights are summed otherwise (label_counts.cuh).
   template <bool kCounts>
   __device__ __forceinline__ void begin(const AttendParams& params, const Work& work, int segment, int lane,
@@ -189,14 +214,26 @@ struct LabelPlace {
       }
     }
     __syncwarp();
-    // Value vectors are needed at the end: a wait for memory less then.
-    const int value_bytes = min(scratch->values.count(), kNearVectors) * 2 * D;
-    for (int at = lane * 128; at < value_bytes; at += 32 * 128) prefetch(scratch->values.vectors + at);
-    if (scratch->all_terms != nullptr) return;
-    const int tiles = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
+    const uint8_t* const vectors = scratch->keys.vectors;
+    const int near = min((scratch->keys.count() + kTileSize - 1) / kTileSize, kNearTiles);
+    const int tiles = scratch->all_terms != nullptr ? 0 : near;
+    if constexpr (kCounts && D <= 128) {  // two at a time, since they come from far away
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-      tile_terms(scratch->keys.vectors, tile, lane, query, scratch->terms + 1 + tile * kTileSize);
+      for (int tile = 0; tile < tiles; tile += 2) {
+        const int next = min(tile + 1, tiles - 1);
+        VectorTile<D> first, second;
+        first.load(vectors, tile, lane);
+        second.load(vectors, next, lane);
+        tile_terms(first, lane, query, scratch->terms + 1 + tile * kTileSize);
+        tile_terms(second, lane, query, scratch->terms + 1 + next * kTileSize);
+      }
+    } else {
+#pragma unroll 1
+      for (int tile = 0; tile < tiles; ++tile) {
+        VectorTile<D> one;
+        one.load(vectors, tile, lane);
+        tile_terms(one, lane, query, scratch->terms + 1 + tile * kTileSize);
+      }
     }
     __syncwarp();
   }
