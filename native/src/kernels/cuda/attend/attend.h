@@ -32,7 +32,7 @@ struct AttendPlan {
   int row_blocks;  // segments of a kv head
   int blocks;
   int cached;
-  AttendBlock block_of[kPageKinds];  // by PageKinds; no consumers: the device has not the memory, and there are none
+  AttendBlock block_of[kPageKinds];  // by PageKinds
   bool overlaps;                     // with the end of the grid before it
   size_t partials_offset;            // into the workspace, which begins with the arrival counters
   size_t workspace_bytes;

@@ -68,13 +68,10 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
       kAllKinds || kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;  // there may be some
   Reader<D> reader(rings, warp, lane);
   const LabelPlace<D, kTiles> vectors = {scratch + (kCounts || params.labels ? warp : 0)};
-  const auto counts = [&] {
-    if constexpr (kNear) {
-      return CountPlace<D, NearCounts>(&vectors.scratch->counts, vectors.scratch->values);
-    } else {
-      return CountPlace<D, FarCounts>(reinterpret_cast<FarCounts*>(own), vectors.scratch->values);
-    }
-  }();
+  using Counts = std::conditional_t<kNear, NearCounts, FarCounts>;
+  const CountPlace<D, Counts> counts(
+      reinterpret_cast<Counts*>(kNear ? reinterpret_cast<uint8_t*>(&vectors.scratch->counts) : own),
+      vectors.scratch->values);
   CountState known = {};
   std::conditional_t<kSharesQueries<kPages, kTiles>, SharedQuery<D, kTiles>, Query<D, kTiles>> query;
   if constexpr (kSharesQueries<kPages, kTiles>) query.place(rings.first, own, lane);
@@ -106,7 +103,6 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
     } else if constexpr (kPages == PageKinds::kTwoBits) {
       two_bit_step(reader, tag, lane, query, NoLabels(), state);
     } else if constexpr (kCounts) {
-      using Counts = std::conditional_t<kNear, NearCounts, FarCounts>;
       two_bit_step(reader, tag, lane, query, CountedLabels<D, Counts>{vectors, counts, known, lane}, state);
     } else if constexpr (kPages == PageKinds::kLabelledTwoBits) {
       two_bit_step(reader, tag, lane, query, MatchedLabels<D, kTiles>{vectors, lane}, state);

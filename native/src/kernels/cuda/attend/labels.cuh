@@ -166,6 +166,39 @@ struct alignas(16) LabelScratch {
   bool outgrown;                         // tables have outgrown the room: no label counts, outputs are not numbers
 };
 
+// The term of a key's label of a page. kFar: of kernels for far vectors, where some segments may have near ones alone.
+template <bool kFar>
+class LabelTerms {
+ public:
+  __device__ LabelTerms(const LabelScratch<1>& scratch, int page, int lane)
+      : near_(reinterpret_cast<const uint8_t*>(scratch.terms) + 4 * (lane % 4)), far_(nullptr) {
+    if (!kFar || scratch.all_terms == nullptr) return;
+    far_ = *scratch.all_terms + lane % 4;
+    shift_ = scratch.keys.shift(page);
+    fixed_ = scratch.keys.fixed;
+  }
+  __device__ __forceinline__ float at(uint32_t label) const {
+    if (!kFar || far_ == nullptr) return *reinterpret_cast<const float*>(near_ + 16 * label);
+    return __ldg(far_ + 4 * (label + (static_cast<int>(label) > fixed_ ? shift_ : 0)));
+  }
+
+ private:
+  const uint8_t* near_;
+  const float* far_;
+  int fixed_ = 0;
+  uint32_t shift_ = 0;
+};
+
+// Whose vectors a segment has.
+struct SegmentPlace {
+  int sequence, kv_head;
+
+  __device__ __forceinline__ static SegmentPlace of(const AttendParams& params, const Work& work, int segment) {
+    const int sequence = segment / work.heads;
+    return {sequence, (segment - sequence * work.heads) / params.row_blocks};
+  }
+};
+
 template <int D, int kTiles>
 struct LabelPlace {
   LabelScratch<kTiles>* scratch;
@@ -174,8 +207,7 @@ struct LabelPlace {
   // while they wait for queries. The number is of no meaning, but must be waited for.
   __device__ __forceinline__ static uint32_t touch(const AttendParams& params, const Work& work, int segment,
                                                    int lane) {
-    const int sequence = segment / work.heads;
-    const int kv_head = (segment - sequence * work.heads) / params.row_blocks;
+    const auto [sequence, kv_head] = SegmentPlace::of(params, work, segment);
     const DeviceSequence all = work.sequence(params, sequence);
     const LabelSide keys = LabelSide::of(all.key_vectors, kv_head), values = LabelSide::of(all.value_vectors, kv_head);
     const int key_lines = min(keys.count(), kNearVectors) * D / 64, line = lane * params.consumers + threadIdx.x / 32;
@@ -188,8 +220,7 @@ struct LabelPlace {
   template <bool kCounts>
   __device__ __forceinline__ void begin(const AttendParams& params, const Work& work, int segment, int lane,
                                         const Query<D, kTiles>& query) const {
-    const int sequence = segment / work.heads;
-    const int kv_head = (segment - sequence * work.heads) / params.row_blocks;
+    const auto [sequence, kv_head] = SegmentPlace::of(params, work, segment);
     __syncwarp();  // the segment before may still be read
     if (lane == 0) {
       const DeviceSequence all = work.sequence(params, sequence);
@@ -237,30 +268,6 @@ struct LabelPlace {
     }
     __syncwarp();
   }
-
-  // The term of a key's label of a page. kFar: of kernels for far vectors, where some segments may have near ones
-  // alone.
-  template <bool kFar>
-  class Terms {
-   public:
-    __device__ Terms(const LabelScratch<1>& scratch, int page, int lane)
-        : near_(reinterpret_cast<const uint8_t*>(scratch.terms) + 4 * (lane % 4)), far_(nullptr) {
-      if (!kFar || scratch.all_terms == nullptr) return;
-      far_ = *scratch.all_terms + lane % 4;
-      shift_ = scratch.keys.shift(page);
-      fixed_ = scratch.keys.fixed;
-    }
-    __device__ __forceinline__ float at(uint32_t label) const {
-      if (!kFar || far_ == nullptr) return *reinterpret_cast<const float*>(near_ + 16 * label);
-      return __ldg(far_ + 4 * (label + (static_cast<int>(label) > fixed_ ? shift_ : 0)));
-    }
-
-   private:
-    const uint8_t* near_;
-    const float* far_;
-    int fixed_ = 0;
-    uint32_t shift_ = 0;
-  };
 
   // The reader stands at the labels, and leaves after them.
   __device__ __forceinline__ void take_labels(Reader<D>& reader, int lane) const {

@@ -38,18 +38,6 @@ struct RingPlace {
   __device__ uint8_t* end() const { return first + rings * slots * (kSlotBytes<D> + kOverhead); }
 };
 
-// A position that goes round a ring.
-struct RingPosition {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void advance(int slots) {
-    if (++slot == slots) {
-      slot = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // The consumer's end: goes through the parts of a unit in order, and through the groups of a part in order.
 template <int D>
 class Reader {

@@ -185,7 +185,6 @@ struct CountedLabels {
   static constexpr bool kFar = Counts::kRows > kNearVectors;
   // Whether the chunk of the labels is there as long as they are needed.
   static constexpr bool kStay = D * kPageTokens / 4 <= kChunkGroups * kGroupBytes;
-  using Terms = typename LabelPlace<D, 1>::template Terms<kFar>;
 
   const LabelPlace<D, 1>& vectors;
   const CountPlace<D, Counts> counts;
@@ -223,7 +222,7 @@ struct CountedLabels {
 
  private:
   __device__ __forceinline__ void load_terms(const Tag& tag) {
-    const Terms of(*vectors.scratch, tag.page, lane);
+    const LabelTerms<kFar> of(*vectors.scratch, tag.page, lane);
     const uint4 four = reinterpret_cast<const uint4*>(labels)[lane / 4];
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll

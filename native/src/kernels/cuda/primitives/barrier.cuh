@@ -109,7 +109,7 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const uint8_t* from, int 
 #endif
 }
 
-__device__ __forceinline__ void copy16(uint32_t to, const uint8_t* from) {
+__device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
@@ -134,5 +134,17 @@ __device__ __forceinline__ void wait_all_copies() { asm volatile("cp.async.wait_
 __device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
 }
+
+// A position that goes round a ring, and the parity that barriers of its slots have by then.
+struct RingPosition {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance(int slots) {
+    if (++slot == slots) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
 
 }  // namespace kvasir::cuda

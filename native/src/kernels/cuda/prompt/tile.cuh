@@ -46,10 +46,6 @@ __device__ __forceinline__ void copy_or_clear(uint32_t to, const void* from, boo
                : "memory");
 }
 
-__device__ __forceinline__ void copy_async_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
-}
-
 // __syncthreads() that warps may reach in different places.
 __device__ __forceinline__ void block_barrier() { asm volatile("barrier.sync 0;" ::: "memory"); }
 

@@ -65,18 +65,6 @@ struct HopperStages {
   }
 };
 
-struct StagePosition {
-  int stage = 0;
-  uint32_t parity = 0;
-  template <class Tile>
-  __device__ __forceinline__ void advance() {
-    if (++stage == Tile::kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // The warps that copy.
 template <class Tile>
 __device__ __forceinline__ void copy_tiles(const PromptRows& part, int64_t head, int d, int begin, int end,
@@ -92,7 +80,7 @@ __device__ __forceinline__ void copy_tiles(const PromptRows& part, int64_t head,
     if (count + first >= Tile::kTokens && d == Tile::kRowBytes / 2) {
 #pragma unroll
       for (int i = 0; i < Tile::kTokens / kStep; ++i) {
-        copy_async_16(to + place + i * (kStep * 128), from + i * (kStep * Tile::kRowBytes / 2));
+        copy16(to + place + i * (kStep * 128), from + i * (kStep * Tile::kRowBytes / 2));
       }
       return;
     }
@@ -102,16 +90,16 @@ __device__ __forceinline__ void copy_tiles(const PromptRows& part, int64_t head,
       from += kStep * d;
     }
   };
-  StagePosition at;
+  RingPosition at;
   for (int tile = begin; tile < end; ++tile) {
-    barrier_wait(stages.keys_free(at.stage), at.parity ^ 1);  // the phase before the first counts as complete
-    copy(stages.keys(at.stage, 0), part.keys, tile);
-    if constexpr (Tile::kKeyParts == 2) copy(stages.keys(at.stage, 1), part.keys_low, tile);
-    barrier_arrive_after_copies(stages.keys_there(at.stage));
-    barrier_wait(stages.values_free(at.stage), at.parity ^ 1);
-    copy(stages.values(at.stage), part.values, tile);
-    barrier_arrive_after_copies(stages.values_there(at.stage));
-    at.advance<Tile>();
+    barrier_wait(stages.keys_free(at.slot), at.parity ^ 1);  // the phase before the first counts as complete
+    copy(stages.keys(at.slot, 0), part.keys, tile);
+    if constexpr (Tile::kKeyParts == 2) copy(stages.keys(at.slot, 1), part.keys_low, tile);
+    barrier_arrive_after_copies(stages.keys_there(at.slot));
+    barrier_wait(stages.values_free(at.slot), at.parity ^ 1);
+    copy(stages.values(at.slot), part.values, tile);
+    barrier_arrive_after_copies(stages.values_there(at.slot));
+    at.advance(Tile::kStages);
   }
   wait_all_copies();  // a thread must not leave before
 }
@@ -191,20 +179,20 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
   typename Warp::State state;
   warp.load(first, state);
   const uint32_t queries = stages.base + threadIdx.x / 128 * (64 * 128);
-  StagePosition at;
+  RingPosition at;
   typename Warp::Scores score;
   const auto await_keys = [&] {
-    barrier_wait(stages.keys_there(at.stage), at.parity);
+    barrier_wait(stages.keys_there(at.slot), at.parity);
     fence_shared_operands();
   };
   const bool leads = threadIdx.x % 32 == 0;  // a warp
   if (tiles.begin < tiles.end) {
     await_keys();
     fence_products();
-    multiply_keys<D, Tile>(queries, stages.keys(at.stage, 0), score[0]);
+    multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
     commit_products();
     wait_products<0>();
-    if (leads) barrier_arrive(stages.keys_free(at.stage));
+    if (leads) barrier_arrive(stages.keys_free(at.slot));
   }
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
     typename Warp::Weights weights;
@@ -217,20 +205,20 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
         for (int i = 0; i < 4; ++i) state.output[0][n][i] *= weights.keep[0][i / 2];
       }
     }
-    const int stage = at.stage;
+    const int stage = at.slot;
     barrier_wait(stages.values_there(stage), at.parity);
     fence_shared_operands();
-    at.advance<Tile>();
+    at.advance(Tile::kStages);
     const bool more = tile + 1 < tiles.end;
     if (more) await_keys();
     fence_products();
     add_values<D, Tile>(weights, stages.values(stage), state.output[0]);
-    if (more) multiply_keys<D, Tile>(queries, stages.keys(at.stage, 0), score[0]);
+    if (more) multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
     commit_products();
     wait_products<0>();
     if (leads) {
       barrier_arrive(stages.values_free(stage));
-      if (more) barrier_arrive(stages.keys_free(at.stage));
+      if (more) barrier_arrive(stages.keys_free(at.slot));
     }
   }
   if (!warp.idle()) warp.store(state);
