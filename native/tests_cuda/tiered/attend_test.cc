@@ -29,6 +29,7 @@ struct Setting {
   std::vector<Length> lengths = {};
   kvasir::ElementType type = kvasir::ElementType::kFloat32;
   bool value_cells = shape.value_bits == 2;
+  bool even = false;  // values of all tokens are of like size
 
   std::string describe() const {
     std::ostringstream text;
@@ -65,14 +66,15 @@ struct Setting {
 
 float rounded(double x) { return static_cast<float>(reference::half_value(reference::half_nearest(x))); }
 
-// Channels of very different ranges, so that all tiers are used; tokens of very different sizes.
-void make_rows(std::mt19937& random, int d, int tokens, std::vector<float>& keys, std::vector<float>& values) {
+// Channels of very different ranges, so that all tiers are used; tokens of very different sizes, or not.
+void make_rows(std::mt19937& random, int d, int tokens, bool even, std::vector<float>& keys,
+               std::vector<float>& values) {
   std::normal_distribution<double> normal;
   for (int t = 0; t < tokens; ++t) {
     for (int c = 0; c < d; ++c) {
       const double size = c % 29 == 3 ? 9.0 : c % 7 == 1 ? 2.0 : 0.5;
       keys.push_back(rounded(size * normal(random) + std::sin(c * 1.3)));
-      values.push_back(rounded((normal(random) + 0.3) * std::pow(10.0, t % 3 - 1)));
+      values.push_back(rounded((normal(random) + 0.3) * (even ? 1.0 : std::pow(10.0, t % 3 - 1))));
     }
   }
 }
@@ -84,7 +86,7 @@ struct Parts {
 
 Parts make_parts(const Setting& s, std::mt19937& random) {
   std::vector<float> keys, values;
-  make_rows(random, s.shape.head_dim, 128, keys, values);
+  make_rows(random, s.shape.head_dim, 128, s.even, keys, values);
   Parts parts;
   parts.keys = reference::tiered::encode(s.keys(), keys.data());
   parts.values = reference::uniform::encode(s.values(), values.data());
@@ -93,7 +95,7 @@ Parts make_parts(const Setting& s, std::mt19937& random) {
   return parts;
 }
 
-// Tiers of 4 bits that end in all places of a wide chunk. With the fewest bits channels of the greatest ranges have
+// Tiers of 4 bits that end in all places of a band. With the fewest bits channels of the greatest ranges have
 // codes too.
 std::vector<reference::Options> policies() {
   std::vector<reference::Options> all = reference::tiered::half_variants();
@@ -133,6 +135,17 @@ HOST_CASE("tiered pages: key bounds are at least half of a range, and little mor
     const double bound = reference::half_value(static_cast<uint16_t>(half_range_bound(bits) << 8));
     CHECK(bound >= range / 2, bits);
     CHECK(bound <= 1.25 * range / 2 || range < 0x800 * std::ldexp(1.0, -24), bits);
+  }
+}
+
+HOST_CASE("tiered pages: products of values fill 16 bits, and no more") {
+  for (int bits = 0; bits <= 0x7bff; ++bits) {
+    const uint32_t word = rounding_bias(bits);
+    float bias;
+    std::memcpy(&bias, &word, 4);
+    const double units = reference::half_value(static_cast<uint16_t>(bits)) / (bias / 12582912.0);
+    CHECK(units <= 65504, bits << ": " << units);
+    CHECK(units >= 32768 || bits == 0, bits << ": " << units);
   }
 }
 
@@ -251,7 +264,7 @@ class Batch {
     const auto offset = [&](int tile) { return static_cast<size_t>(tiles - 1 - tile) * block_bytes; };
     std::vector<std::vector<float>> keys(heads), values(heads);
     for (int h = 0; h < heads; ++h) {
-      make_rows(random_, d, end, keys[h], values[h]);
+      make_rows(random_, d, end, setting_.even, keys[h], values[h]);
       for (int t = 0; t < end; ++t) {
         uint8_t* tile = bytes.data() + offset(t / 16) + static_cast<size_t>(h) * layout.bytes();
         for (int c = 0; c < d; ++c) {
@@ -339,13 +352,25 @@ DEVICE_CASE("tiered attention: head dims, value bits, tiers") {
   }
 }
 
-DEVICE_CASE("tiered attention: wide chunks, full and not") {
+DEVICE_CASE("tiered attention: bands, full and not") {
   for (const int d : {96, 128, 256}) {
     for (const reference::Options& options : policies()) {
       if (options.count("key_bits") == 0) continue;
       Setting s{{d, 2, 4, d == 128 ? 4 : 2, 1}, options};
       s.value_group = d == 256 ? 128 : d;
       s.lengths = {{0, 19, 7}};
+      check_attention(s);
+    }
+  }
+}
+
+DEVICE_CASE("tiered attention: values of like size, whose products are counted by the page's ranges") {
+  for (const int d : {64, 96, 128, 256}) {
+    for (const int bits : {2, 4}) {
+      Setting s{{d, 2, 4, bits, 1}};
+      s.even = true;
+      s.value_group = d == 256 ? 96 : 32;
+      s.lengths = {{3, 19, 20}};
       check_attention(s);
     }
   }

@@ -25,11 +25,16 @@ namespace kvasir::cuda {
 template <bool kSigned>
 constexpr float kQuantum = kSigned ? 32636.0f : 65532.0f;
 
-// B fragment of the x of two products, which are at most kQuantum in magnitude.
+// What leaves a product that is added in the low bits. A signed low byte is value - 128 after adding 128 to the whole;
+// flipping its top bit subtracts it again.
 template <bool kSigned>
-__device__ __forceinline__ uint32_t quantised_products(float2 first, float2 second) {
-  // A signed low byte is value - 128 after adding 128 to the whole; flipping its top bit subtracts it again.
-  const float bias = kRoundingBias + (kSigned ? 128.0f : 0.0f);
+constexpr float kQuantumBias = kRoundingBias + (kSigned ? 128.0f : 0.0f);
+
+// B fragment of the x of two products, which are at most kQuantum in magnitude. A bias that is a power of two times
+// kQuantumBias counts them in units of that power of two.
+template <bool kSigned>
+__device__ __forceinline__ uint32_t quantised_products(float2 first, float2 second,
+                                                       float bias = kQuantumBias<kSigned>) {
   const uint32_t even = __float_as_uint(fmaf(first.x, first.y, bias));
   const uint32_t odd = __float_as_uint(fmaf(second.x, second.y, bias));
   uint32_t row = __byte_perm(even, odd, 0x4051);  // high bytes of both, low bytes of both

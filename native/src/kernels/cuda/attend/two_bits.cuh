@@ -2,18 +2,15 @@
 // that instructions bound:
 //
 //   sums of codes are scaled by the multiplication of the exponent, not before;
-//   the reference of the softmax stays until a score is kSlack above it, so that a page is added to outputs, and they
-//   are not multiplied before;
-//   weights are quantised for the page's largest range, which all heads share, not for each head's largest product.
+//   the reference of the softmax stays until a score is kReferenceSlack above it, so that a page is added to outputs,
+//   and they are not multiplied before; weights are quantised for the page's largest range, which all heads share, not
+//   for each head's largest product.
 #pragma once
 
 #include "kernels/cuda/attend/label_counts.cuh"
 #include "kernels/cuda/attend/scores_and_outputs.cuh"
 
 namespace kvasir::cuda {
-
-// Weights are up to 2^kSlack then, which sums of float32 do not notice.
-constexpr float kSlack = 8.0f;
 
 // score = sum * scale[tile % 4] + zero, of the tokens 8 * i + lane / 4; tile = i / 2.
 template <int kTiles>
@@ -75,7 +72,7 @@ __device__ __forceinline__ void weigh(CodeSums<kTiles>& keys, SoftmaxState<D, kT
       most = fmaxf(most, fmaf(sum, keys.scale[n][t], keys.zero[n]));
     }
     highest[n] = max_over_rows(most);
-    risen |= highest[n] > state.max[n] + kSlack;
+    risen |= highest[n] > state.max[n] + kReferenceSlack;
   }
   if (__any_sync(0xffffffffu, risen)) {
 #pragma unroll

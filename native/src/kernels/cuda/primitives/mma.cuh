@@ -45,6 +45,13 @@ __device__ __forceinline__ void mma_halves(float (&c)[4], const uint4& a, uint32
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
 
+// c += A (16 x 8 float16) * B (8 x 8 float16), accumulated in float32.
+__device__ __forceinline__ void mma_few_halves(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+
 // Transposes an 8 x 8 matrix of 16-bit elements of which a lane holds row g, columns 2k and 2k + 1.
 __device__ __forceinline__ uint32_t transpose(uint32_t row) {
   uint32_t column;

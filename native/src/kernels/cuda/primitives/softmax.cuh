@@ -12,6 +12,10 @@ namespace kvasir::cuda {
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.693147180559945309f;
 
+// How far above the reference scores may come before it is moved, in kernels that let it lag: weights are up to
+// 2^kReferenceSlack then, which sums of float32 do not notice.
+constexpr float kReferenceSlack = 8.0f;
+
 // Score of a token that must not be seen, and reference of no tokens. Finite, so that differences are.
 constexpr float kHidden = -1e30f;
 // Reference of no states, below those of states of hidden tokens alone. Finite as well.

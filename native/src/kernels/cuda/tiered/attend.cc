@@ -8,6 +8,8 @@
 namespace kvasir::cuda {
 namespace {
 
+constexpr int kStaticSharedBytes = 1024;  // or less
+
 Kernel<TieredParams> kernel_of(const TieredShape& shape) {
   return shape.value_bits == 2 ? tiered_kernel_2(shape) : tiered_kernel_4(shape);
 }
@@ -24,7 +26,16 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   made.shape = shape;
   cudaError_t error = plan_blocks(shape.group, &made);
   if (error != cudaSuccess) return error;
-  made.shared_bytes = tiered_shared_bytes(shape.head_dim, shape.value_bits);
+  int device = 0, most = 0;
+  error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (error != cudaSuccess) return error;
+  // As many warps as have room beside what the kernel has of its own.
+  made.warps = kMaxTieredWarps;
+  while (made.warps > kMinTieredWarps && tiered_shared_bytes(shape.head_dim, made.warps) + kStaticSharedBytes > most) {
+    --made.warps;
+  }
+  made.shared_bytes = tiered_shared_bytes(shape.head_dim, made.warps);
   error = prepare_kernel(kernel_of(shape), made.shared_bytes, &made.overlaps);
   if (error != cudaSuccess) return error;
   plan_workspace(shape.kv_heads, shape.sequences, kMaxTieredSplits, shape.head_dim + 2, &made);
@@ -37,16 +48,16 @@ cudaError_t launch_tiered(const TieredPlan& plan, const TieredRequest& request, 
   if (request.count == 0) return cudaSuccess;
   TieredParams params = {};
   set_split(plan, request, plan.shape.kv_heads, plan.shape.group, kMaxTieredSplits, &params);
+  params.warps = plan.warps;
   params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
   const TieredFormat format = plan.shape.format();
-  params.value_bytes = format.value_bytes();
-  for (int v = 0; v < format.value_chunks(); ++v) {
-    params.value_groups |= uint32_t{32 * v % format.value_group == 0} << v;
-  }
+  for (int span = 0; span < format.value_spans(); ++span) params.span_groups[span] = format.span_groups(span);
+  for (int v = 0; 32 * v < format.head_dim; ++v) params.group_of[v] = format.group_of(32 * v);
   params.keys = code_unit(2, format.key_grid == Grid::kCells);
+  params.key_middle = params.keys.centre / params.keys.step;
   params.values = code_unit(format.value_bits, format.value_grid == Grid::kCells);
   const dim3 grid(params.splits, params.kv_heads * params.row_blocks, params.count);
-  return launch_kernel(kernel_of(plan.shape), {grid, 32 * kTieredWarps, plan.shared_bytes, plan.overlaps}, params,
+  return launch_kernel(kernel_of(plan.shape), {grid, 32 * plan.warps, plan.shared_bytes, plan.overlaps}, params,
                        stream);
 }
 

@@ -35,6 +35,7 @@ struct TieredShape {
 
 struct TieredPlan : SplitHeadsPlan {
   TieredShape shape;
+  int warps;  // of a block
 };
 
 using TieredRequest = SplitHeadsRequest;

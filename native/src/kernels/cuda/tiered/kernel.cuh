@@ -1,7 +1,7 @@
 // Attention over tiered keys in one launch.
 //
-// A block takes a part of one sequence for four query heads of a kv head; a warp takes whole pages of it, chunk by
-// chunk through a ring of its own (fetch.cuh), and computes on them alone (warp.cuh). Then the block
+// A block takes a part of one sequence for four query heads of a kv head; a warp takes whole pages of it, piece by
+// piece through a ring of its own (fetch.cuh), and computes on them alone (warp.cuh). Then the block
 // merges, and the last block of the heads what all have left.
 #pragma once
 
@@ -16,39 +16,6 @@
 
 namespace kvasir::cuda {
 
-// A block's queries in shared memory.
-template <int D>
-struct TieredQueries {
-  float* rows;         // [D][4]: of each head, scaled to 1 at most
-  __half* magnitudes;  // [D / 32][32][4]: for lane (g = lane / 4, h = lane % 4) head h, channels 4 g .. 4 g + 3 of 32
-  float* scales;       // [4]: what products with them are multiplied by to be scores
-
-  __device__ explicit TieredQueries(float* memory)
-      : rows(memory), magnitudes(reinterpret_cast<__half*>(memory + 4 * D)), scales(memory + 6 * D) {}
-
-  // A warp for each head. first_row: of the first head, of which there are `heads`.
-  __device__ __forceinline__ void load(const TieredParams& params, int64_t first_row, int heads, int head,
-                                       int lane) const {
-    float values[D / 32], peak = 0.0f;
-#pragma unroll
-    for (int i = 0; i < D / 32; ++i) {
-      const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
-      const float value = load_unbranched(params.queries, params.type, index);
-      values[i] = head < heads ? value : 0.0f;
-      peak = fmaxf(peak, fabsf(values[i]));
-    }
-    peak = max_over_warp(peak);
-    const float inverse = inverse_peak(peak);
-#pragma unroll
-    for (int i = 0; i < D / 32; ++i) {
-      const float query = values[i] * inverse;
-      rows[4 * (lane + 32 * i) + head] = query;
-      magnitudes[(32 * i + lane / 4 * 4 + head) * 4 + lane % 4] = __float2half_ru(fabsf(query));
-    }
-    if (lane == 0) scales[head] = peak * params.scale;
-  }
-};
-
 // Row tiles of sinks and window, which take turns among the parts of a sequence, then among warps.
 template <int D, class Warp>
 __device__ __forceinline__ void take_rows(const TieredParams& params, const DeviceSequence& sequence, int kv_head,
@@ -60,7 +27,7 @@ __device__ __forceinline__ void take_rows(const TieredParams& params, const Devi
     const int first = span.begin / kTileSize;
     const int count = row_tiles(span);
 #pragma unroll 1
-    for (; turn < count; turn += params.splits * kTieredWarps) {
+    for (; turn < count; turn += params.splits * params.warps) {
       const int tile = first + turn;
       state.rows(row_tile(span, tile, kv_head, RowTileLayout{D}), span.begin - tile * kTileSize,
                  span.end - tile * kTileSize);
@@ -70,14 +37,14 @@ __device__ __forceinline__ void take_rows(const TieredParams& params, const Devi
 }
 
 template <int D, int kBits, int kKeyGroup>
-__global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
+__global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   let_next_grid_start();
   wait_for_grids_before();  // nothing before this reads or writes global memory
-  constexpr int kWarpBytes = kTieredSlots * tiered_slot_bytes(D, kBits);
+  constexpr int kWarpBytes = kTieredWarpBytes;
   constexpr int kState = 4 * (D + 2);
-  static_assert(4 * kState <= kWarpBytes, "states take the place of chunks");
-  const TieredQueries<D> queries(reinterpret_cast<float*>(shared + kTieredWarps * kWarpBytes));
+  static_assert(4 * kState <= kWarpBytes, "states take the place of pieces");
+  const TieredQueries<D> queries(shared + params.warps * kWarpBytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
@@ -89,16 +56,18 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
   uint8_t* const slots = shared + warp * kWarpBytes;
-  auto* const barriers = reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D, kBits)) + warp * kTieredSlots;
+  auto* const barriers =
+      reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D, params.warps)) + warp * kTieredSlots;
   TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots, barriers);
   if (warp < 4) queries.load(params, first_row, heads, warp, lane);
   __syncthreads();
 
-  TieredWarp<D, kBits, kKeyGroup> state(params, queries.rows, reinterpret_cast<const uint2*>(queries.magnitudes),
-                                        queries.scales[lane % 4], lane);
+  TieredWarp<D, kBits, kKeyGroup> state(params, queries, lane);
+  int hidden = begin + warp == 0 ? sequence.hidden_tokens : 0;  // of the first page
 #pragma unroll 1
-  for (int page = begin + warp; page < end; page += kTieredWarps) {
-    state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
+  for (int page = begin + warp; page < end; page += params.warps) {
+    state.page(fetcher, hidden);
+    hidden = 0;
   }
   take_rows<D>(params, sequence, kv_head, split, warp, state);
 
@@ -110,7 +79,7 @@ __global__ void __launch_bounds__(32 * kTieredWarps, 1) tiered_kernel(const __gr
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
   for (int i = threadIdx.x; i < kState; i += blockDim.x) {
-    partials[split * kState + i] = merged_element(states, kWarpBytes / 4, kTieredWarps, D, i);
+    partials[split * kState + i] = merged_element(states, kWarpBytes / 4, params.warps, D, i);
   }
   __syncthreads();
   __shared__ bool last;

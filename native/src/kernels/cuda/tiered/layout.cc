@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "codecs/tiered/format.h"
 #include "codecs/uniform/format.h"
@@ -15,6 +16,14 @@ uint16_t load16(const uint8_t* from) {
   return value;
 }
 void store16(uint8_t* to, uint16_t value) { std::memcpy(to, &value, 2); }
+
+// A row of attention's tables of queries, as blocks name it, and its channel.
+uint16_t stored_row(int head_dim, int kind, int channel) {
+  return static_cast<uint16_t>(query_row(head_dim, kind, channel) * kQueryRowBytes);
+}
+uint8_t channel_of(int head_dim, const uint8_t* stored) {
+  return static_cast<uint8_t>(load16(stored) / kQueryRowBytes % head_dim);
+}
 
 // The canonical column of a channel that has one.
 int parameter_of(const tiered::Layout& layout, int place) {
@@ -31,52 +40,54 @@ Place code_place(const tiered::Layout& layout, const TieredColumn& column, int t
   return {static_cast<int>(byte), plane.bit_of(token) + (column.kind == kHighBits ? 2 : 0)};
 }
 
-// verb(chunk, x, column) for all columns but padding.
+// verb(pair, which, column) for all columns that have a channel.
 template <class Verb>
 void for_columns(const TieredBlock& device, const Verb& verb) {
-  for (int chunk = 0; chunk < device.key_chunks(); ++chunk) {
-    for (int x = 0; x < kColumnsPerChunk; ++x) {
-      const TieredColumn column = device.column(chunk, x);
-      if (column.kind != kPadding) verb(chunk, x, column);
+  for (int pair = 0; pair < device.pairs(); ++pair) {
+    for (int which = 0; which < 2; ++which) {
+      const TieredColumn column = device.column(pair, which);
+      if (column.kind != kPadding) verb(pair, which, column);
     }
   }
 }
 
 // What both layouts have of keys: number(canonical byte, device byte) for 16-bit numbers, code(canonical place, device
-// place) for two bits. Numbers that one of them has more often come more often.
+// place) for two bits. Numbers that one of them has more often come more often. channels: of docs/format.md.
 template <class Number, class Code>
-void for_keys(const tiered::Layout& layout, const TieredBlock& device, const Number& number, const Code& code) {
-  for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
-    const bool own = !(device.is_wide(chunk) && column.kind == kHighBits);  // parameters
+void for_keys(const tiered::Layout& layout, const uint8_t* channels, const TieredBlock& device, const Number& number,
+              const Code& code) {
+  for_columns(device, [&](int pair, int which, const TieredColumn& column) {
     const int parameter = parameter_of(layout, column.place);
-    for (int t = 0; own && t < kPageTokens; t += 32) {
-      const int group = t / layout.group, at = device.parameter_byte(chunk, x, t / device.format.key_group);
-      number(layout.range_offset(group) + 2 * parameter, at);
-      if (column.kind != kHighBits) number(layout.lo_offset(group) + 2 * parameter, at + 2);
+    for (int t = 0; t < kPageTokens; t += 32) {
+      const int group = t / layout.group, there = t / device.format.key_group;
+      number(layout.range_offset(group) + 2 * parameter, device.range_byte(pair, which, there));
+      number(layout.lo_offset(group) + 2 * parameter, device.lo_byte(channels[column.place], there));
     }
-    for (int t = 0; t < kPageTokens; ++t) code(code_place(layout, column, t), device.code_place(chunk, x, t));
+    for (int t = 0; t < kPageTokens; ++t) code(code_place(layout, column, t), device.code_place(pair, which, t));
   });
   for (int i = 0; i < layout.n16; ++i) {
-    for (int t = 0; t < kPageTokens; ++t) {
-      number(layout.value_offset(i) + 2 * t, device.elements_offset() + 256 * i + t % 8 * 32 + t / 8 * 2);
-    }
+    for (int t = 0; t < kPageTokens; ++t) number(layout.value_offset(i) + 2 * t, device.wide_element_byte(i, t));
+  }
+}
+
+// verb(span, group of the span, canonical group).
+template <class Verb>
+void for_groups(const TieredFormat& format, const Verb& verb) {
+  for (int span = 0; span < format.value_spans(); ++span) {
+    const int first = span * kValueSpan / format.value_group;
+    for (int group = 0; group < format.span_groups(span); ++group) verb(span, group, first + group);
   }
 }
 
 // The same for values: code(token, channel, device place).
 template <class Number, class Code>
 void for_values(const uniform::Layout& layout, const TieredBlock& device, const Number& number, const Code& code) {
-  const PartLayout part = device.format.value_chunk();
   for (int t = 0; t < kPageTokens; ++t) {
-    for (int g = 0; g < device.format.value_groups(); ++g) {
-      const int at = device.value_parameters_offset(g) + part.parameter_byte(t);
-      number(layout.range_offset(g) + 2 * t, at);
-      number(layout.lo_offset(g) + 2 * t, at + 2);
-    }
-    for (int c = 0; c < device.format.head_dim; ++c) {
-      const Place place = part.code_place(0, t, c % 32);
-      code(t, c, Place{device.value_codes_offset(c / 32) + place.byte, place.bit});
-    }
+    for_groups(device.format, [&](int span, int group, int canonical) {
+      number(layout.range_offset(canonical) + 2 * t, device.value_range_byte(span, group, t));
+      number(layout.lo_offset(canonical) + 2 * t, device.value_lo_byte(span, group, t));
+    });
+    for (int c = 0; c < device.format.head_dim; ++c) code(t, c, device.value_code_place(c, t));
   }
 }
 
@@ -108,28 +119,42 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
   const TieredBlock device = tiered_block(keys, values, key_part);
   std::memset(block, 0, static_cast<size_t>(device.bytes()));
   const uint8_t* const channels = tiered::channels_of(key_part);
-  for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
+  for_columns(device, [&](int pair, int which, const TieredColumn& column) {
     const uint8_t channel = channels[column.place];
-    if (!device.is_wide(chunk)) {
-      store16(block + device.column_byte(chunk, x), static_cast<uint16_t>(channel + 256 * column.kind));
-    } else if (column.kind == kLowBits) {
-      block[device.column_byte(chunk, x)] = channel;
-    }
+    store16(block + device.column_byte(pair, which), stored_row(keys.head_dim, column.kind, channel));
     for (int g = 0; g < layout.groups; ++g) {
       const uint16_t range = load16(key_part + layout.range_offset(g) + 2 * parameter_of(layout, column.place));
       block[channel] = std::max(block[channel], half_range_bound(range));
     }
   });
   for_keys(
-      layout, device, [&](size_t from, int to) { store16(block + to, load16(key_part + from)); },
+      layout, channels, device, [&](size_t from, int to) { store16(block + to, load16(key_part + from)); },
       [&](const Place& from, const Place& to) { put_bits(block, to, key_part[from.byte] >> from.bit & 3); });
-  std::copy_n(channels, layout.n16, block + device.channels_offset());
+  for (int i = 0; i < layout.n16; ++i) {
+    store16(block + device.wide_row_byte(i), static_cast<uint16_t>(query_halves(channels[i])));
+  }
   const uniform::Layout uniform_layout = uniform::layout_of(values);
   for_values(
       uniform_layout, device, [&](size_t from, int to) { store16(block + to, load16(value_part + from)); },
       [&](int t, int c, const Place& to) {
         put_bits(block, to, uniform_layout.planes[0].get(value_part + uniform_layout.plane_offset[0], t, c));
       });
+  uint32_t sign = 0;
+  std::vector<uint16_t> greatest;
+  for (int g = 0; g < uniform_layout.groups; ++g) {
+    uint16_t most = 0, least = 0xffff;
+    for (int t = 0; t < kPageTokens; ++t) {
+      const uint16_t range = load16(value_part + uniform_layout.range_offset(g) + 2 * t);
+      most = std::max(most, range);
+      least = std::min(least, range);
+    }
+    if (uneven_ranges(most, least)) sign = 0x80000000u;
+    greatest.push_back(most);
+  }
+  for_groups(device.format, [&](int span, int group, int canonical) {
+    const uint32_t bias = sign | rounding_bias(greatest[static_cast<size_t>(canonical)]);
+    std::memcpy(block + device.value_bias_byte(span, group), &bias, 4);
+  });
 }
 
 size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const TieredBlock& device, const uint8_t* block,
@@ -139,12 +164,14 @@ size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const Tie
   store16(key_part, static_cast<uint16_t>(device.n16));
   store16(key_part + 2, static_cast<uint16_t>(device.n4));
   uint8_t* const channels = key_part + tiered::kCountBytes;
-  std::copy_n(block + device.channels_offset(), device.n16, channels);
-  for_columns(device, [&](int chunk, int x, const TieredColumn& column) {
-    if (column.kind != kHighBits) channels[column.place] = block[device.column_byte(chunk, x)];
+  for (int i = 0; i < device.n16; ++i) {
+    channels[i] = static_cast<uint8_t>(channel_of_halves(load16(block + device.wide_row_byte(i))));
+  }
+  for_columns(device, [&](int pair, int which, const TieredColumn& column) {
+    channels[column.place] = channel_of(keys.head_dim, block + device.column_byte(pair, which));
   });
   for_keys(
-      layout, device, [&](size_t to, int from) { store16(key_part + to, load16(block + from)); },
+      layout, channels, device, [&](size_t to, int from) { store16(key_part + to, load16(block + from)); },
       [&](const Place& to, const Place& from) { put_bits(key_part, to, block[from.byte] >> from.bit & 3); });
   const uniform::Layout uniform_layout = uniform::layout_of(values);
   std::memset(value_part, 0, values.page_bytes);

@@ -1,28 +1,29 @@
 // Pages of tiered keys and uniform values in device memory, for attention: an exact re-ordering of the canonical parts.
 //
 //   page         TieredPlace[kv_heads], padded with zeros to a multiple of 128; then head blocks
-//   head block   key bounds, wide chunks, narrow chunks, value groups, channels of the 16-bit tier, their elements;
-//                padded to 128
+//   head block   key bounds, lo of keys, bands, 16-bit tier, spans of values; padded to 32
 //
-// Attention multiplies bytes (layout/fragments.h). Tiers of 4 and 2 bits become one: a column of 2-bit codes for each
-// channel of 2 bits, and two columns for each channel of 4, code = low + 4 * high. So 32 columns make a step of
-// mma.m16n8k32 whatever their channels are, and a key chunk is one step for all 128 tokens. A wide chunk has 16
-// channels of 4 bits, the low bits of channel x in column x and the high bits in column x + 16, which so share
-// parameters. A narrow chunk has what is left: low columns, as many high ones, columns of 2 bits, padding. The last
-// channels of 4 bits are in whichever takes fewer bytes.
+// Attention multiplies bytes (layout/fragments.h). Tiers of 4 and 2 bits become columns of 2-bit codes: a column for
+// each channel of 2 bits, two for each channel of 4, code = low + 4 * high. Columns come in pairs, first those of a
+// channel of 4 bits, then two channels of 2 bits each; eight pairs are a band, the k of half a step of mma.m16n8k32.
+// The last band has as many pairs as are left, an even number.
 //
 //   key bounds    uint8 [head_dim]: half_range_bound of each channel's greatest range, 0 for those of 16 bits. With
 //   them
 //                 attention scales products by the greatest one that a query can give.
-//   wide chunk    uint8 channel[8][2]: that of x = i + 8 j at [i][j];
-//                 parameters {range, lo} of each channel for each group of tokens, then codes of each 32 tokens
-//   narrow chunk  uint16 column[8][4]: that of x = i + 8 j at [i][j], channel + 256 * kind;
-//                 parameters of each column for each group of tokens, then codes of each 32 tokens
-//   value group   parameters {range, lo} of each token, then for each 32 channels the codes of a part of
-//   layout/fragments.h:
-//                 128 tokens, 32 channels
+//   lo of keys    float16 [head_dim / 32][groups of tokens][32], 0 for channels of 16 bits: rows of an operand
+//   band          uint16 column[pairs][2]: query_row of its channel and kind, times kQueryRowBytes;
+//                 float16 range[pairs][groups of tokens][2]; codes, 16 bytes for each lane that has a pair
+//   16-bit tier   for each 8 channels, or what is left of them: uint16 query_halves[8]; float16 elements of pairs of
+//                 channels, as a lane of an operand has them; those of a channel that is left over as [8][16]
+//   value span    up to 128 channels. For the groups that it has channels of: float32 rounding_bias of the greatest
+//   range,
+//                 all of them negative if a group has uneven_ranges; float16 range [group][8][16], that of token i + 8
+//                 j at [i][j]; lo in the order of an operand, whose rows are groups. Then for each 64 channels a part
+//                 of layout/fragments.h, of 128 tokens
 //
-// Keys in groups of 64 tokens are stored as if in groups of 32, with equal parameters.
+// Keys in groups of 64 tokens are stored as if in groups of 32, with equal parameters. Between any two of these things
+// there are zeros up to a multiple of 16.
 #pragma once
 
 #include "codecs/page_format.h"
@@ -30,24 +31,30 @@
 
 namespace kvasir::cuda {
 
-// What a code counts, in fifteenths of the range; a code of cells counts less.
+// What a column of codes is multiplied with: attention has a table of queries for each kind.
 enum ColumnKind : int {
-  kPadding = 0,
-  kLowBits = 1,   // of a channel of 4 bits
-  kHighBits = 4,  // its other column; has no lo
-  kTwoBits = 5,   // the only column of a channel of 2 bits
+  kLowBits,   // of a channel of 4 bits
+  kHighBits,  // its other column
+  kTwoBits,   // the only column of a channel of 2 bits
+  kPadding,   // of no channel: has no table, and any row will do, since its range is 0
 };
+constexpr int kColumnKinds = 3;     // with tables
+constexpr int kQueryRowBytes = 16;  // of a table: four heads
+KVASIR_HOST_DEVICE constexpr int query_row(int head_dim, int kind, int channel) { return kind * head_dim + channel; }
+// Where attention has a channel's queries as pairs of float16, in bytes from those of the first head; and back.
+KVASIR_HOST_DEVICE constexpr int query_halves(int channel) { return channel / 32 * 512 + channel % 32 * 2; }
+KVASIR_HOST_DEVICE constexpr int channel_of_halves(int halves) { return halves / 512 * 32 + halves % 512 / 2; }
 
-constexpr int kColumnsPerChunk = 32;
-constexpr int kWideChannels = 16;  // of a wide chunk
-constexpr int kTokenSpans = 4;     // of 32 tokens
-constexpr int kSpanCodeBytes = 32 * kColumnsPerChunk / 4;
-constexpr int kKeyCodeBytes = kTokenSpans * kSpanCodeBytes;
-constexpr int kWideParametersOffset = kWideChannels;
-constexpr int kNarrowParametersOffset = 2 * kColumnsPerChunk;
-constexpr int kWideGroupBytes = 4 * kWideChannels;       // parameters of a group of tokens
-constexpr int kNarrowGroupBytes = 4 * kColumnsPerChunk;  // the same
-constexpr int kValueParameterBytes = 4 * kPageTokens;
+constexpr int kBandPairs = 8;
+constexpr int kTokenSpans = 4;  // of 32 tokens
+constexpr int kPairCodeBytes = 2 * kPageTokens / 4;
+constexpr int kWideBlock = 8;  // channels of the 16-bit tier that stand together
+constexpr int kWideHeadBytes = 2 * kWideBlock;
+static_assert(kWideHeadBytes == 16);
+constexpr int kWideChannelBytes = 2 * kPageTokens;
+constexpr int kBlockAlignment = 32;
+
+KVASIR_HOST_DEVICE constexpr int padded16(int bytes) { return (bytes + 15) & ~15; }
 
 // The upper byte of a float16 that is at least half of `range`, bits of one that is not negative. Half of it, because
 // the bound of the largest ranges would be infinite.
@@ -55,6 +62,21 @@ KVASIR_HOST_DEVICE constexpr uint8_t half_range_bound(int range) {
   const int half = range < 0x800 ? (range + 1) / 2 : range - 0x400;  // the first 0x800 are equidistant
   return static_cast<uint8_t>((half + 255) / 256);
 }
+
+// Bits of a float32: 1.5 * 2^23 units, where 65504 units are the first 2^n * 65504 that no product of a weight, 1 at
+// most, and a range of `greatest` or less exceeds. Such a product plus this is a whole number of units in the low 16
+// bits.
+KVASIR_HOST_DEVICE constexpr uint32_t rounding_bias(int greatest) {
+  int exponent = (greatest >> 10) - 15;
+  if (exponent < -14) {  // a subnormal number, or 0
+    exponent = -24;
+    for (int rest = greatest; rest > 1; rest >>= 1) ++exponent;
+  }
+  return static_cast<uint32_t>(127 + 23 - 15 + exponent) << 23 | 0x400000u;
+}
+// Whether ranges of a group differ by more than about 8 times. The greatest weights may then be those of small ranges,
+// whose products would be few units.
+KVASIR_HOST_DEVICE constexpr bool uneven_ranges(int greatest, int least) { return greatest - least > 3 << 10; }
 
 // Where a head block is, from the beginning of the page, and how many channels have 16 and 4 bits.
 struct TieredPlace {
@@ -67,6 +89,10 @@ KVASIR_HOST_DEVICE constexpr int tiered_table_bytes(int kv_heads) {
   return (static_cast<int>(sizeof(TieredPlace)) * kv_heads + 127) / 128 * 128;
 }
 
+KVASIR_HOST_DEVICE constexpr int value_parameter_bytes(int groups) {
+  return padded16(4 * groups) + groups * 4 * kPageTokens;
+}
+
 // What all blocks of a layer have in common.
 struct TieredFormat {
   int head_dim;
@@ -77,109 +103,149 @@ struct TieredFormat {
   Grid value_grid = Grid::kEnds;
 
   KVASIR_HOST_DEVICE constexpr int key_groups() const { return kPageTokens / key_group; }
-  KVASIR_HOST_DEVICE constexpr int wide_chunk_bytes() const {
-    return kWideParametersOffset + key_groups() * kWideGroupBytes + kKeyCodeBytes;
+  // Key bounds and lo.
+  KVASIR_HOST_DEVICE constexpr int header_bytes() const { return head_dim + 2 * head_dim * key_groups(); }
+  // Of a band: what comes before the codes, and all of it.
+  KVASIR_HOST_DEVICE constexpr int band_column_bytes(int pairs) const { return padded16(4 * pairs); }
+  KVASIR_HOST_DEVICE constexpr int band_head_bytes(int pairs) const {
+    return band_column_bytes(pairs) + padded16(4 * key_groups() * pairs);
   }
-  KVASIR_HOST_DEVICE constexpr int narrow_chunk_bytes() const {
-    return kNarrowParametersOffset + key_groups() * kNarrowGroupBytes + kKeyCodeBytes;
+  KVASIR_HOST_DEVICE constexpr int band_bytes(int pairs) const {
+    return band_head_bytes(pairs) + pairs * kPairCodeBytes;
   }
-  KVASIR_HOST_DEVICE constexpr int value_chunks() const { return head_dim / 32; }
-  KVASIR_HOST_DEVICE constexpr int value_groups() const { return (head_dim + value_group - 1) / value_group; }
-  KVASIR_HOST_DEVICE constexpr PartLayout value_chunk() const { return {value_bits, kPageTokens, 32}; }
-  KVASIR_HOST_DEVICE constexpr int value_code_bytes() const { return kPageTokens * 32 / 8 * value_bits; }
-  KVASIR_HOST_DEVICE constexpr int value_bytes() const {
-    return value_groups() * kValueParameterBytes + value_chunks() * value_code_bytes();
+  // Of as many bands as these pairs take.
+  KVASIR_HOST_DEVICE constexpr int bands_bytes(int pairs) const {
+    const auto count = static_cast<unsigned>(pairs);  // not negative: shifts, not divisions
+    return static_cast<int>(count / kBandPairs) * band_bytes(kBandPairs) +
+           band_bytes(static_cast<int>(count % kBandPairs));
+  }
+  KVASIR_HOST_DEVICE constexpr int value_spans() const { return (head_dim + kValueSpan - 1) / kValueSpan; }
+  KVASIR_HOST_DEVICE constexpr int span_channels(int span) const {
+    return head_dim - span * kValueSpan < kValueSpan ? head_dim - span * kValueSpan : kValueSpan;
+  }
+  // The group of a channel, counted from the first of its span; groups of a span.
+  KVASIR_HOST_DEVICE constexpr int group_of(int channel) const {
+    return channel / value_group - channel / kValueSpan * kValueSpan / value_group;
+  }
+  KVASIR_HOST_DEVICE constexpr int span_groups(int span) const {
+    return group_of(span * kValueSpan + span_channels(span) - 1) + 1;
+  }
+  KVASIR_HOST_DEVICE constexpr int span_parameter_bytes(int span) const {
+    return value_parameter_bytes(span_groups(span));
+  }
+  KVASIR_HOST_DEVICE constexpr int span_code_bytes(int span) const {
+    return kPageTokens * span_channels(span) / 8 * value_bits;
+  }
+  KVASIR_HOST_DEVICE constexpr int span_bytes(int span) const {
+    return span_parameter_bytes(span) + span_code_bytes(span);
+  }
+  // Values of channels 64 v .. 64 v + 63, or as many as there are.
+  KVASIR_HOST_DEVICE constexpr PartLayout value_part(int v) const {
+    return {value_bits, kPageTokens, head_dim - 64 * v < 64 ? head_dim - 64 * v : 64};
   }
 };
+KVASIR_HOST_DEVICE constexpr int wide_bytes(int channels) {
+  return padded16(2 * channels) + channels * kWideChannelBytes;
+}
 
 struct TieredColumn {
   int place;  // of its channel in channel[] of docs/format.md; 0 for padding
   ColumnKind kind;
 };
 
+// Offsets are from the beginning of the block.
 struct TieredBlock {
   TieredFormat format;
   int n16, n4;
-  int wide_chunks, narrow_chunks;
 
-  // Chunks of keys, the wide ones first; x counts the columns of one.
-  KVASIR_HOST_DEVICE constexpr int key_chunks() const { return wide_chunks + narrow_chunks; }
-  KVASIR_HOST_DEVICE constexpr bool is_wide(int chunk) const { return chunk < wide_chunks; }
-  KVASIR_HOST_DEVICE constexpr int key_offset(int chunk) const {
-    const int wide_before = is_wide(chunk) ? chunk : wide_chunks;
-    return format.head_dim + wide_before * format.wide_chunk_bytes() +
-           (chunk - wide_before) * format.narrow_chunk_bytes();
+  KVASIR_HOST_DEVICE constexpr int n2() const { return format.head_dim - n16 - n4; }
+  // Pairs of columns, with one that has no channel where that makes their number even.
+  KVASIR_HOST_DEVICE constexpr int pairs() const { return (n4 + ((n2() + 1) >> 1) + 1) & ~1; }
+  KVASIR_HOST_DEVICE constexpr int bands() const { return (pairs() + kBandPairs - 1) / kBandPairs; }
+  KVASIR_HOST_DEVICE constexpr int band_pairs(int band) const {
+    return pairs() - band * kBandPairs < kBandPairs ? pairs() - band * kBandPairs : kBandPairs;
   }
-  KVASIR_HOST_DEVICE constexpr TieredColumn column(int chunk, int x) const {
-    if (is_wide(chunk)) {
-      const int channel = kWideChannels * chunk + x % kWideChannels;
-      if (channel >= n4) return {0, kPadding};
-      return {n16 + channel, x < kWideChannels ? kLowBits : kHighBits};
-    }
-    const int in_wide = wide_chunks * kWideChannels < n4 ? wide_chunks * kWideChannels : n4, rest = n4 - in_wide;
-    const int i = (chunk - wide_chunks) * kColumnsPerChunk + x;
-    if (i < rest) return {n16 + in_wide + i, kLowBits};
-    if (i < 2 * rest) return {n16 + in_wide + i - rest, kHighBits};
-    if (i - 2 * rest < format.head_dim - n16 - n4) return {n16 + n4 + i - 2 * rest, kTwoBits};
+  KVASIR_HOST_DEVICE constexpr int band_offset(int band) const {
+    return format.header_bytes() + band * format.band_bytes(kBandPairs);
+  }
+  // Column `which`, 0 or 1, of a pair.
+  KVASIR_HOST_DEVICE constexpr TieredColumn column(int pair, int which) const {
+    if (pair < n4) return {n16 + pair, which == 0 ? kLowBits : kHighBits};
+    const int i = 2 * (pair - n4) + which;
+    if (i < n2()) return {n16 + n4 + i, kTwoBits};
     return {0, kPadding};
   }
-  // From the beginning of the block. Of a wide chunk columns 0..15 have a byte for their channel, and parameters.
-  KVASIR_HOST_DEVICE constexpr int column_byte(int chunk, int x) const {
-    return key_offset(chunk) + (is_wide(chunk) ? x % 8 * 2 + x / 8 : x % 8 * 8 + x / 8 * 2);
+  KVASIR_HOST_DEVICE constexpr int column_byte(int pair, int which) const {
+    return band_offset(pair / kBandPairs) + pair % kBandPairs * 4 + 2 * which;
   }
-  KVASIR_HOST_DEVICE constexpr int parameter_byte(int chunk, int x, int group) const {
-    return key_offset(chunk) + (is_wide(chunk)
-                                    ? kWideParametersOffset + group * kWideGroupBytes + x % 8 * 8 + x / 8 * 4
-                                    : kNarrowParametersOffset + group * kNarrowGroupBytes + x % 8 * 16 + x / 8 * 4);
+  KVASIR_HOST_DEVICE constexpr int range_byte(int pair, int which, int group) const {
+    const int band = pair / kBandPairs;
+    return band_offset(band) + format.band_column_bytes(band_pairs(band)) +
+           (pair % kBandPairs * format.key_groups() + group) * 4 + 2 * which;
   }
-  KVASIR_HOST_DEVICE constexpr int codes_offset(int chunk) const {
-    return key_offset(chunk) + (is_wide(chunk) ? format.wide_chunk_bytes() : format.narrow_chunk_bytes()) -
-           kKeyCodeBytes;
+  KVASIR_HOST_DEVICE constexpr int codes_offset(int band) const {
+    return band_offset(band) + format.band_head_bytes(band_pairs(band));
   }
-  // Rows 8..15 of a tile of 16 tokens stand two bits higher, and come out four times as large.
-  KVASIR_HOST_DEVICE constexpr Place code_place(int chunk, int x, int token) const {
-    const int row = token % 16, lane = 4 * (row % 8) + x % 8 / 2;
-    return {
-        codes_offset(chunk) + token / 32 * kSpanCodeBytes + lane * 8 + token % 32 / 16 * 4 + 2 * (x % 2) + x % 16 / 8,
-        2 * (row / 8) + 4 * (x / 16)};
+  // The four codes of a byte are of four tiles of 16 tokens.
+  KVASIR_HOST_DEVICE constexpr Place code_place(int pair, int which, int token) const {
+    const int band = pair / kBandPairs, p = pair % kBandPairs;
+    const int lane = token % 8 * (band_pairs(band) / 2) + p / 2, word = token / 64 * 2 + token % 16 / 8;
+    return {codes_offset(band) + 16 * lane + 4 * word + 2 * (p % 2) + which, 2 * (token / 16 % 4)};
   }
-
-  // Chunk `v` of the values is that of channels 32 v .. 32 v + 31.
-  KVASIR_HOST_DEVICE constexpr int value_group_of(int v) const { return 32 * v / format.value_group; }
-  KVASIR_HOST_DEVICE constexpr int value_parameters_offset(int group) const {
-    return key_offset(key_chunks()) + group * kValueParameterBytes +
-           group * (format.value_group / 32) * format.value_code_bytes();
-  }
-  KVASIR_HOST_DEVICE constexpr int value_codes_offset(int v) const {
-    return key_offset(key_chunks()) + (value_group_of(v) + 1) * kValueParameterBytes + v * format.value_code_bytes();
+  KVASIR_HOST_DEVICE constexpr int lo_byte(int channel, int group) const {
+    return format.head_dim + (channel / 32 * format.key_groups() + group) * 64 + channel % 32 * 2;
   }
 
-  KVASIR_HOST_DEVICE constexpr int channels_offset() const { return key_offset(key_chunks()) + format.value_bytes(); }
-  // Elements of the 16-bit tier: [n16][8][16], that of token i + 8 j at [i][j].
-  KVASIR_HOST_DEVICE constexpr int elements_offset() const { return channels_offset() + (n16 + 15) / 16 * 16; }
-  KVASIR_HOST_DEVICE constexpr int bytes() const { return (elements_offset() + 256 * n16 + 127) / 128 * 128; }
+  KVASIR_HOST_DEVICE constexpr int wide_offset() const { return format.header_bytes() + format.bands_bytes(pairs()); }
+  // Of channel i of the 16-bit tier.
+  KVASIR_HOST_DEVICE constexpr int wide_block_offset(int i) const {
+    return wide_offset() + wide_bytes(i / kWideBlock * kWideBlock);
+  }
+  KVASIR_HOST_DEVICE constexpr int wide_row_byte(int i) const { return wide_block_offset(i) + i % kWideBlock * 2; }
+  KVASIR_HOST_DEVICE constexpr int wide_element_byte(int i, int token) const {
+    const int left = n16 - i / kWideBlock * kWideBlock, pairs = left < kWideBlock ? left / 2 : kWideBlock / 2;
+    const int pair = i % kWideBlock / 2, elements = wide_block_offset(i) + kWideHeadBytes;
+    if (pair == pairs) return elements + pairs * 2 * kWideChannelBytes + token % 8 * 32 + token / 8 * 2;
+    return elements + 16 * ((token / 32 * 8 + token % 8) * pairs + pair) + token % 32 / 8 * 4 + i % 2 * 2;
+  }
+
+  KVASIR_HOST_DEVICE constexpr int span_offset(int span) const {
+    return wide_offset() + wide_bytes(n16) + (span == 0 ? 0 : span * format.span_bytes(0));
+  }
+  // Of a group of the span.
+  KVASIR_HOST_DEVICE constexpr int value_bias_byte(int span, int group) const { return span_offset(span) + 4 * group; }
+  KVASIR_HOST_DEVICE constexpr int value_range_byte(int span, int group, int token) const {
+    return span_offset(span) + padded16(4 * format.span_groups(span)) + group * 2 * kPageTokens + token % 8 * 32 +
+           token / 8 * 2;
+  }
+  KVASIR_HOST_DEVICE constexpr int value_lo_byte(int span, int group, int token) const {
+    const int groups = format.span_groups(span);
+    return span_offset(span) + padded16(4 * groups) + groups * 2 * kPageTokens + (token / 32 * groups + group) * 64 +
+           token % 8 / 2 * 16 + token % 32 / 8 * 4 + token % 2 * 2;
+  }
+  KVASIR_HOST_DEVICE constexpr int value_codes_offset(int part) const {
+    const int span = 64 * part / kValueSpan;
+    return span_offset(span) + format.span_parameter_bytes(span) +
+           64 * part % kValueSpan / 8 * kPageTokens * format.value_bits;
+  }
+  KVASIR_HOST_DEVICE constexpr Place value_code_place(int channel, int token) const {
+    const Place place = format.value_part(channel / 64).code_place(0, token, channel % 64);
+    return {value_codes_offset(channel / 64) + place.byte, place.bit};
+  }
+  // Where the values end, and the block.
+  KVASIR_HOST_DEVICE constexpr int end() const {
+    return span_offset(format.value_spans() - 1) + format.span_bytes(format.value_spans() - 1);
+  }
+  KVASIR_HOST_DEVICE constexpr int bytes() const {
+    return (end() + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  }
 };
-
-KVASIR_HOST_DEVICE constexpr int chunks_of(int columns) { return (columns + kColumnsPerChunk - 1) / kColumnsPerChunk; }
-
-struct KeyChunks {
-  int wide, narrow;
-};
-KVASIR_HOST_DEVICE constexpr KeyChunks key_chunks(int n2, int n4, int wide_bytes, int narrow_bytes) {
-  const int whole = n4 / kWideChannels, rest = n4 % kWideChannels;
-  // A wide chunk that is not full, or the rest among the narrow ones.
-  const int mixed = chunks_of(2 * rest + n2), apart = chunks_of(n2);
-  if (wide_bytes < (mixed - apart) * narrow_bytes) return {whole + 1, apart};
-  return {whole, mixed};
-}
 
 KVASIR_HOST_DEVICE constexpr TieredBlock tiered_block(const TieredFormat& format, int n16, int n4) {
-  const KeyChunks chunks =
-      key_chunks(format.head_dim - n16 - n4, n4, format.wide_chunk_bytes(), format.narrow_chunk_bytes());
-  return {format, n16, n4, chunks.wide, chunks.narrow};
+  return {format, n16, n4};
 }
 KVASIR_HOST_DEVICE constexpr TieredBlock tiered_block(const TieredFormat& format, const TieredPlace& place) {
-  return tiered_block(format, place.n16, place.n4);
+  return {format, place.n16, place.n4};
 }
 
 // Whether attention has a kernel for these formats: head dims of layout/fragments.h; tiered keys with parameters of 16
@@ -195,8 +261,8 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
 size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const TieredBlock& layout, const uint8_t* block,
                      uint8_t* key_part, uint8_t* value_part);
 
-static_assert(tiered_block({128, 4, 128, 128}, 4, 100).bytes() ==
-                  128 + 6 * 1104 + 1216 + 512 + 4 * 2048 + 16 + 4 * 256 + 80,
-              "4.33 bits per element");
+static_assert(tiered_block({128, 2, 32, 32}, 3, 20).bytes() ==
+                  128 + 1024 + 9 * 672 + 176 + 16 + 3 * 256 + 16 + 2048 + 4096 + 16,
+              "3.5 bits per element");
 
 }  // namespace kvasir::cuda

@@ -7,8 +7,8 @@
 
 namespace kvasir::cuda {
 
-constexpr int kTieredWarps = 16;
-constexpr int kTieredSlots = 3;  // chunks that a warp has room for
+constexpr int kMaxTieredWarps = 16, kMinTieredWarps = 4;
+constexpr int kTieredSlots = 2;  // pieces that a warp has room for
 constexpr int kMaxTieredSplits = 64;
 
 struct TieredParams {
@@ -21,10 +21,12 @@ struct TieredParams {
   int kv_heads;
   int group;
   int row_blocks;
-  int splits;             // parts of a sequence
-  int value_bytes;        // of all value groups
-  uint32_t value_groups;  // bit v: a group begins with value chunk v
-  CodeUnit keys;          // of 2 bits
+  int splits;          // parts of a sequence
+  int warps;           // of a block
+  int span_groups[2];  // of values
+  int group_of[8];     // of its span, that of channels 32 v .. 32 v + 31
+  CodeUnit keys;       // of 2 bits
+  float key_middle;    // what code 0 is above lo, in steps
   CodeUnit values;
   ElementType type;
   float scale;  // of scores, times log2(e)
@@ -32,18 +34,57 @@ struct TieredParams {
   RowEnds ends;
 };
 
-// Bytes of a slot. The key bounds come with the first chunk of keys.
-KVASIR_HOST_DEVICE constexpr int tiered_slot_bytes(int head_dim, int value_bits) {
-  const TieredFormat largest = {32, value_bits, 32, 32};
-  const int value_bytes = largest.value_bytes(), key_bytes = head_dim + largest.narrow_chunk_bytes();
-  return value_bytes > key_bytes ? value_bytes : key_bytes;
+// Blocks are copied in pieces: the header with the first bands; the other bands; the 16-bit tier; each span of values,
+// its parameters with the first of its codes. A small 16-bit tier comes with the last bands.
+constexpr int kPieceBytes = 6288;
+constexpr int kCodePieceBytes = 4096;
+
+template <int D, int kBits, int kKeyGroup>
+struct TieredPieces {
+  // But for the groups of values.
+  KVASIR_HOST_DEVICE static constexpr TieredFormat format() { return {D, kBits, kKeyGroup, 32}; }
+  static constexpr int kHeaderBytes = format().header_bytes();
+  static constexpr int kBandBytes = format().band_bytes(kBandPairs);
+  // Pairs of the first piece, of others, of one that has room for eight channels of the 16-bit tier. Steps are of two
+  // bands.
+  static constexpr int pairs_of(int bytes) { return bytes / (2 * kBandBytes) * 2 * kBandPairs; }
+  static constexpr int kFirstPairs = pairs_of(kPieceBytes - kHeaderBytes);
+  static constexpr int kPairs = pairs_of(kPieceBytes);
+  static constexpr int kJoinedPairs = pairs_of(kPieceBytes - wide_bytes(kWideBlock));
+  static constexpr int kWideBlocks = kPieceBytes / wide_bytes(kWideBlock);  // of a piece
+  static constexpr int kSpans = format().value_spans();
+  static constexpr int kSpanPieces = (format().span_code_bytes(0) + kCodePieceBytes - 1) / kCodePieceBytes;
+  static constexpr int kPieceChannels = 8 * kCodePieceBytes / (kPageTokens * kBits);
+  static_assert(kFirstPairs > 0 && value_parameter_bytes(kValueSpan / 32) + kCodePieceBytes <= kPieceBytes,
+                "pieces hold what must not be cut");
+
+  // How many pieces there are of other bands, and of the 16-bit tier.
+  KVASIR_HOST_DEVICE static constexpr int band_pieces(int pairs) {
+    return pairs <= kFirstPairs ? 0
+                                : static_cast<int>(static_cast<unsigned>(pairs - kFirstPairs + kPairs - 1) / kPairs);
+  }
+  KVASIR_HOST_DEVICE static constexpr bool wide_joins(int pairs, int n16) {
+    return n16 > 0 && n16 <= kWideBlock && pairs > kFirstPairs &&
+           static_cast<unsigned>(pairs - kFirstPairs - 1) % kPairs < static_cast<unsigned>(kJoinedPairs);
+  }
+  KVASIR_HOST_DEVICE static constexpr int wide_pieces(int pairs, int n16) {
+    return wide_joins(pairs, n16) ? 0
+                                  : static_cast<int>(static_cast<unsigned>(n16 + kWideBlocks * kWideBlock - 1) /
+                                                     (kWideBlocks * kWideBlock));
+  }
+};
+
+// Shared memory of a block: slots, tables of queries, fragments of queries, their magnitudes, their scales; a barrier
+// for each slot.
+constexpr int kTieredWarpBytes = kTieredSlots * kPieceBytes;
+KVASIR_HOST_DEVICE constexpr int tiered_query_bytes(int head_dim) {
+  return kColumnKinds * head_dim * kQueryRowBytes + 16 * head_dim + 8 * head_dim + 16;
 }
-// Shared memory of a block: slots, queries, their magnitudes, their scales; a barrier for each slot.
-KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim, int value_bits) {
-  return kTieredWarps * kTieredSlots * tiered_slot_bytes(head_dim, value_bits) + 16 * head_dim + 8 * head_dim + 16;
+KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim, int warps) {
+  return warps * kTieredWarpBytes + tiered_query_bytes(head_dim);
 }
-KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int value_bits) {
-  return tiered_barriers_offset(head_dim, value_bits) + kTieredWarps * kTieredSlots * 8;
+KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int warps) {
+  return tiered_barriers_offset(head_dim, warps) + warps * kTieredSlots * 8;
 }
 
 // The kernels for values of 2 and of 4 bits.

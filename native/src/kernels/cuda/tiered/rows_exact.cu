@@ -18,19 +18,24 @@ struct Params {
   float* sides[2];
 };
 
-// Where the codes of a channel are: chunk and column, kNone where it has none. Or its place in the 16-bit tier.
+// Where the codes of a channel are: its column, two a pair, kNone where it has none. Or its place in the 16-bit tier.
 struct Shared {
   uint16_t low[kMaxHeadDim], high[kMaxHeadDim];
   uint16_t sixteen[kMaxHeadDim];
-  float2 scales[kMaxHeadDim / 32 * kPageTokens];  // of values: base and step, by group and token
+  float2 scales[kMaxHeadDim / 32 * kPageTokens];  // of values: base and step, by 32 channels and token
 };
 
 __device__ __forceinline__ float load_half(const uint8_t* from) {
   return half_to_float(*reinterpret_cast<const uint16_t*>(from));
 }
 
+// Of a stored row of queries.
+__device__ __forceinline__ int channel_at(const uint8_t* stored, int d) {
+  return *reinterpret_cast<const uint16_t*>(stored) / kQueryRowBytes % d;
+}
+
 __device__ __forceinline__ int code_at(const uint8_t* block, const TieredBlock& layout, int column, int token) {
-  const Place place = layout.code_place(column / kColumnsPerChunk, column % kColumnsPerChunk, token);
+  const Place place = layout.code_place(column / 2, column % 2, token);
   return block[place.byte] >> place.bit & 3;
 }
 
@@ -39,34 +44,33 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
   const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
   if (thread < d) shared.low[thread] = shared.high[thread] = kNone;
   __syncthreads();
-  for (int i = thread; i < layout.key_chunks() * kColumnsPerChunk; i += kThreads) {
-    const int chunk = i / kColumnsPerChunk, x = i % kColumnsPerChunk;
-    const TieredColumn column = layout.column(chunk, x);
+  for (int i = thread; i < 2 * layout.pairs(); i += kThreads) {
+    const TieredColumn column = layout.column(i / 2, i % 2);
     if (column.kind == kPadding) continue;
-    const int channel = block[layout.column_byte(chunk, layout.is_wide(chunk) ? x % kWideChannels : x)];
+    const int channel = channel_at(block + layout.column_byte(i / 2, i % 2), d);
     (column.kind == kHighBits ? shared.high : shared.low)[channel] = static_cast<uint16_t>(i);
   }
-  if (thread < layout.n16) shared.sixteen[block[layout.channels_offset() + thread]] = static_cast<uint16_t>(thread);
+  if (thread < layout.n16) {
+    const int halves = *reinterpret_cast<const uint16_t*>(block + layout.wide_row_byte(thread));
+    shared.sixteen[channel_of_halves(halves)] = static_cast<uint16_t>(thread);
+  }
   __syncthreads();
   // A thread has one channel, and every so many tokens of it.
   const int channel = thread % d, at_once = kThreads / d;
   if (thread >= at_once * d) return;
   const int low = shared.low[channel], high = shared.high[channel];
   if (low == kNone) {
-    const uint8_t* const elements = block + layout.elements_offset() + 256 * shared.sixteen[channel];
     for (int token = thread / d; token < kPageTokens; token += at_once) {
-      rows[token * d + channel] = load_half(elements + token % 8 * 32 + token / 8 * 2);
+      rows[token * d + channel] = load_half(block + layout.wide_element_byte(shared.sixteen[channel], token));
     }
     return;
   }
   const int group = layout.format.key_group;  // a multiple of at_once
   for (int first = 0; first < kPageTokens; first += group) {
-    const uint8_t* const parameters =
-        block + layout.parameter_byte(low / kColumnsPerChunk, low % kColumnsPerChunk, first / group);
     const uniform::Codes codes =
         high == kNone ? uniform::codes_of(2, layout.format.key_grid) : uniform::codes_of(4, Grid::kEnds);
-    const float step = uniform::step_of(load_half(parameters), codes);
-    const float base = uniform::base_of(load_half(parameters + 2), step, codes);
+    const float step = uniform::step_of(load_half(block + layout.range_byte(low / 2, low % 2, first / group)), codes);
+    const float base = uniform::base_of(load_half(block + layout.lo_byte(channel, first / group)), step, codes);
     for (int token = first + thread / d; token < first + group; token += at_once) {
       int code = code_at(block, layout, low, token);
       if (high != kNone) code |= code_at(block, layout, high, token) << 2;
@@ -77,23 +81,23 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
 
 __device__ __forceinline__ void decode_values(const uint8_t* block, const TieredBlock& layout, Shared& shared,
                                               float* rows) {
-  const int d = layout.format.head_dim, thread = static_cast<int>(threadIdx.x);
-  const uniform::Codes kind = uniform::codes_of(layout.format.value_bits, layout.format.value_grid);
-  const PartLayout part = layout.format.value_chunk();
-  for (int i = thread; i < layout.format.value_groups() * kPageTokens; i += kThreads) {
-    const uint8_t* const parameters =
-        block + layout.value_parameters_offset(i / kPageTokens) + part.parameter_byte(i % kPageTokens);
-    const float step = uniform::step_of(load_half(parameters), kind);
-    shared.scales[i] = {uniform::base_of(load_half(parameters + 2), step, kind), step};
+  const TieredFormat& format = layout.format;
+  const int d = format.head_dim, thread = static_cast<int>(threadIdx.x);
+  const uniform::Codes kind = uniform::codes_of(format.value_bits, format.value_grid);
+  for (int i = thread; i < d / 32 * kPageTokens; i += kThreads) {
+    const int channel = i / kPageTokens * 32, token = i % kPageTokens;
+    const int span = channel / kValueSpan, group = format.group_of(channel);
+    const float step = uniform::step_of(load_half(block + layout.value_range_byte(span, group, token)), kind);
+    shared.scales[i] = {uniform::base_of(load_half(block + layout.value_lo_byte(span, group, token)), step, kind),
+                        step};
   }
   __syncthreads();
-  const int channel = thread % d, at_once = kThreads / d, chunk = channel / 32;
+  const int channel = thread % d, at_once = kThreads / d;
   if (thread >= at_once * d) return;
-  const float2* const scales = shared.scales + layout.value_group_of(chunk) * kPageTokens;
-  const uint8_t* const codes = block + layout.value_codes_offset(chunk);
+  const float2* const scales = shared.scales + channel / 32 * kPageTokens;
   for (int token = thread / d; token < kPageTokens; token += at_once) {
-    const Place place = part.code_place(0, token, channel % 32);
-    const int code = codes[place.byte] >> place.bit & kind.last;
+    const Place place = layout.value_code_place(channel, token);
+    const int code = block[place.byte] >> place.bit & kind.last;
     rows[token * d + channel] = uniform::decode_element(code, scales[token].x, scales[token].y);
   }
 }

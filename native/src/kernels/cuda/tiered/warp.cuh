@@ -1,8 +1,14 @@
 // What one warp computes of attention over tiered keys: scores, softmax and outputs of its pages and row tiles.
 //
-// Everything is products of bytes, as in attend/scores_and_outputs.cuh, with two differences: scales fold into queries
-// anew for every 32 tokens and into weights for every 32 channels, so folding must be cheap; and bounds of the ranges,
-// which the page carries, bound the products of keys, so that the greatest need not be looked for among all of them.
+// Everything is products of bytes, as in attend/scores_and_outputs.cuh. Scales fold into queries anew for every 32
+// tokens and into weights for every 32 channels, so folding must be cheap:
+//
+// - The greatest product is not looked for: bounds of ranges, which the page has, bound those of keys; those of values
+//   are counted in powers of two, unless ranges are uneven.
+// - lo is not folded: queries times the lo of keys, and weights times those of values, are products of float16 matrices
+//   whose rows are groups.
+// - Of codes that mean cells, the middle is half a step above: half the sum of all factors (keys), or a bit below each
+//   code (values).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,49 +19,84 @@
 
 namespace kvasir::cuda {
 
+// A block's queries in shared memory, scaled to 1 at most.
+template <int D>
+struct TieredQueries {
+  float* rows;         // [kColumnKinds][D][4]: times what a code of the kind counts, in parts of the range
+  uint4* fragments;    // [D / 32][32]: B of two steps of 16 channels, split as split_halves does
+  __half* magnitudes;  // [D / 32][32][4]: for lane (g = lane / 4, h = lane % 4) head h, channels 4 g .. 4 g + 3 of 32
+  float* scales;       // [4]: what products with them are multiplied by to be scores
+
+  __device__ explicit TieredQueries(uint8_t* memory)
+      : rows(reinterpret_cast<float*>(memory)),
+        fragments(reinterpret_cast<uint4*>(memory + kColumnKinds * D * kQueryRowBytes)),
+        magnitudes(reinterpret_cast<__half*>(fragments + D)),
+        scales(reinterpret_cast<float*>(magnitudes + 4 * D)) {}
+
+  // A warp for each head. first_row: of the first head, of which there are `heads`.
+  __device__ __forceinline__ void load(const TieredParams& params, int64_t first_row, int heads, int head,
+                                       int lane) const {
+    float values[D / 32], peak = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
+      const float value = load_unbranched(params.queries, params.type, index);
+      values[i] = head < heads ? value : 0.0f;
+      peak = fmaxf(peak, fabsf(values[i]));
+    }
+    peak = max_over_warp(peak);
+    const float inverse = inverse_peak(peak);
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      const float query = values[i] * inverse;
+      float* const row = rows + 4 * (lane + 32 * i) + head;
+      row[query_row(D, kLowBits, 0) * 4] = query * (1.0f / 15.0f);
+      row[query_row(D, kHighBits, 0) * 4] = query * (4.0f / 15.0f);
+      row[query_row(D, kTwoBits, 0) * 4] = query * params.keys.step;
+      magnitudes[(32 * i + lane / 4 * 4 + head) * 4 + lane % 4] = __float2half_ru(fabsf(query));
+      const __half high = __float2half_rn(query);
+      // Channel 8 h + 2 w + odd of 32 is in word w of the lanes with lane % 4 = h.
+      auto* const words = reinterpret_cast<__half*>(fragments + 32 * i) + lane % 8;
+      words[8 * (4 * (2 * head) + lane / 8)] = high;
+      words[8 * (4 * (2 * head + 1) + lane / 8)] = __float2half_rn(query - __half2float(high));
+    }
+    if (lane == 0) scales[head] = peak * params.scale;
+  }
+};
+
 // A lane (g = lane / 4, h = lane % 4) holds head h: of the scores those of tokens g, g + 8, ..., of the output channels
 // g, g + 8, .... Scores are base-2 logarithms.
 template <int D, int kBits, int kKeyGroup>
 class TieredWarp {
  public:
   using Fetcher = TieredFetcher<D, kBits, kKeyGroup>;
+  using Pieces = typename Fetcher::Pieces;
 
-  __device__ TieredWarp(const TieredParams& params, const float* queries, const uint2* magnitudes, float scale,
-                        int lane)
+  __device__ TieredWarp(const TieredParams& params, const TieredQueries<D>& queries, int lane)
       : params_(params),
-        queries_(queries + lane % 4),
-        magnitudes_(magnitudes + lane),
-        scale_(scale),
+        queries_(reinterpret_cast<const uint8_t*>(queries.rows) + 4 * (lane % 4)),
+        fragments_(queries.fragments + lane),
+        magnitudes_(reinterpret_cast<const uint2*>(queries.magnitudes) + lane),
+        scale_(queries.scales[lane % 4]),
         g_(lane / 4),
         h_(lane % 4) {}
 
   __device__ __forceinline__ void page(Fetcher& fetcher, int hidden) {
     float scores[16];
     key_scores(fetcher, scores);
-    add_wide_tier(fetcher.page().wide_tier(params_.value_bytes), fetcher.page().n16, scores);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) scores[i] *= scale_;
-    if (params_.cap > 0.0f) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) scores[i] = capped(scores[i], params_.cap);
-    }
-    if (hidden > 0) {
+    float unit = scale_;  // of scores
+    if (any_lane(params_.cap > 0.0f || hidden > 0)) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
+        scores[i] *= unit;
+        if (params_.cap > 0.0f) scores[i] = capped(scores[i], params_.cap);
         if (8 * i + g_ < hidden) scores[i] = kHidden;
       }
+      unit = 1.0f;
     }
-    const Joining joining = softmax_step(scores, highest_, sum_);
-    ValueFactors factors;
-#pragma unroll
-    for (int v = 0; v < D / 32; ++v) {
-      const uint8_t* chunk = fetcher.acquire_values(v);
-      if ((params_.value_groups >> v & 1) != 0) {
-        factors = value_factors(chunk, scores);
-        chunk += kValueParameterBytes;
-      }
-      value_chunk(chunk, v, factors, joining);
-    }
+    const float gain = weigh(scores, unit);
+    add_values<0>(fetcher, scores, gain);
+    if constexpr (kSpans == 2) add_values<1>(fetcher, scores, gain);
   }
 
   // A row tile, of which tokens begin .. end - 1 are visible.
@@ -64,8 +105,7 @@ class TieredWarp {
     float sums[4] = {};
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
-      mma_halves(sums, __ldg(groups + 32 * i), split_halves(queries_[4 * (16 * i + g_)]),
-                 split_halves(queries_[4 * (16 * i + 8 + g_)]));
+      mma_halves(sums, __ldg(groups + 32 * i), halves_of_query(16 * i + 2 * h_), halves_of_query(16 * i + 8 + 2 * h_));
     }
     float scores[2];
 #pragma unroll
@@ -78,7 +118,7 @@ class TieredWarp {
     const Joining joining = softmax_step(scores, highest_, sum_);
     const uint32_t low = split_halves(scores[0]), high = split_halves(scores[1]);
 #pragma unroll
-    for (int v = 0; v < D / 32; ++v) zero_[v] *= joining.keep;
+    for (int i = 0; i < kSpans; ++i) zero_[i] *= joining.keep;
 #pragma unroll
     for (int i = 0; i < D / 16; ++i) {
       float products[4] = {};
@@ -93,7 +133,7 @@ class TieredWarp {
     float* const head = state + h_ * (D + 2);
 #pragma unroll
     for (int v = 0; v < D / 32; ++v) {
-      const float zero = sum_over_rows(zero_[v]);
+      const float zero = __shfl_sync(0xffffffffu, zero_[v / kSpanChunks], 4 * params_.group_of[v] + h_);
 #pragma unroll
       for (int i = 0; i < 4; ++i) head[32 * v + 8 * i + g_] = output_[4 * v + i] + zero;
     }
@@ -105,42 +145,64 @@ class TieredWarp {
   }
 
  private:
-  // Without the 16-bit tier, for queries of 1 at most.
-  __device__ __forceinline__ void key_scores(Fetcher& fetcher, float (&scores)[16]) {
-    const KeyChunks& chunks = fetcher.page().chunks;
-    KeySums sums = {};
-    float scale = 1.0f;  // of products
-#pragma unroll 1
-    for (int k = 0; k < chunks.wide + chunks.narrow; ++k) {
-      const uint8_t* chunk = fetcher.acquire();
-      if (k == 0) {
-        scale = __fdividef(kQuantum<true>, product_bound(chunk));
-        chunk += D;
-      }
-      if (k < chunks.wide) {
-        add_chunk(chunk, WideColumns(*this), scale, sums);
-      } else {
-        add_chunk(chunk, NarrowColumns(*this), scale, sums);
-      }
-    }
-    const float inverse = __fdividef(1.0f, scale);
-#pragma unroll
-    for (int t = 0; t < kTokenSpans; ++t) {
-      const float lo = sum_over_rows(sums.zero[t]);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const int(&c)[4] = sums.products[t][tile];
-        scores[4 * t + 2 * tile] = fmaf(joined(c[0], c[1]), inverse, lo);
-        scores[4 * t + 2 * tile + 1] = fmaf(joined(c[2], c[3]), 0.25f * inverse, lo);
-      }
-    }
+  static constexpr int kKeyGroups = kPageTokens / kKeyGroup;
+  static constexpr int kSpans = Pieces::format().value_spans();
+  static constexpr int kSpanChunks = kValueSpan / 32;  // of 32 channels
+
+  // Of this lane's head. stored: a row of the tables in bytes.
+  __device__ __forceinline__ float query(uint32_t stored) const {
+    return *reinterpret_cast<const float*>(queries_ + stored);
   }
 
   // By 32 tokens.
   struct KeySums {
     int products[kTokenSpans][2][4];
-    float zero[kTokenSpans];
+    int factors[kTokenSpans];  // of columns of 2 bits
   };
+
+  // For queries of 1 at most.
+  __device__ __forceinline__ void key_scores(Fetcher& fetcher, float (&scores)[16]) {
+    const int n16 = fetcher.page().n16, n4 = fetcher.page().n4, pairs = fetcher.page().pairs;
+    const uint8_t* piece = fetcher.acquire();
+    const float bound = product_bound(piece), scale = __fdividef(kQuantum<true>, bound);
+    const float lo = sum_lo(piece + D);
+    KeySums sums = {};
+    int left = pairs, until = max(pairs - Pieces::kFirstPairs, 0);
+    piece += Pieces::kHeaderBytes;
+    while (true) {
+#pragma unroll 1
+      for (; left - until >= 2 * kBandPairs; left -= 2 * kBandPairs) {
+        add_step<true>(piece, 2 * kBandPairs, n4 - (pairs - left), scale, sums);
+        piece += 2 * Pieces::kBandBytes;
+      }
+      if (any_lane(until == 0)) break;
+      piece = fetcher.acquire();
+      until = max(until - Pieces::kPairs, 0);
+    }
+    if (any_lane(left > 0)) add_step<false>(piece, left, n4 - (pairs - left), scale, sums);
+    const float unit = bound * (1.0f / kQuantum<true>);
+#pragma unroll
+    for (int t = 0; t < kTokenSpans; ++t) {
+      const float zero = fmaf(sum_of_factors(sums.factors[t]), unit * params_.key_middle,
+                              kKeyGroups == 1 ? lo : __shfl_sync(0xffffffffu, lo, 4 * t + h_));
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const int(&c)[4] = sums.products[t][tile];
+        const float step = unit * (1.0f / static_cast<float>(1 << (t % 2 * 4 + tile * 2)));
+        scores[4 * t + 2 * tile] = fmaf(joined(c[0], c[1]), step, zero);
+        scores[4 * t + 2 * tile + 1] = fmaf(joined(c[2], c[3]), step, zero);
+      }
+    }
+    if (any_lane(Pieces::wide_joins(pairs, n16))) {
+      add_wide_channels(piece + Pieces::format().bands_bytes(left), n16, scores);
+      return;
+    }
+#pragma unroll 1
+    for (int first = 0; first < n16; first += kWideBlock) {
+      piece = first / kWideBlock % Pieces::kWideBlocks == 0 ? fetcher.acquire() : piece + wide_bytes(kWideBlock);
+      add_wide_channels(piece, min(n16 - first, kWideBlock), scores);
+    }
+  }
 
   // At least the greatest product of a query and the step of a code, for this lane's head.
   __device__ __forceinline__ float product_bound(const uint8_t* bounds) const {
@@ -156,183 +218,373 @@ class TieredWarp {
     // Bounds are halves of ranges, and no step is above a third of a range. Float16 lost 2^-11, or 2^-25 in all.
     return fmaf(product, 1.001f * (2.0f / 3.0f), 1e-7f);
   }
+  // Of this lane's head. factors: of column g of B, of this lane's x.
+  __device__ __forceinline__ float sum_of_factors(int factors) const {
+    factors += __shfl_xor_sync(0xffffffffu, factors, 1);
+    factors += __shfl_xor_sync(0xffffffffu, factors, 2);
+    return joined(__shfl_sync(0xffffffffu, factors, 8 * h_), __shfl_sync(0xffffffffu, factors, 8 * h_ + 4));
+  }
 
-  // The four columns x = g, g + 8, ... of a chunk: queries of their channels, and what ranges are multiplied with to
-  // give products of 16 bits and the middles of cells. `load` brings {range, lo} of a group; fold makes the B
-  // fragments.
-  struct NarrowColumns {
-    static constexpr int kCodesOffset = kNarrowParametersOffset + kPageTokens / kKeyGroup * kNarrowGroupBytes;
-    const TieredWarp& warp;
-    float queries[4], steps[4], centres[4];
-    uint4 parameters;
+  // A lane loads what belongs to one row as if it were of two: words 0 and 2 of row g, 1 and 3 of row g + 8. Of the
+  // products with what belongs to the first, and with what belongs to the second, one row each is right.
+  __device__ __forceinline__ static float both_rows(const float (&first)[4], const float (&second)[4]) {
+    return (first[0] + first[1]) + (second[2] + second[3]);
+  }
 
-    __device__ explicit NarrowColumns(const TieredWarp& of) : warp(of) {}
-    __device__ __forceinline__ void open(const uint8_t* chunk, float scale) {
-      const uint2 columns = *reinterpret_cast<const uint2*>(chunk + 8 * warp.g_);
-      const float fifteenth = scale * (1.0f / 15.0f);
+  // The sum of queries times lo, of group g of tokens.
+  __device__ __forceinline__ float sum_lo(const uint8_t* lo) const {
+    const auto* const rows = reinterpret_cast<const uint4*>(lo) + 4 * (g_ % kKeyGroups) + h_;
+    float first[4] = {}, second[4] = {};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const uint32_t column = (j < 2 ? columns.x : columns.y) >> 16 * (j % 2);
-        queries[j] = warp.queries_[4 * (column & 255)];
-        const uint32_t kind = column >> 8 & 255;  // ColumnKind
-        const bool two_bits = kind == kTwoBits;
-        steps[j] = queries[j] * (two_bits ? scale * warp.params_.keys.step : fifteenth * static_cast<float>(kind));
-        centres[j] = two_bits ? queries[j] * warp.params_.keys.centre : 0.0f;
-      }
+    for (int i = 0; i < D / 32; ++i) {
+      const uint4 a = rows[4 * kKeyGroups * i], b = fragments_[32 * i];
+      mma_halves(first, a, b.x, b.z);
+      mma_halves(second, a, b.y, b.w);
     }
-    __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
-      parameters =
-          *reinterpret_cast<const uint4*>(chunk + kNarrowParametersOffset + group * kNarrowGroupBytes + 16 * warp.g_);
-    }
-    __device__ __forceinline__ void fold(float& zero, uint32_t (&b)[2]) const {
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        const float2 first = halves_to_floats(j == 0 ? parameters.x : parameters.z);  // range, lo
-        const float2 second = halves_to_floats(j == 0 ? parameters.y : parameters.w);
-        zero = fmaf(queries[j], first.y, fmaf(queries[j + 1], second.y, zero));
-        zero = fmaf(centres[j], first.x, fmaf(centres[j + 1], second.x, zero));
-        b[j / 2] = quantised_products<true>({steps[j], first.x}, {steps[j + 1], second.x});
-      }
-    }
-  };
-  struct WideColumns {
-    static constexpr int kCodesOffset = kWideParametersOffset + kPageTokens / kKeyGroup * kWideGroupBytes;
-    const TieredWarp& warp;
-    float queries[2], steps[2];
-    uint2 parameters;
+    return both_rows(first, second);
+  }
 
-    __device__ explicit WideColumns(const TieredWarp& of) : warp(of) {}
-    __device__ __forceinline__ void open(const uint8_t* chunk, float scale) {
-      const uint32_t channels = *reinterpret_cast<const uint16_t*>(chunk + 2 * warp.g_);
-      queries[0] = warp.queries_[4 * (channels & 255)];
-      queries[1] = warp.queries_[4 * (channels >> 8)];
-      steps[0] = queries[0] * scale * (1.0f / 15.0f);
-      steps[1] = queries[1] * scale * (1.0f / 15.0f);
-    }
-    __device__ __forceinline__ void load(const uint8_t* chunk, int group) {
-      parameters =
-          *reinterpret_cast<const uint2*>(chunk + kWideParametersOffset + group * kWideGroupBytes + 8 * warp.g_);
-    }
-    __device__ __forceinline__ void fold(float& zero, uint32_t (&b)[2]) const {
-      const float2 first = halves_to_floats(parameters.x), second = halves_to_floats(parameters.y);
-      zero = fmaf(queries[0], first.y, fmaf(queries[1], second.y, zero));
-      b[0] = quantised_products<true>({steps[0], first.x}, {steps[1], second.x});
-      b[1] = quantised_products<true>({4.0f * steps[0], first.x}, {4.0f * steps[1], second.x});
-    }
+  // What a lane needs of a band: the factors of pair g, the codes of pairs 2 h and 2 h + 1.
+  struct Band {
+    float queries[2];
+    uint32_t ranges[kKeyGroups];  // of both columns
+    uint32_t codes[4];            // tokens g and g + 8 of the first four tiles, then of the others
   };
 
-  // A key chunk.
-  template <class Columns>
-  __device__ __forceinline__ void add_chunk(const uint8_t* chunk, Columns columns, float scale, KeySums& sums) {
-    columns.open(chunk, scale);
-#pragma unroll
-    for (int t = 0; t < kTokenSpans; ++t) {
-      columns.load(chunk, 32 * t / kKeyGroup);
-      uint32_t b[2];
-      columns.fold(sums.zero[t], b);
-      const uint2 words =
-          *reinterpret_cast<const uint2*>(chunk + Columns::kCodesOffset + t * kSpanCodeBytes + 8 * (4 * g_ + h_));
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        const uint32_t word = tile == 0 ? words.x : words.y;
-        const uint32_t a[4] = {word & 0x03030303u, word & 0x0c0c0c0cu, word >> 4 & 0x03030303u,
-                               word >> 4 & 0x0c0c0c0cu};
-        mma_bytes<true>(sums.products[t][tile], a, b[0], b[1]);
+  // pairs: as many as the band has.
+  template <bool kWhole>
+  __device__ __forceinline__ void load_band(const uint8_t* band, int pairs, float scale, Band& to) const {
+    const int half = kWhole ? kBandPairs / 2 : pairs >> 1;
+    const int head =
+        kWhole ? Pieces::format().band_column_bytes(kBandPairs) : Pieces::format().band_column_bytes(pairs);
+    const int codes = kWhole ? Pieces::format().band_head_bytes(kBandPairs) : Pieces::format().band_head_bytes(pairs);
+    uint32_t columns = 0;
+    to = {};
+    if (kWhole || g_ < pairs) {
+      columns = reinterpret_cast<const uint32_t*>(band)[g_];
+      if constexpr (kKeyGroups == 4) {
+        const uint4 four = reinterpret_cast<const uint4*>(band + head)[g_];
+        to.ranges[0] = four.x, to.ranges[1] = four.y, to.ranges[2] = four.z, to.ranges[3] = four.w;
+      } else {
+        to.ranges[0] = reinterpret_cast<const uint32_t*>(band + head)[g_];
       }
+    }
+    to.queries[0] = query(columns & 0xffffu) * scale;
+    to.queries[1] = query(columns >> 16) * scale;
+    if (kWhole || h_ < half) {
+      const uint4 four = reinterpret_cast<const uint4*>(band + codes)[half * g_ + h_];
+      to.codes[0] = four.x, to.codes[1] = four.y, to.codes[2] = four.z, to.codes[3] = four.w;
     }
   }
 
-  // channels: of the 16-bit tier; their elements follow.
-  __device__ __forceinline__ void add_wide_tier(const uint8_t* channels, int n16, float (&scores)[16]) const {
-    const auto* elements = reinterpret_cast<const uint4*>(channels + (n16 + 15) / 16 * 16) + 2 * g_;
-#pragma unroll 2
-    for (int i = 0; i < n16; ++i) {
-      const float query = queries_[4 * __ldg(channels + i)];
-      const uint4 words[2] = {__ldg(elements + 16 * i), __ldg(elements + 16 * i + 1)};
+  // A 1 for each x of this lane that is a column of 2 bits. wide: pairs of the band that are channels of 4 bits, or
+  // more.
+  __device__ __forceinline__ int narrow_columns(int wide) const {
+    return (2 * h_ < wide ? 0 : 0x0101) | (2 * h_ + 1 < wide ? 0 : 0x01010000);
+  }
+
+  // Two bands, of `pairs` pairs together; `wide` of them, if so many, are channels of 4 bits.
+  template <bool kWhole>
+  __device__ __forceinline__ void add_step(const uint8_t* band, int pairs, int wide, float scale, KeySums& sums) {
+    Band bands[2];
+    load_band<kWhole>(band, min(pairs, kBandPairs), scale, bands[0]);
+    load_band<kWhole>(band + Pieces::kBandBytes, max(pairs - kBandPairs, 0), scale, bands[1]);
+    int narrow[2] = {0x01010101, 0x01010101};
+    if (any_lane(wide > 0)) narrow[0] = narrow_columns(wide), narrow[1] = narrow_columns(wide - kBandPairs);
+    uint32_t b[2];
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const uint32_t pairs[4] = {words[k].x, words[k].y, words[k].z, words[k].w};
+    for (int t = 0; t < kTokenSpans; ++t) {
+      if (t < kKeyGroups) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float2 pair = halves_to_floats(pairs[j]);
-          scores[8 * k + 2 * j] = fmaf(query, pair.x, scores[8 * k + 2 * j]);
-          scores[8 * k + 2 * j + 1] = fmaf(query, pair.y, scores[8 * k + 2 * j + 1]);
+        for (int i = 0; i < 2; ++i) {
+          const float2 ranges = halves_to_floats(bands[i].ranges[t % kKeyGroups]);
+          b[i] = quantised_products<true>({bands[i].queries[0], ranges.x}, {bands[i].queries[1], ranges.y});
+        }
+      }
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+        const uint32_t mask = 0x03030303u << (t % 2 * 4 + tile * 2);
+        const int word = t / 2 * 2;
+        const uint32_t a[4] = {bands[0].codes[word] & mask, bands[0].codes[word + 1] & mask,
+                               bands[1].codes[word] & mask, bands[1].codes[word + 1] & mask};
+        mma_bytes<true>(sums.products[t][tile], a, b[0], b[1]);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) sums.factors[t] = __dp4a(static_cast<int>(b[i]), narrow[i], sums.factors[t]);
+    }
+  }
+
+  // Adds up to eight channels of the 16-bit tier, in pairs by products of float16 matrices.
+  __device__ __forceinline__ void add_wide_channels(const uint8_t* block, int channels, float (&scores)[16]) const {
+    const int pairs = channels >> 1;
+    if (any_lane(pairs > 0)) {
+      const uint32_t places = reinterpret_cast<const uint32_t*>(block)[h_];  // query_halves of two channels
+      const uint32_t b = half_of_query(g_, places & 0xffffu) | uint32_t{half_of_query(g_, places >> 16)} << 16;
+      const auto* const elements = reinterpret_cast<const uint4*>(block + kWideHeadBytes) + pairs * g_ + h_;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {  // 32 tokens
+        uint4 words = {};
+        if (h_ < pairs) words = elements[8 * pairs * i];
+#pragma unroll
+        for (int tile = 0; tile < 2; ++tile) {
+          float* const two = scores + 4 * i + 2 * tile;
+          float sums[4] = {two[0], 0.0f, two[1], 0.0f};
+          mma_few_halves(sums, tile == 0 ? words.x : words.z, tile == 0 ? words.y : words.w, b);
+          two[0] = sums[0] + sums[1];
+          two[1] = sums[2] + sums[3];
         }
       }
     }
-  }
-
-  // Weights with the ranges of a group folded into them.
-  struct ValueFactors {
-    uint32_t b[8];
-    float peak;
-    float zero;  // this lane's share
-  };
-
-  __device__ __forceinline__ ValueFactors value_factors(const uint8_t* group, const float (&weights)[16]) const {
-    // The greatest product is looked for: weights and ranges differ by so much that a bound would cost bits.
-    float products[16], zero = 0.0f, peak = 0.0f;
+    if (any_lane(channels % 2 == 0)) return;
+    const uint32_t place = reinterpret_cast<const uint16_t*>(block)[channels - 1];
+    const float2 halves = halves_to_floats(half_of_query(2 * h_, place) | half_of_query(2 * h_ + 1, place) << 16);
+    const float factor = halves.x + halves.y;
+    const auto* const elements =
+        reinterpret_cast<const uint4*>(block + kWideHeadBytes + pairs * 2 * kWideChannelBytes) + 2 * g_;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 four = *reinterpret_cast<const uint4*>(group + 128 * i + 16 * g_);
+    for (int k = 0; k < 2; ++k) {
+      const uint4 four = elements[k];
       const uint32_t words[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float2 parameters = halves_to_floats(words[j]);  // range, lo
-        products[4 * i + j] = weights[4 * i + j] * parameters.x;
-        peak = fmaxf(peak, products[4 * i + j]);
-        zero = fmaf(weights[4 * i + j], fmaf(parameters.x, params_.values.centre, parameters.y), zero);
+        const float2 pair = halves_to_floats(words[j]);
+        scores[8 * k + 2 * j] = fmaf(factor, pair.x, scores[8 * k + 2 * j]);
+        scores[8 * k + 2 * j + 1] = fmaf(factor, pair.y, scores[8 * k + 2 * j + 1]);
       }
     }
-    peak = max_over_rows(peak);
-    const float inverse = peak > kLeastPeak ? __fdividef(kQuantum<false>, peak) : 0.0f;
-    ValueFactors factors;
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      factors.b[i / 2] = quantised_pair<false>(products[i], products[i + 1], inverse);
-    }
-    factors.peak = peak;
-    factors.zero = zero;
-    return factors;
+  }
+  // Of column g of B, and of two neighbouring channels.
+  __device__ __forceinline__ uint32_t halves_of_query(int channel) const {
+    return *reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint8_t*>(fragments_ - h_) +
+                                              query_halves(channel));
+  }
+  // Of column `column` of B, which is a part of a head's query. place: query_halves of the channel.
+  __device__ __forceinline__ uint32_t half_of_query(int column, uint32_t place) const {
+    const auto* const first = reinterpret_cast<const uint8_t*>(fragments_ - (4 * g_ + h_));
+    return *reinterpret_cast<const uint16_t*>(first + 64 * column + place);
   }
 
-  __device__ __forceinline__ void value_chunk(const uint8_t* codes, int v, const ValueFactors& factors,
-                                              const Joining& joining) {
-    zero_[v] = fmaf(zero_[v], joining.keep, factors.zero * joining.gain);
-    const uint32_t(&b)[8] = factors.b;
-    const auto* groups = reinterpret_cast<const uint4*>(codes) + (4 * g_ + h_);
-    int even_sum[4] = {}, odd_sum[4] = {};
+  // Makes weights of scores times `unit`, relative to the page's own maximum, and adds them up. Returns what makes them
+  // relative to the reference, which stays until a score is kReferenceSlack above it.
+  __device__ __forceinline__ float weigh(float (&scores)[16], float unit) {
+    float most[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most[i] = fmaxf(fmaxf(scores[i], scores[i + 4]), fmaxf(scores[i + 8], scores[i + 12]));
+    // A little above, because the products below are not rounded: no weight is above 1.
+    const float rounded = max_over_rows(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]))) * unit;
+    const float highest = fmaf(fabsf(rounded), 0x1p-23f, rounded);
+    if (any_lane(highest > highest_ + kReferenceSlack)) {
+      const float keep = move_reference(highest_, fmaxf(highest_, highest));
+      sum_ *= keep;
+#pragma unroll
+      for (int i = 0; i < kSpans; ++i) zero_[i] *= keep;
+#pragma unroll
+      for (int i = 0; i < D / 8; ++i) output_[i] *= keep;
+    }
+    const float gain = weight_of(highest, highest_);
+    float added[2] = {};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      scores[i] = exp2_approx(fmaf(scores[i], unit, -highest));
+      added[i % 2] += scores[i];
+    }
+    sum_ = fmaf(added[0] + added[1], gain, sum_);
+    return gain;
+  }
+
+  // A span of values. Weights are folded before a piece is asked for that comes to where parameters are.
+  template <int kSpan>
+  __device__ __forceinline__ void add_values(Fetcher& fetcher, const float (&weights)[16], float gain) {
+    constexpr int kChunks = Pieces::format().span_channels(kSpan) / 32;
+    constexpr int kPieceChunks = Pieces::kPieceChannels / 32 < kChunks ? Pieces::kPieceChannels / 32 : kChunks;
+    const uint8_t* const parameters = fetcher.acquire();
+    const int groups = params_.span_groups[kSpan];
+    const uint8_t* const ranges = parameters + padded16(4 * groups);
+    add_lo(ranges + groups * 2 * kPageTokens, groups, weights, gain, zero_[kSpan]);
+    float biases[kChunks];
+#pragma unroll
+    for (int v = 0; v < kChunks; ++v) {
+      biases[v] = reinterpret_cast<const float*>(parameters)[params_.group_of[kSpan * kSpanChunks + v]];
+    }
+    const auto ranges_of = [&](int v) { return ranges + params_.group_of[kSpan * kSpanChunks + v] * 2 * kPageTokens; };
+    if (any_lane(biases[0] < 0.0f)) {
+#pragma unroll 1
+      for (int v = 0; v < kChunks; ++v) {
+        const float bias = bias_of_products(ranges_of(v), weights);
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) biases[i] = i == v ? bias : biases[i];
+      }
+    }
+    ValueFactors factors[kChunks];
+    const auto fold_from = [&](int v) { fold(ranges_of(v), biases[v], weights, factors[v]); };
+    if constexpr (kPieceChunks < kChunks) {
+#pragma unroll
+      for (int v = kPieceChunks; v < kChunks; ++v) fold_from(v);
+    }
+    const uint8_t* codes = parameters + value_parameter_bytes(groups);
+#pragma unroll
+    for (int v = 0; v < kChunks; v += 2) {
+      if (v > 0 && v % kPieceChunks == 0) codes = fetcher.acquire();
+      const uint8_t* const part = codes + v % kPieceChunks * 32 * kPageTokens / 8 * kBits;
+      float* const output = output_ + (kSpan * kSpanChunks + v) * 4;
+      if (v < kPieceChunks) fold_from(v);
+      if (v + 1 < kChunks) {
+        if (v < kPieceChunks) fold_from(v + 1 < kChunks ? v + 1 : v);
+        add_part(part, factors[v], factors[v + 1 < kChunks ? v + 1 : v], gain, output);
+      } else {
+        add_half_part(part, factors[v], gain, output);
+      }
+    }
+  }
+
+  // Weights times lo, by group.
+  __device__ __forceinline__ void add_lo(const uint8_t* lo, int groups, const float (&weights)[16], float gain,
+                                         float& zero) const {
+    const auto* const rows = reinterpret_cast<const uint4*>(lo) + 4 * min(g_, groups - 1) + h_;
+    float first[4] = {}, second[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 a = rows[4 * groups * i];
+      mma_halves(first, a, split_halves(weights[4 * i]), split_halves(weights[4 * i + 2]));
+      mma_halves(second, a, split_halves(weights[4 * i + 1]), split_halves(weights[4 * i + 3]));
+    }
+    zero = fmaf(both_rows(first, second), gain, zero);
+  }
+
+  // The rounding_bias of this head's greatest product.
+  __device__ __forceinline__ float bias_of_products(const uint8_t* ranges, const float (&weights)[16]) const {
+    float greatest = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(ranges)[2 * g_ + i];
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 pair = halves_to_floats(words[j]);
+        greatest = fmaxf(greatest, weights[8 * i + 2 * j] * pair.x);
+        greatest = fmaxf(greatest, weights[8 * i + 2 * j + 1] * pair.y);
+      }
+    }
+    // Above it, so that rounding to units does not reach the next power of two.
+    const float above = fmaxf(max_over_rows(greatest) * 1.0005f, 0x1p-100f);
+    return __uint_as_float((__float_as_uint(above) & 0x7f800000u) + (8u << 23)) * 1.5f;
+  }
+
+  // Weights with the ranges of a group folded into them, counted in units.
+  struct ValueFactors {
+    uint32_t b[8];
+    float unit;
+  };
+  __device__ __forceinline__ void fold(const uint8_t* ranges, float bias, const float (&weights)[16],
+                                       ValueFactors& factors) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 four = reinterpret_cast<const uint4*>(ranges)[2 * g_ + i];
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float2 pair = halves_to_floats(words[j]);
+        factors.b[4 * i + j] =
+            quantised_products<false>({weights[8 * i + 2 * j], pair.x}, {weights[8 * i + 2 * j + 1], pair.y}, bias);
+      }
+    }
+    factors.unit = bias * (1.0f / kRoundingBias);
+  }
+
+  // What makes the codes of tiles of values middles of cells.
+  struct Middles {
+    uint32_t of[8 / kBits];
+
+    __device__ explicit Middles(bool cells) {
+#pragma unroll
+      for (int i = 0; i < 8 / kBits; ++i) {
+        of[i] = cells ? 0x01010101u << (i == 0 ? 0 : i * kBits - 1) : 0;
+        asm volatile("" : "+r"(of[i]));  // else it is worked out for each use
+      }
+    }
+  };
+
+  // The codes of a tile, which stand at kBit and up, with what makes them middles of cells below. Codes that stand
+  // lowest are doubled, so that there is room.
+  template <int kBit>
+  __device__ __forceinline__ static uint32_t tile_codes(uint32_t word, uint32_t middle) {
+    constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x01010101u;
+    constexpr int kUp = kBit == 0 ? 1 : 0;
+    return ((kUp == 1 ? word + word : word) & kMask << (kBit + kUp)) | middle;
+  }
+  // What they are too large by.
+  __device__ static constexpr float tile_codes_factor(int bit) { return static_cast<float>(1 << (bit == 0 ? 1 : bit)); }
+
+  template <int kBit>
+  __device__ __forceinline__ void add_tile(const uint32_t (&words)[4], const Middles& middles, uint32_t b0, uint32_t b1,
+                                           int (&sum)[4]) const {
+    const uint32_t middle = middles.of[kBit / kBits];
+    const uint32_t a[4] = {tile_codes<kBit>(words[0], middle), tile_codes<kBit>(words[1], middle),
+                           tile_codes<kBit>(words[2], middle), tile_codes<kBit>(words[3], middle)};
+    mma_bytes<false>(sum, a, b0, b1);
+  }
+  __device__ __forceinline__ void emit(const int (&sum)[4], int bit, float unit, float* output) const {
+    const float factor = unit * (1.0f / tile_codes_factor(bit));
+    output[0] = fmaf(joined(sum[0], sum[1]), factor, output[0]);
+    output[1] = fmaf(joined(sum[2], sum[3]), factor, output[1]);
+  }
+  __device__ __forceinline__ void load_words(const uint8_t* part, int group, uint32_t (&words)[4]) const {
+    const uint4 four = reinterpret_cast<const uint4*>(part)[32 * group + 4 * g_ + h_];
+    words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+  }
+
+  // 64 channels. gain: of the weights.
+  __device__ __forceinline__ void add_part(const uint8_t* part, const ValueFactors& first, const ValueFactors& second,
+                                           float gain, float* output) const {
+    const Middles middles(params_.values.centre > 0.0f);
+    int sums[4][4] = {};
+    constexpr int kSecond = kBits == 2 ? 4 : 0;  // bit of the second 32 channels' codes
 #pragma unroll
     for (int s = 0; s < 4; ++s) {
-      const uint4 four = groups[32 * (kBits == 2 ? s / 2 : s)];
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-      uint32_t even[4], odd[4];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const uint32_t word = kBits == 2 ? words[r] >> 4 * (s % 2) : words[r];
-        even[r] = word & (kBits == 2 ? 0x03030303u : 0x0f0f0f0fu);
-        odd[r] = word & (kBits == 2 ? 0x0c0c0c0cu : 0xf0f0f0f0u);
-      }
-      mma_bytes<false>(even_sum, even, b[2 * s], b[2 * s + 1]);
-      mma_bytes<false>(odd_sum, odd, b[2 * s], b[2 * s + 1]);
+      uint32_t words[4];
+      load_words(part, s, words);
+      add_tile<0>(words, middles, first.b[2 * s], first.b[2 * s + 1], sums[0]);
+      add_tile<kBits>(words, middles, first.b[2 * s], first.b[2 * s + 1], sums[1]);
+      if constexpr (kBits == 4) load_words(part, 4 + s, words);
+      add_tile<kSecond>(words, middles, second.b[2 * s], second.b[2 * s + 1], sums[2]);
+      add_tile<kSecond + kBits>(words, middles, second.b[2 * s], second.b[2 * s + 1], sums[3]);
     }
-    const float scale = factors.peak * (params_.values.step * (1.0f / kQuantum<false>)) * joining.gain;
-    const float odd_scale = scale * (1.0f / tile_factor(kBits, false, 1));
-    float* const output = output_ + 4 * v;
-    output[0] = fmaf(output[0], joining.keep, joined(even_sum[0], even_sum[1]) * scale);
-    output[1] = fmaf(output[1], joining.keep, joined(even_sum[2], even_sum[3]) * scale);
-    output[2] = fmaf(output[2], joining.keep, joined(odd_sum[0], odd_sum[1]) * odd_scale);
-    output[3] = fmaf(output[3], joining.keep, joined(odd_sum[2], odd_sum[3]) * odd_scale);
+    const float step = params_.values.step * gain;
+    emit(sums[0], 0, first.unit * step, output);
+    emit(sums[1], kBits, first.unit * step, output + 2);
+    emit(sums[2], kSecond, second.unit * step, output + 4);
+    emit(sums[3], kSecond + kBits, second.unit * step, output + 6);
+  }
+  // 32 channels: a byte has codes of two tiles, and of two steps where they have 2 bits.
+  __device__ __forceinline__ void add_half_part(const uint8_t* part, const ValueFactors& factors, float gain,
+                                                float* output) const {
+    const Middles middles(params_.values.centre > 0.0f);
+    int sums[2][4] = {};
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      uint32_t words[4];
+      load_words(part, kBits == 2 ? s / 2 : s, words);
+      if (kBits == 2 && s % 2 == 1) {
+#pragma unroll
+        for (uint32_t& word : words) word >>= 4;
+      }
+      add_tile<0>(words, middles, factors.b[2 * s], factors.b[2 * s + 1], sums[0]);
+      add_tile<kBits>(words, middles, factors.b[2 * s], factors.b[2 * s + 1], sums[1]);
+    }
+    const float unit = factors.unit * params_.values.step * gain;
+    emit(sums[0], 0, unit, output);
+    emit(sums[1], kBits, unit, output + 2);
   }
 
   const TieredParams& params_;
-  const float* const queries_;     // [D][4] in shared memory, at this lane's head
-  const uint2* const magnitudes_;  // [D / 32][32] in shared memory, at this lane
+  const uint8_t* const queries_;   // the tables, at this lane's head
+  const uint4* const fragments_;   // [D / 32][32], at this lane
+  const uint2* const magnitudes_;  // the same
   const float scale_;
   const int g_, h_;
   float highest_ = kHidden;
   float sum_ = 0.0f;         // this lane's share
-  float zero_[D / 32] = {};  // this lane's share of what every channel of a chunk is to be increased by
+  float zero_[kSpans] = {};  // what every channel of group g of a span of values is to be increased by
   float output_[D / 8] = {};
 };
 
