@@ -158,16 +158,18 @@ class BlockMerge {
   __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
       : params_(params), place_(place), list_(*list) {}
 
-  // All threads, after a barrier. Warps take heads of all segments in turn: few of them have many.
+  // All threads, after a barrier. Warps take heads of all segments in turn: few of them have many. Of eight heads they
+  // take the channels in two parts, and twice the channels of other blocks' shares, so that all warps have one each.
   // left: adds partial states of its own to those of a job's warps, left.part(first_warp), ....
   template <class Left>
   __device__ __forceinline__ void run(const Left& left) {
     left.prepare(list_);
-    for_each_task(1, [&](const MergeJob& job, int head, int) { merge_warps(job, head, left); });
+    for_each_task(kTiles,
+                  [&](const MergeJob& job, int head, int part) { merge_warps(job, head, part * (D / kTiles), left); });
     if (list_.shared == 0) return;
     deliver();
-    for_each_task(D / 32, [&](const MergeJob& job, int head, int part) {
-      if (arrived_last(job)) merge_blocks(job, head, 32 * part);
+    for_each_task(D / (32 * kTiles), [&](const MergeJob& job, int head, int part) {
+      if (arrived_last(job)) merge_blocks(job, head, 32 * kTiles * part);
     });
     const int j = threadIdx.x;
     if (j < list_.count && arrived_last(list_.jobs[j])) {
@@ -194,14 +196,14 @@ class BlockMerge {
   }
 
   template <class Left>
-  __device__ __forceinline__ void merge_warps(const MergeJob& job, int head, const Left& left) {
+  __device__ __forceinline__ void merge_warps(const MergeJob& job, int head, int channel, const Left& left) {
     const float* const first = place_.back(job.first_warp);
     const float* const end = job.ends_inside ? place_.front(job.last_warp) : place_.back(job.last_warp);
     const int last = job.last_warp - job.first_warp;
     const int last_offset = static_cast<int>(end - first);
     const int stride = place_.back_stride();
-    merge_partials<D, D / 32, 8>(
-        params_, job.heads.first + head, head, 0, last + 1 + left.parts(job),
+    merge_partials<D, D / (32 * kTiles), 8>(
+        params_, job.heads.first + head, head, channel, last + 1 + left.parts(job),
         [&](int p) -> const float* {
           if (p > last) return left.part(job.first_warp + p - last - 1);
           return first + (p == last ? last_offset : p * stride);
@@ -212,7 +214,7 @@ class BlockMerge {
   __device__ __forceinline__ void merge_blocks(const MergeJob& job, int head, int channel) {
     const float* const first = share(job.first_block, 0);
     const int start = job.first_share * kFloats;
-    merge_partials<D, 1, 16>(
+    merge_partials<D, kTiles, 16>(
         params_, job.heads.first + head, head, channel, job.blocks,
         [&](int p) { return first + (p == 0 ? start : p * 2 * kFloats); }, nullptr);
   }
