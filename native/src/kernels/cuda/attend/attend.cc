@@ -130,7 +130,7 @@ cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan) {
   const size_t partial = sizeof(float) * instance.partial_floats;
   const size_t segments = static_cast<size_t>(shape.sequences) * shape.kv_heads * made.row_blocks;
   made.partials_offset = aligned(segments * sizeof(uint32_t));
-  made.workspace_bytes = made.partials_offset + aligned(partial * made.blocks * 2);
+  made.workspace_bytes = made.partials_offset + aligned(partial * made.blocks * instance.block_partials);
   *plan = made;
   return cudaSuccess;
 }

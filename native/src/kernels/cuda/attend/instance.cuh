@@ -20,6 +20,13 @@ struct InstanceOf {
       kBlockNeeds<PageKinds::kAny, D, kTiles>, kBlockNeeds<PageKinds::kPlain, D, kTiles>, kBlockNeeds<kFar, D, kTiles>,
       kBlockNeeds<PageKinds::kLabelledTwoBits, D, kTiles>, kBlockNeeds<PageKinds::kTwoBits, D, kTiles>};
 
+  static constexpr int block_partials() {
+    int warps = 0;
+    for (const BlockNeeds& needs : kNeeds) {
+      if (needs.distant_fronts && needs.consumers > warps) warps = needs.consumers;
+    }
+    return 2 + warps;
+  }
   static int max_consumers(PageKinds pages) { return kNeeds[static_cast<int>(pages)].consumers; }
   static int shared_bytes(PageKinds pages, int consumers, int slots, int cached, const AttendShape& shape) {
     return RingPlace<D>::bytes(consumers, slots) +
@@ -43,8 +50,8 @@ struct InstanceOf {
     return launch_kernel<AttendParams>(label_terms_kernel<D, kTiles>, {grid, 32 * kTermWarps, 0, overlaps}, params,
                                        stream);
   }
-  static constexpr AttendInstance value = {max_consumers, kPartialFloats<D, kTiles>, shared_bytes, prepare, launch,
-                                           launch_terms};
+  static constexpr AttendInstance value = {
+      max_consumers, kPartialFloats<D, kTiles>, block_partials(), shared_bytes, prepare, launch, launch_terms};
 };
 
 }  // namespace kvasir::cuda

@@ -11,6 +11,7 @@ namespace kvasir::cuda {
 struct AttendInstance {
   int (*max_consumers)(PageKinds pages);
   int partial_floats;
+  int block_partials;  // of a block, in the workspace: two, and a distant front for each warp
   // Shared memory of a block.
   int (*shared_bytes)(PageKinds pages, int consumers, int slots, int cached, const AttendShape& shape);
   // Lets blocks have that much, and says whether launches may overlap.

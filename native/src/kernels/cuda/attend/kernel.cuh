@@ -25,18 +25,26 @@ constexpr bool kCountsFar = kPages == PageKinds::kFarTwoBits&& kTiles == 1;
 template <PageKinds kPages, int kTiles>
 constexpr bool kSharesQueries = (kPages == PageKinds::kTwoBits || kPages == PageKinds::kLabelledTwoBits) && kTiles > 1;
 
+// Where shared memory has no room for the partial states of as many warps as registers allow.
+template <PageKinds kPages, int D, int kTiles>
+constexpr bool kDistantFronts = kPages == PageKinds::kTwoBits&& D* kTiles > 128 && kTiles > 1;
+
 // What kernels need of a block.
 struct BlockNeeds {
   int consumers;   // at most
   int warp_bytes;  // of shared memory, for each consumer, beside rings, partial states and LabelScratch
+  bool distant_fronts;
 };
 // Registers are dealt out to four schedulers alike: with the producer there are 16 warps of 128 registers a lane, or 12
 // of 168 where wider heads or more query heads need them.
 template <PageKinds kPages, int D, int kTiles>
-constexpr BlockNeeds kBlockNeeds = {D* kTiles <= 128 && !kCountsFar<kPages, kTiles> ? 15 : 11,
+constexpr bool kNarrow = (D * kTiles <= 128 && !kCountsFar<kPages, kTiles>) || kDistantFronts<kPages, D, kTiles>;
+template <PageKinds kPages, int D, int kTiles>
+constexpr BlockNeeds kBlockNeeds = {kNarrow<kPages, D, kTiles> ? 15 : 11,
                                     kCountsFar<kPages, kTiles>       ? static_cast<int>(sizeof(FarCounts))
                                     : kSharesQueries<kPages, kTiles> ? SharedQuery<D, kTiles>::kBytes
-                                                                     : 0};
+                                                                     : 0,
+                                    kDistantFronts<kPages, D, kTiles>};
 
 template <int D, int kTiles>
 __device__ __forceinline__ void write_outputs(const AttendParams& params, int segment, int lane,
@@ -58,9 +66,9 @@ __device__ __forceinline__ void write_outputs(const AttendParams& params, int se
 }
 
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
-template <PageKinds kPages, int D, int kTiles>
+template <PageKinds kPages, int D, int kTiles, bool kDistant>
 __device__ __forceinline__ void consume(const AttendParams& params, const Work& work, const RingPlace<D>& rings,
-                                        const PartialPlace<D, kTiles>& place, LabelScratch<kTiles>* scratch,
+                                        const PartialPlace<D, kTiles, kDistant>& place, LabelScratch<kTiles>* scratch,
                                         uint8_t* own, UnitRange range, int warp, int lane) {
   constexpr bool kAllKinds = kPages == PageKinds::kAny;
   constexpr bool kNear = kCountsNear<kPages, kTiles>, kFar = kCountsFar<kPages, kTiles>, kCounts = kNear || kFar;
@@ -100,6 +108,8 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
     }
     if (tag.has(Tag::kRows)) {
       row_step<kAllKinds>(params, reader, tag, lane, query, state);
+    } else if constexpr (kPages == PageKinds::kTwoBits && kTiles > 1 && D <= kValueSpan) {
+      scaled_two_bit_step(reader, tag, lane, query, state);
     } else if constexpr (kPages == PageKinds::kTwoBits) {
       two_bit_step(reader, tag, lane, query, NoLabels(), state);
     } else if constexpr (kCounts) {
@@ -124,13 +134,19 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
     if (tag.has(Tag::kComplete)) {
       write_outputs(params, segment, lane, state);
     } else {
-      write_partial(state, lane, tag.has(Tag::kFinal) ? place.back(warp) : place.front(warp));
+      if (!kDistant) {
+        write_partial(state, lane, tag.has(Tag::kFinal) ? place.back(warp) : place.front(warp));
+      } else if (tag.has(Tag::kFinal)) {  // by itself: an address of either memory is slow to write to
+        write_partial(state, lane, place.back(warp));
+      } else {
+        write_partial(state, lane, place.front(warp));
+      }
     }
     if (tag.has(Tag::kFinal)) break;
   }
 }
 
-// What comes after the rings in shared memory: partial states (PartialPlace::front), then this.
+// What comes after the rings in shared memory: partial states (PartialPlace::front) if they are there, then this.
 template <int D, int kTiles>
 struct SharedTail {
   LabelScratch<kTiles>* vectors;  // [consumers], where there are vectors
@@ -139,16 +155,19 @@ struct SharedTail {
   MergeList* merges;
   int* before;  // [sequences + 1]
 
+  KVASIR_HOST_DEVICE static constexpr int front_bytes(const BlockNeeds& needs) {
+    return needs.distant_fronts ? 0 : 4 * kPartialFloats<D, kTiles>;
+  }
   static int bytes(const BlockNeeds& needs, int consumers, int cached, const AttendShape& shape) {
-    return consumers * (4 * kPartialFloats<D, kTiles> + needs.warp_bytes +
+    return consumers * (front_bytes(needs) + needs.warp_bytes +
                         (shape.labels ? static_cast<int>(sizeof(LabelScratch<kTiles>)) : 0)) +
            static_cast<int>(sizeof(DeviceSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
            4 * (shape.sequences + 1);
   }
-  __device__ SharedTail(uint8_t* first, int warp_bytes, int consumers, int cached, bool has_labels)
-      : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + 4 * kPartialFloats<D, kTiles> * consumers)),
+  __device__ SharedTail(uint8_t* first, const BlockNeeds& needs, int consumers, int cached, bool has_labels)
+      : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + front_bytes(needs) * consumers)),
         own(reinterpret_cast<uint8_t*>(vectors + (has_labels ? consumers : 0))),
-        sequences(reinterpret_cast<DeviceSequence*>(own + warp_bytes * consumers)),
+        sequences(reinterpret_cast<DeviceSequence*>(own + needs.warp_bytes * consumers)),
         merges(reinterpret_cast<MergeList*>(sequences + cached)),
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
@@ -160,10 +179,14 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   const int consumers = params.consumers;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const RingPlace<D> place = {shared, consumers, params.slots};
-  constexpr int kWarpBytes = kBlockNeeds<kPages, D, kTiles>.warp_bytes;
-  const SharedTail<D, kTiles> tail(place.end(), kWarpBytes, consumers, params.cached, params.labels);
+  constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
+  const SharedTail<D, kTiles> tail(place.end(), kNeeds, consumers, params.cached, params.labels);
   [[maybe_unused]] auto* const far = reinterpret_cast<FarCounts*>(tail.own);
-  const PartialPlace<D, kTiles> partials = {place, reinterpret_cast<float*>(place.end())};
+  float* const fronts = kNeeds.distant_fronts
+                            ? params.block_partials + (2 * gridDim.x + blockIdx.x * consumers) *
+                                                          static_cast<int64_t>(kPartialFloats<D, kTiles>)
+                            : reinterpret_cast<float*>(place.end());
+  const PartialPlace<D, kTiles, kNeeds.distant_fronts> partials = {place, fronts};
   if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
     barrier_init(place.full(warp, lane), full_arrivals());
     barrier_init(place.empty(warp, lane), 1);
@@ -196,11 +219,11 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume<kPages>(params, work, place, partials, tail.vectors, tail.own + warp * kWarpBytes, shares.at(warp), warp,
-                    lane);
+    consume<kPages>(params, work, place, partials, tail.vectors, tail.own + warp * kNeeds.warp_bytes, shares.at(warp),
+                    warp, lane);
   }
   __syncthreads();
-  BlockMerge<D, kTiles> merge(params, partials, tail.merges);
+  BlockMerge merge(params, partials, tail.merges);
   if constexpr (kCountsFar<kPages, kTiles>) {
     merge.run(LeftCounts<D>{partials, tail.vectors, far});
   } else {

@@ -12,10 +12,10 @@
 
 namespace kvasir::cuda {
 
-// Where the warps of a block leave partial states, in shared memory. Where a warp's piece begins inside a segment that
-// ends before the piece does, that segment's state is at front(warp); the state of a segment that the piece ends inside
-// is in the warp's ring, which is free by then.
-template <int D, int kTiles>
+// Where the warps of a block leave partial states. Where a warp's piece begins inside a segment that ends before the
+// piece does, that segment's state is at front(warp), in shared memory or, kDistant, in the workspace; the state of a
+// segment that the piece ends inside is in the warp's ring, which is free by then.
+template <int D, int kTiles, bool kDistant>
 struct PartialPlace {
   RingPlace<D> rings;
   float* fronts;
@@ -152,10 +152,10 @@ struct NothingLeft {
   __device__ __forceinline__ const float* part(int) const { return nullptr; }
 };
 
-template <int D, int kTiles>
+template <int D, int kTiles, bool kDistant>
 class BlockMerge {
  public:
-  __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles>& place, MergeList* list)
+  __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles, kDistant>& place, MergeList* list)
       : params_(params), place_(place), list_(*list) {}
 
   // All threads, after a barrier. Warps take heads of all segments in turn: few of them have many. Of eight heads they
@@ -198,17 +198,23 @@ class BlockMerge {
   template <class Left>
   __device__ __forceinline__ void merge_warps(const MergeJob& job, int head, int channel, const Left& left) {
     const float* const first = place_.back(job.first_warp);
-    const float* const end = job.ends_inside ? place_.front(job.last_warp) : place_.back(job.last_warp);
     const int last = job.last_warp - job.first_warp;
-    const int last_offset = static_cast<int>(end - first);
     const int stride = place_.back_stride();
-    merge_partials<D, D / (32 * kTiles), 8>(
-        params_, job.heads.first + head, head, channel, last + 1 + left.parts(job),
-        [&](int p) -> const float* {
-          if (p > last) return left.part(job.first_warp + p - last - 1);
-          return first + (p == last ? last_offset : p * stride);
-        },
-        job.share < 0 ? nullptr : share(blockIdx.x, job.share));
+    const auto merge = [&](const auto& partial) {
+      merge_partials<D, D / (32 * kTiles), 8>(
+          params_, job.heads.first + head, head, channel, last + 1 + left.parts(job),
+          [&](int p) -> const float* { return p > last ? left.part(job.first_warp + p - last - 1) : partial(p); },
+          job.share < 0 ? nullptr : share(blockIdx.x, job.share));
+    };
+    if constexpr (kDistant) {  // code of its own where all are in shared memory
+      if (!job.ends_inside) return merge([&](int p) { return first + p * stride; });
+      const float* const end = place_.front(job.last_warp);
+      merge([&](int p) { return p == last ? end : first + p * stride; });
+    } else {
+      const float* const end = job.ends_inside ? place_.front(job.last_warp) : place_.back(job.last_warp);
+      const int last_offset = static_cast<int>(end - first);
+      merge([&](int p) { return first + (p == last ? last_offset : p * stride); });
+    }
   }
 
   __device__ __forceinline__ void merge_blocks(const MergeJob& job, int head, int channel) {
@@ -235,7 +241,7 @@ class BlockMerge {
   }
 
   const AttendParams& params_;
-  const PartialPlace<D, kTiles> place_;
+  const PartialPlace<D, kTiles, kDistant> place_;
   MergeList& list_;
 };
 

@@ -1,10 +1,12 @@
 // A page of 2-bit codes, in launches that have no other pages. The same as page_step in fewer instructions, for heads
 // that instructions bound:
 //
-//   sums of codes are scaled by the multiplication of the exponent, not before;
-//   the reference of the softmax stays until a score is kReferenceSlack above it, so that a page is added to outputs,
-//   and they are not multiplied before; weights are quantised for the page's largest range, which all heads share, not
-//   for each head's largest product.
+// - Sums of codes are scaled by the multiplication of the exponent, not before.
+// - The reference of the softmax stays until a score is kReferenceSlack above it, so that a page is added to outputs, and
+//   they are not multiplied before.
+// - Weights are quantised for the page's largest range, which all heads share, not for each head's largest product.
+//
+// With eight heads also in fewer registers (scaled_two_bit_step), so that there are as many warps as with four.
 #pragma once
 
 #include "kernels/cuda/attend/label_counts.cuh"
@@ -56,22 +58,21 @@ __device__ __forceinline__ void make_scores(CodeSums<kTiles>& keys) {
   }
 }
 
-// Makes weights of the sums, relative to the page's own maximum, and adds them up. Returns what makes them relative to
-// the reference.
+// Finds the page's own maximum, and moves the reference where that is far above it.
 template <int D, int kTiles>
-__device__ __forceinline__ void weigh(CodeSums<kTiles>& keys, SoftmaxState<D, kTiles>& state, float (&gain)[kTiles]) {
-  float highest[kTiles];
+__device__ __forceinline__ void find_highest(const CodeSums<kTiles>& keys, SoftmaxState<D, kTiles>& state,
+                                             float (&highest)[kTiles]) {
   bool risen = false;
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    float most = kHidden;
+    float most[4];
 #pragma unroll
     for (int t = 0; t < 4; ++t) {
       const float(&sums)[16] = keys.sums[n];
       const float sum = fmaxf(fmaxf(sums[2 * t], sums[2 * t + 1]), fmaxf(sums[2 * t + 8], sums[2 * t + 9]));
-      most = fmaxf(most, fmaf(sum, keys.scale[n][t], keys.zero[n]));
+      most[t] = fmaf(sum, keys.scale[n][t], keys.zero[n]);
     }
-    highest[n] = max_over_rows(most);
+    highest[n] = max_over_rows(fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3])));
     risen |= highest[n] > state.max[n] + kReferenceSlack;
   }
   if (__any_sync(0xffffffffu, risen)) {
@@ -85,17 +86,24 @@ __device__ __forceinline__ void weigh(CodeSums<kTiles>& keys, SoftmaxState<D, kT
       for (int i = 0; i < D / 8; ++i) state.output[n][i] *= keep;
     }
   }
+}
+
+// Makes weights 2^(score - reference) of the sums, and adds them up, times gain.
+template <int D, int kTiles>
+__device__ __forceinline__ void weigh(CodeSums<kTiles>& keys, const float (&reference)[kTiles],
+                                      const float (&gain)[kTiles], SoftmaxState<D, kTiles>& state) {
 #pragma unroll
   for (int n = 0; n < kTiles; ++n) {
-    gain[n] = weight_of(highest[n], state.max[n]);
-    const float offset = keys.zero[n] - highest[n];
-    float added = 0.0f;
+    const float offset = keys.zero[n] - reference[n];
+    float added[kTiles] = {};
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       keys.sums[n][i] = exp2_approx(fmaf(keys.sums[n][i], keys.scale_of(n, i), offset));
-      added += keys.sums[n][i];
+      added[i % kTiles] += keys.sums[n][i];
     }
-    state.sum[n] = fmaf(added, gain[n], state.sum[n]);
+#pragma unroll
+    for (int i = 1; i < kTiles; ++i) added[0] += added[i];
+    state.sum[n] = fmaf(added[0], gain[n], state.sum[n]);
   }
 }
 
@@ -239,8 +247,11 @@ __device__ __forceinline__ void two_bit_step(Reader<D>& reader, const Tag& tag, 
     make_scores(keys);
     hide_before(tag.begin(), lane, keys.sums);
   }
-  float gain[kTiles];
-  weigh(keys, state, gain);
+  float highest[kTiles], gain[kTiles];  // what makes weights relative to the page's maximum relative to the reference
+  find_highest(keys, state, highest);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) gain[n] = weight_of(highest[n], state.max[n]);
+  weigh(keys, highest, gain, state);
   labels.add_weights(tag, keys.sums, gain, state);
   reader.next_part(tag.has(Tag::kJoin));
   add_value_codes<0>(reader, tag.has(Tag::kValueCells), keys.sums, gain, state);
@@ -248,6 +259,79 @@ __device__ __forceinline__ void two_bit_step(Reader<D>& reader, const Tag& tag, 
     reader.next_part(tag.has(Tag::kJoin << 1));
     add_value_codes<1>(reader, tag.has(Tag::kValueCells), keys.sums, gain, state);
   }
+  reader.release();
+}
+
+// The widest range of the part that the reader stands at.
+template <int D>
+__device__ __forceinline__ float widest_range(const Reader<D>& reader) {
+  uint32_t most = 0;  // range, lo: of each the greatest, at least 0, two words an instruction
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 four = reader.parameters(i);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm("max.f16x2 %0, %0, %1;" : "+r"(most) : "r"(words[j]));
+  }
+  return max_over_rows(halves_to_floats(most).x);
+}
+
+// Largest magnitude of a quantised product where exponentials give its scale: below 65535 by more than the rounding of
+// scores in the thousands.
+constexpr float kLooseQuantum = 65280.0f;
+
+// The same where there are no labels and one part of values, in fewer registers. The widest range is found first, and
+// exponentials are of weights as they are to be quantised: no ranges have to be kept until all have been seen, and none
+// is multiplied.
+template <int D, int kTiles, class AnyQuery>
+__device__ __forceinline__ void scaled_two_bit_step(Reader<D>& reader, const Tag& tag, int lane, const AnyQuery& query,
+                                                    SoftmaxState<D, kTiles>& state) {
+  static_assert(D <= kValueSpan);
+  constexpr int kPairs = D / 32;
+  CodeSums<kTiles> keys;
+  sum_key_codes(reader, tag.has(Tag::kKeyCells), query, keys);
+  reader.next_part(tag.has(Tag::kJoin));
+  if (tag.begin() > 0) {
+    make_scores(keys);
+    hide_before(tag.begin(), lane, keys.sums);
+  }
+  const float widest = widest_range(reader);
+  const float unit = widest > 0.0f ? widest * (1.0f / kLooseQuantum) : 1.0f;
+  const float shift = __log2f(unit);
+  float highest[kTiles], gain[kTiles];  // what makes weights relative to the reference, 1 again instead of 1 / unit
+  find_highest(keys, state, highest);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+    gain[n] = weight_of(highest[n], state.max[n]) * unit;
+    highest[n] += shift;
+  }
+  weigh(keys, highest, gain, state);
+  const bool cells = tag.has(Tag::kValueCells);
+  const float centre = centre_of(2, cells);
+  uint32_t fragments[kTiles][8];
+  float zero[kTiles] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint4 four = reader.parameters(i / 2);
+    const float2 first = halves_to_floats(i % 2 == 0 ? four.x : four.z);  // range, lo
+    const float2 second = halves_to_floats(i % 2 == 0 ? four.y : four.w);
+    const float first_base = fmaf(first.x, centre, first.y), second_base = fmaf(second.x, centre, second.y);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      const float* const weights = keys.sums[n] + 2 * i;
+      zero[n] = fmaf(weights[1], second_base, fmaf(weights[0], first_base, zero[n]));
+      fragments[n][i] = quantised_products<false>({weights[0], first.x}, {weights[1], second.x});
+    }
+  }
+  reader.skip_parameters(16 * 32);
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) state.zero[n][0] = fmaf(zero[n], gain[n], state.zero[n][0]);
+  contract_codes<2, 4, kPairs, false, kTiles, 4>(reader, fragments, [&](int n, int tile, float sum, float next) {
+    float* const output = state.output[n] + 2 * tile;
+    const float factor = gain[n] * step_of_tile<2, 4, kPairs>(tile, cells);
+    output[0] = fmaf(sum, factor, output[0]);
+    output[1] = fmaf(next, factor, output[1]);
+  });
   reader.release();
 }
 

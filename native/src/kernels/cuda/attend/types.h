@@ -60,7 +60,7 @@ struct AttendParams {
   const DeviceSequence* const* listed_sequences;             // in device memory
   const void* queries;                                       // [sequences][kv_heads * group][head_dim]
   void* outputs;                                             // the same shape
-  float* block_partials;                                     // [blocks][2] partial states
+  float* block_partials;                                     // [blocks][2] partial states; then distant fronts
   uint32_t* arrivals;                                        // [segments], 0 between launches
   int count;                                                 // sequences
   int kv_heads;
