@@ -196,6 +196,32 @@ DEVICE_CASE("prompt: every head dim and precision") {
   }
 }
 
+// Rows enough for kernels with products of warp groups, where there are such.
+DEVICE_CASE("prompt: many rows, head dims that fill no tile") {
+  for (int d = 32; d <= 128; d += 16) {
+    for (const PromptPrecision precision : {PromptPrecision::kFast, PromptPrecision::kExact}) {
+      for (const kvasir::ElementType type : {kvasir::ElementType::kFloat32, kvasir::ElementType::kBFloat16}) {
+        check_prompt({d, 2, 4, 70, 500, precision, type});
+      }
+    }
+  }
+}
+
+DEVICE_CASE("prompt: many rows, windows and parts") {
+  for (const int d : {64, 96, 128}) {
+    for (const int64_t window : {0, 1, 63, 128, 300}) {
+      for (const int64_t part : {70, 128, 1 << 20}) {
+        for (const PromptPrecision precision : {PromptPrecision::kFast, PromptPrecision::kExact}) {
+          Setting s = {d, 1, 4, 90, 600, precision, kvasir::ElementType::kBFloat16};
+          s.sliding_window = window;
+          s.part = part;
+          check_prompt(s);
+        }
+      }
+    }
+  }
+}
+
 DEVICE_CASE("prompt: chunks, groups and contexts that fill no tile") {
   for (const int group : {1, 3, 8}) {
     for (const int tokens : {1, 2, 31, 64, 131}) {
