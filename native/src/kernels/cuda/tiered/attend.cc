@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/tiered/params.h"
 
 namespace kvasir::cuda {
@@ -26,9 +27,8 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   made.shape = shape;
   cudaError_t error = plan_blocks(shape.group, &made);
   if (error != cudaSuccess) return error;
-  int device = 0, most = 0;
-  error = cudaGetDevice(&device);
-  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  int most = 0;
+  error = most_shared_memory(&most);
   if (error != cudaSuccess) return error;
   // As many warps as have room beside what the kernel has of its own.
   made.warps = kMaxTieredWarps;

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   constexpr int kWarpBytes = kTieredWarpBytes;
   constexpr int kState = 4 * (D + 2);
   static_assert(4 * kState <= kWarpBytes, "states take the place of pieces");
-  const TieredQueries<D> queries(shared + params.warps * kWarpBytes);
+  const TieredQueries<D> queries(shared);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
@@ -55,9 +55,8 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
-  uint8_t* const slots = shared + warp * kWarpBytes;
-  auto* const barriers =
-      reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D, params.warps)) + warp * kTieredSlots;
+  uint8_t* const slots = shared + tiered_slots_offset(D) + warp * kWarpBytes;
+  auto* const barriers = reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D)) + warp * kTieredSlots;
   TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots, barriers);
   if (warp < 4) queries.load(params, first_row, heads, warp, lane);
   __syncthreads();
@@ -75,7 +74,7 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   __syncwarp();
   state.write(reinterpret_cast<float*>(slots));
   __syncthreads();
-  const auto* const states = reinterpret_cast<const float*>(shared);
+  const auto* const states = reinterpret_cast<const float*>(shared + tiered_slots_offset(D));
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
   for (int i = threadIdx.x; i < kState; i += blockDim.x) {

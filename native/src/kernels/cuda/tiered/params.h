@@ -74,17 +74,17 @@ struct TieredPieces {
   }
 };
 
-// Shared memory of a block: slots, tables of queries, fragments of queries, their magnitudes, their scales; a barrier
-// for each slot.
+// Shared memory of a block: tables of queries, fragments of queries, their magnitudes, their scales; a barrier for each
+// slot, of as many warps as there may be; slots.
 constexpr int kTieredWarpBytes = kTieredSlots * kPieceBytes;
-KVASIR_HOST_DEVICE constexpr int tiered_query_bytes(int head_dim) {
+KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim) {
   return kColumnKinds * head_dim * kQueryRowBytes + 16 * head_dim + 8 * head_dim + 16;
 }
-KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim, int warps) {
-  return warps * kTieredWarpBytes + tiered_query_bytes(head_dim);
+KVASIR_HOST_DEVICE constexpr int tiered_slots_offset(int head_dim) {
+  return (tiered_barriers_offset(head_dim) + kMaxTieredWarps * kTieredSlots * 8 + 127) / 128 * 128;
 }
 KVASIR_HOST_DEVICE constexpr int tiered_shared_bytes(int head_dim, int warps) {
-  return tiered_barriers_offset(head_dim, warps) + warps * kTieredSlots * 8;
+  return tiered_slots_offset(head_dim) + warps * kTieredWarpBytes;
 }
 
 // The kernels for values of 2 and of 4 bits.
