@@ -18,16 +18,16 @@ namespace kvasir::cuda {
 
 // Where weights are summed by label: other kernels have no labels, or compare them.
 template <PageKinds kPages, int kTiles>
-constexpr bool kCountsNear = kPages == PageKinds::kLabelledTwoBits&& kTiles == 1;
+constexpr bool kCountsNear = kTiles == 1 && kPages == PageKinds::kLabelledTwoBits;
 template <PageKinds kPages, int kTiles>
-constexpr bool kCountsFar = kPages == PageKinds::kFarTwoBits&& kTiles == 1;
+constexpr bool kCountsFar = kTiles == 1 && kPages == PageKinds::kFarTwoBits;
 // Where queries are in shared memory, for want of registers.
 template <PageKinds kPages, int kTiles>
 constexpr bool kSharesQueries = (kPages == PageKinds::kTwoBits || kPages == PageKinds::kLabelledTwoBits) && kTiles > 1;
 
 // Where shared memory has no room for the partial states of as many warps as registers allow.
 template <PageKinds kPages, int D, int kTiles>
-constexpr bool kDistantFronts = kPages == PageKinds::kTwoBits&& D* kTiles > 128 && kTiles > 1;
+constexpr bool kDistantFronts = kTiles > 1 && D* kTiles > 128 && kPages == PageKinds::kTwoBits;
 
 // What kernels need of a block.
 struct BlockNeeds {

@@ -74,25 +74,6 @@ class QueryTerms {
   float values_[D / 32];
 };
 
-// The row tiles of sinks and window that a warp takes.
-template <int D>
-__device__ __forceinline__ void take_rows(const SpectralParams& params, const DeviceSequence& sequence, int kv_head,
-                                          int split, int warp, int warps, SpectralWarp<D>& state) {
-  int turn = split + params.splits * warp;
-#pragma unroll 1
-  for (int which = 0; which < 2; ++which) {
-    const RowSpan span = which == 0 ? sequence.sinks : sequence.window;
-    const int first = span.begin / kTileSize, count = row_tiles(span);
-#pragma unroll 1
-    for (; turn < count; turn += params.splits * warps) {
-      const int tile = first + turn;
-      state.rows(row_tile(span, tile, kv_head, RowTileLayout{D}), span.begin - tile * kTileSize,
-                 span.end - tile * kTileSize);
-    }
-    turn -= count;
-  }
-}
-
 // use(i, merged, elements): for the four heads, element i % D of head i / D, and D + i % D, of all states together.
 template <int D, class Use>
 __device__ __forceinline__ void merge(const float* states, int64_t stride, int count, const Use& use) {
@@ -193,7 +174,7 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);
 #pragma unroll 1
   for (int page = begin + warp; page < end; page += warps) state.page(fetcher, page == 0 ? sequence.hidden_tokens : 0);
-  take_rows<D>(params, sequence, kv_head, split, warp, warps, state);
+  take_rows<D>(sequence, kv_head, split, params.splits, warp, warps, state);
 
   wait_all_copies();
   __syncwarp();

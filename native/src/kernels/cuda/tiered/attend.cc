@@ -9,7 +9,7 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kStaticSharedBytes = 1024;  // or less
+constexpr int kStaticSharedBytes = 1024;  // of the kernel itself, or less
 
 Kernel<TieredParams> kernel_of(const TieredShape& shape) {
   return shape.value_bits == 2 ? tiered_kernel_2(shape) : tiered_kernel_4(shape);
@@ -25,16 +25,13 @@ cudaError_t plan_tiered(const TieredShape& shape, TieredPlan* plan) {
   if (shape.sequences < 1 || shape.sequences > kMaxSplitSequences) return cudaErrorInvalidValue;
   TieredPlan made = {};
   made.shape = shape;
-  cudaError_t error = plan_blocks(shape.group, &made);
-  if (error != cudaSuccess) return error;
   int most = 0;
-  error = most_shared_memory(&most);
+  cudaError_t error = plan_blocks(shape.group, &made);
+  if (error == cudaSuccess) error = most_shared_memory(&most);
   if (error != cudaSuccess) return error;
-  // As many warps as have room beside what the kernel has of its own.
-  made.warps = kMaxTieredWarps;
-  while (made.warps > kMinTieredWarps && tiered_shared_bytes(shape.head_dim, made.warps) + kStaticSharedBytes > most) {
-    --made.warps;
-  }
+  const int room = most - kStaticSharedBytes - tiered_slots_offset(shape.head_dim);
+  made.warps = std::min(kMaxTieredWarps, room / kTieredWarpBytes);
+  if (made.warps < kMinTieredWarps) return cudaErrorInvalidValue;
   made.shared_bytes = tiered_shared_bytes(shape.head_dim, made.warps);
   error = prepare_kernel(kernel_of(shape), made.shared_bytes, &made.overlaps);
   if (error != cudaSuccess) return error;

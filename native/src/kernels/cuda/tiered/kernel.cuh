@@ -16,26 +16,6 @@
 
 namespace kvasir::cuda {
 
-// Row tiles of sinks and window, which take turns among the parts of a sequence, then among warps.
-template <int D, class Warp>
-__device__ __forceinline__ void take_rows(const TieredParams& params, const DeviceSequence& sequence, int kv_head,
-                                          int split, int warp, Warp& state) {
-  int turn = split + params.splits * warp;
-#pragma unroll 1
-  for (int which = 0; which < 2; ++which) {
-    const RowSpan span = which == 0 ? sequence.sinks : sequence.window;
-    const int first = span.begin / kTileSize;
-    const int count = row_tiles(span);
-#pragma unroll 1
-    for (; turn < count; turn += params.splits * params.warps) {
-      const int tile = first + turn;
-      state.rows(row_tile(span, tile, kv_head, RowTileLayout{D}), span.begin - tile * kTileSize,
-                 span.end - tile * kTileSize);
-    }
-    turn -= count;
-  }
-}
-
 template <int D, int kBits, int kKeyGroup>
 __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const __grid_constant__ TieredParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -68,7 +48,7 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
     state.page(fetcher, hidden);
     hidden = 0;
   }
-  take_rows<D>(params, sequence, kv_head, split, warp, state);
+  take_rows<D>(sequence, kv_head, split, params.splits, warp, params.warps, state);
 
   if constexpr (!kBulkCopies) wait_copies<0>();
   __syncwarp();

@@ -17,14 +17,6 @@ uint16_t load16(const uint8_t* from) {
 }
 void store16(uint8_t* to, uint16_t value) { std::memcpy(to, &value, 2); }
 
-// A row of attention's tables of queries, as blocks name it, and its channel.
-uint16_t stored_row(int head_dim, int kind, int channel) {
-  return static_cast<uint16_t>(query_row(head_dim, kind, channel) * kQueryRowBytes);
-}
-uint8_t channel_of(int head_dim, const uint8_t* stored) {
-  return static_cast<uint8_t>(load16(stored) / kQueryRowBytes % head_dim);
-}
-
 // The canonical column of a channel that has one.
 int parameter_of(const tiered::Layout& layout, int place) {
   const int column = place - layout.n16;
@@ -121,7 +113,8 @@ void pack_tiered(const PageFormat& keys, const PageFormat& values, const uint8_t
   const uint8_t* const channels = tiered::channels_of(key_part);
   for_columns(device, [&](int pair, int which, const TieredColumn& column) {
     const uint8_t channel = channels[column.place];
-    store16(block + device.column_byte(pair, which), stored_row(keys.head_dim, column.kind, channel));
+    store16(block + device.column_byte(pair, which),
+            static_cast<uint16_t>(stored_row(keys.head_dim, column.kind, channel)));
     for (int g = 0; g < layout.groups; ++g) {
       const uint16_t range = load16(key_part + layout.range_offset(g) + 2 * parameter_of(layout, column.place));
       block[channel] = std::max(block[channel], half_range_bound(range));
@@ -168,7 +161,8 @@ size_t unpack_tiered(const PageFormat& keys, const PageFormat& values, const Tie
     channels[i] = static_cast<uint8_t>(channel_of_halves(load16(block + device.wide_row_byte(i))));
   }
   for_columns(device, [&](int pair, int which, const TieredColumn& column) {
-    channels[column.place] = channel_of(keys.head_dim, block + device.column_byte(pair, which));
+    const uint16_t stored = load16(block + device.column_byte(pair, which));
+    channels[column.place] = static_cast<uint8_t>(channel_of_row(keys.head_dim, stored));
   });
   for_keys(
       layout, channels, device, [&](size_t to, int from) { store16(key_part + to, load16(block + from)); },

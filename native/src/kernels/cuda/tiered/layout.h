@@ -12,7 +12,7 @@
 //   them
 //                 attention scales products by the greatest one that a query can give.
 //   lo of keys    float16 [head_dim / 32][groups of tokens][32], 0 for channels of 16 bits: rows of an operand
-//   band          uint16 column[pairs][2]: query_row of its channel and kind, times kQueryRowBytes;
+//   band          uint16 column[pairs][2]: stored_row of its kind and channel;
 //                 float16 range[pairs][groups of tokens][2]; codes, 16 bytes for each lane that has a pair
 //   16-bit tier   for each 8 channels, or what is left of them: uint16 query_halves[8]; float16 elements of pairs of
 //                 channels, as a lane of an operand has them; those of a channel that is left over as [8][16]
@@ -41,6 +41,11 @@ enum ColumnKind : int {
 constexpr int kColumnKinds = 3;     // with tables
 constexpr int kQueryRowBytes = 16;  // of a table: four heads
 KVASIR_HOST_DEVICE constexpr int query_row(int head_dim, int kind, int channel) { return kind * head_dim + channel; }
+// A row as bands name it, in bytes from the first, and its channel.
+KVASIR_HOST_DEVICE constexpr int stored_row(int head_dim, int kind, int channel) {
+  return query_row(head_dim, kind, channel) * kQueryRowBytes;
+}
+KVASIR_HOST_DEVICE constexpr int channel_of_row(int head_dim, int stored) { return stored / kQueryRowBytes % head_dim; }
 // Where attention has a channel's queries as pairs of float16, in bytes from those of the first head; and back.
 KVASIR_HOST_DEVICE constexpr int query_halves(int channel) { return channel / 32 * 512 + channel % 32 * 2; }
 KVASIR_HOST_DEVICE constexpr int channel_of_halves(int halves) { return halves / 512 * 32 + halves % 512 / 2; }

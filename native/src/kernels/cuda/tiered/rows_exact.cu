@@ -29,11 +29,6 @@ __device__ __forceinline__ float load_half(const uint8_t* from) {
   return half_to_float(*reinterpret_cast<const uint16_t*>(from));
 }
 
-// Of a stored row of queries.
-__device__ __forceinline__ int channel_at(const uint8_t* stored, int d) {
-  return *reinterpret_cast<const uint16_t*>(stored) / kQueryRowBytes % d;
-}
-
 __device__ __forceinline__ int code_at(const uint8_t* block, const TieredBlock& layout, int column, int token) {
   const Place place = layout.code_place(column / 2, column % 2, token);
   return block[place.byte] >> place.bit & 3;
@@ -47,7 +42,8 @@ __device__ __forceinline__ void decode_keys(const uint8_t* block, const TieredBl
   for (int i = thread; i < 2 * layout.pairs(); i += kThreads) {
     const TieredColumn column = layout.column(i / 2, i % 2);
     if (column.kind == kPadding) continue;
-    const int channel = channel_at(block + layout.column_byte(i / 2, i % 2), d);
+    const auto* const stored = reinterpret_cast<const uint16_t*>(block + layout.column_byte(i / 2, i % 2));
+    const int channel = channel_of_row(d, *stored);
     (column.kind == kHighBits ? shared.high : shared.low)[channel] = static_cast<uint16_t>(i);
   }
   if (thread < layout.n16) {

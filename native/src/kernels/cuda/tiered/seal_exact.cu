@@ -65,7 +65,7 @@ __device__ __forceinline__ void describe_band(const TieredBlock& layout, int ban
   auto* const words = reinterpret_cast<uint32_t*>(block + layout.band_offset(band));
   const auto row = [&](uint16_t column) {
     const bool any = column >> 8 != kPadding;
-    return any ? static_cast<uint32_t>(query_row(d, column >> 8, column & 255) * kQueryRowBytes) : 0;
+    return any ? static_cast<uint32_t>(stored_row(d, column >> 8, column & 255)) : 0;
   };
   const int column_words = format.band_column_bytes(pairs) / 4;
   if (lane < column_words) {

@@ -339,19 +339,10 @@ class TieredWarp {
     const uint32_t place = reinterpret_cast<const uint16_t*>(block)[channels - 1];
     const float2 halves = halves_to_floats(half_of_query(2 * h_, place) | half_of_query(2 * h_ + 1, place) << 16);
     const float factor = halves.x + halves.y;
-    const auto* const elements =
-        reinterpret_cast<const uint4*>(block + kWideHeadBytes + pairs * 2 * kWideChannelBytes) + 2 * g_;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint4 four = elements[k];
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = halves_to_floats(words[j]);
-        scores[8 * k + 2 * j] = fmaf(factor, pair.x, scores[8 * k + 2 * j]);
-        scores[8 * k + 2 * j + 1] = fmaf(factor, pair.y, scores[8 * k + 2 * j + 1]);
-      }
-    }
+    for_token_pairs(block + kWideHeadBytes + pairs * 2 * kWideChannelBytes, [&](int i, float2 pair) {
+      scores[i] = fmaf(factor, pair.x, scores[i]);
+      scores[i + 1] = fmaf(factor, pair.y, scores[i + 1]);
+    });
   }
   // Of column g of B, and of two neighbouring channels.
   __device__ __forceinline__ uint32_t halves_of_query(int channel) const {
@@ -451,20 +442,25 @@ class TieredWarp {
     zero = fmaf(both_rows(first, second), gain, zero);
   }
 
+  // visit(i, pair) for the float16 numbers [8][16] of this lane's tokens: 8 i + g and 8 (i + 1) + g, i even.
+  template <class Visit>
+  __device__ __forceinline__ void for_token_pairs(const uint8_t* numbers, const Visit& visit) const {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint4 four = reinterpret_cast<const uint4*>(numbers)[2 * g_ + k];
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) visit(8 * k + 2 * j, halves_to_floats(words[j]));
+    }
+  }
+
   // The rounding_bias of this head's greatest product.
   __device__ __forceinline__ float bias_of_products(const uint8_t* ranges, const float (&weights)[16]) const {
     float greatest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 four = reinterpret_cast<const uint4*>(ranges)[2 * g_ + i];
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = halves_to_floats(words[j]);
-        greatest = fmaxf(greatest, weights[8 * i + 2 * j] * pair.x);
-        greatest = fmaxf(greatest, weights[8 * i + 2 * j + 1] * pair.y);
-      }
-    }
+    for_token_pairs(ranges, [&](int i, float2 pair) {
+      greatest = fmaxf(greatest, weights[i] * pair.x);
+      greatest = fmaxf(greatest, weights[i + 1] * pair.y);
+    });
     // Above it, so that rounding to units does not reach the next power of two.
     const float above = fmaxf(max_over_rows(greatest) * 1.0005f, 0x1p-100f);
     return __uint_as_float((__float_as_uint(above) & 0x7f800000u) + (8u << 23)) * 1.5f;
@@ -477,17 +473,9 @@ class TieredWarp {
   };
   __device__ __forceinline__ void fold(const uint8_t* ranges, float bias, const float (&weights)[16],
                                        ValueFactors& factors) const {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint4 four = reinterpret_cast<const uint4*>(ranges)[2 * g_ + i];
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float2 pair = halves_to_floats(words[j]);
-        factors.b[4 * i + j] =
-            quantised_products<false>({weights[8 * i + 2 * j], pair.x}, {weights[8 * i + 2 * j + 1], pair.y}, bias);
-      }
-    }
+    for_token_pairs(ranges, [&](int i, float2 pair) {
+      factors.b[i / 2] = quantised_products<false>({weights[i], pair.x}, {weights[i + 1], pair.y}, bias);
+    });
     factors.unit = bias * (1.0f / kRoundingBias);
   }
 
