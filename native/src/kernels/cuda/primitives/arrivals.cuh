@@ -17,4 +17,16 @@ __device__ __forceinline__ uint32_t count_arrival(uint32_t* arrivals) {
   return before;
 }
 
+// All threads of a block, whose writes are done: whether it is the last of `blocks`. The counter is 0 again then. room:
+// in shared memory, which nothing else uses.
+__device__ __forceinline__ bool arrives_last(uint32_t* arrivals, uint32_t blocks, int* room) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    *room = count_arrival(arrivals) == blocks - 1 ? 1 : 0;
+    if (*room != 0) *arrivals = 0;  // for the next launch
+  }
+  __syncthreads();
+  return *room != 0;
+}
+
 }  // namespace kvasir::cuda

@@ -6,9 +6,9 @@
 #include "kernels/cuda/attend/row_span.cuh"
 #include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/primitives/arrivals.cuh"
+#include "kernels/cuda/primitives/merged_head.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/spectral/basis.cuh"
-#include "kernels/cuda/spectral/states.cuh"
 #include "kernels/cuda/spectral/warp.cuh"
 
 namespace kvasir::cuda {
@@ -74,15 +74,10 @@ class QueryTerms {
   float values_[D / 32];
 };
 
-// use(i, merged, elements): for the four heads, element i % D of head i / D, and D + i % D, of all states together.
+// States of four heads, whose two parts are sums of coefficients and outputs of rows.
 template <int D, class Use>
-__device__ __forceinline__ void merge(const float* states, int64_t stride, int count, const Use& use) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll 1
-  for (int i = threadIdx.x; i < 4 * D; i += blockDim.x) {
-    const MergedHead<D> merged(states, stride, count, i / D, lane);
-    use(i, merged, merged.elements(i % D));
-  }
+__device__ __forceinline__ void merge_states(const float* states, int64_t stride, int count, const Use& use) {
+  merge_heads<D, 2, state_floats(D)>(states, stride, count, use);
 }
 
 // What all blocks of the heads have left becomes outputs. shared: 4 * (2 * D + 2 + slices * D) floats.
@@ -95,9 +90,9 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
   float* const slices = ends + 8;
   const bool basis = params.vectors[1] != nullptr;
   const BasisSlices<D> vectors(basis ? params.vectors[1] + static_cast<int64_t>(kv_head) * D * D : nullptr);
-  merge<D>(partials, 4 * state_floats(D), params.splits, [&](int i, const MergedHead<D>& merged, float2 elements) {
-    sums[4 * (i % D) + i / D] = elements.x;
-    outputs[i] = elements.y;
+  merge_states<D>(partials, 4 * state_floats(D), params.splits, [&](int i, const auto& merged, const auto& both) {
+    sums[4 * (i % D) + i / D] = both[0];
+    outputs[i] = both[1];
     if (i % D == 0) {
       ends[2 * (i / D)] = merged.reference();
       ends[2 * (i / D) + 1] = merged.sum();
@@ -127,22 +122,16 @@ __device__ __forceinline__ bool leave_state(const SpectralParams& params, const 
                                             uint32_t* arrivals, int* last) {
   float* const own = partials + blockIdx.x * (4 * state_floats(D));
   const int warps = blockDim.x / 32;
-  merge<D>(states, params.warp_bytes / 4, warps, [&](int i, const MergedHead<D>& merged, float2 elements) {
+  merge_states<D>(states, params.warp_bytes / 4, warps, [&](int i, const auto& merged, const auto& both) {
     float* const head = own + i / D * state_floats(D);
-    head[i % D] = elements.x;
-    head[D + i % D] = elements.y;
+    head[i % D] = both[0];
+    head[D + i % D] = both[1];
     if (i % D == 0) {
       head[2 * D] = merged.reference();
       head[2 * D + 1] = merged.sum();
     }
   });
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    *last = count_arrival(arrivals) == gridDim.x - 1 ? 1 : 0;
-    if (*last != 0) *arrivals = 0;  // for the next launch
-  }
-  __syncthreads();
-  return *last != 0;
+  return arrives_last(arrivals, gridDim.x, last);
 }
 
 template <int D>

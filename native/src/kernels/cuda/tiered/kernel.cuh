@@ -10,6 +10,7 @@
 #include "kernels/cuda/attend/row_span.cuh"
 #include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/primitives/arrivals.cuh"
+#include "kernels/cuda/primitives/merged_head.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/primitives/overlapping_launch.h"
 #include "kernels/cuda/tiered/warp.cuh"
@@ -55,30 +56,31 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   state.write(reinterpret_cast<float*>(slots));
   __syncthreads();
   const auto* const states = reinterpret_cast<const float*>(shared + tiered_slots_offset(D));
+  const auto finish = [&](const float* all, int64_t stride, int count) {
+    merge_heads<D, 1, D + 2>(all, stride, count, [&](int i, const auto& merged, const float(&sum)[1]) {
+      const int h = i / D, c = i % D;
+      if (h >= heads) return;
+      RowEnd end = {1.0f, merged.sum()};
+      if (params.ends.any()) {
+        end = end_row(params.ends, params.kv_heads * params.group, first_row + h, merged.reference(), end.sum, c == 0);
+      }
+      const float weighted = sum[0] * end.gain;
+      store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
+    });
+  };
+  if (gridDim.x == 1) return finish(states, kWarpBytes / 4, params.warps);
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
-  for (int i = threadIdx.x; i < kState; i += blockDim.x) {
-    partials[split * kState + i] = merged_element(states, kWarpBytes / 4, params.warps, D, i);
-  }
-  __syncthreads();
-  __shared__ bool last;
-  if (threadIdx.x == 0) {
-    last = count_arrival(params.arrivals + group) == gridDim.x - 1;
-    if (last) params.arrivals[group] = 0;  // for the next launch
-  }
-  __syncthreads();
-  if (!last) return;
-  for (int i = threadIdx.x; i < heads * D; i += blockDim.x) {
-    const int h = i / D, c = i % D;
-    const float output = merged_element(partials, kState, params.splits, D, h * (D + 2) + c);
-    RowEnd end = {1.0f, merged_element(partials, kState, params.splits, D, h * (D + 2) + D + 1)};
-    if (params.ends.any()) {
-      const float reference = merged_element(partials, kState, params.splits, D, h * (D + 2) + D);
-      end = end_row(params.ends, params.kv_heads * params.group, first_row + h, reference, end.sum, c == 0);
+  merge_heads<D, 1, D + 2>(states, kWarpBytes / 4, params.warps, [&](int i, const auto& merged, const float(&sum)[1]) {
+    float* const head = partials + split * kState + i / D * (D + 2);
+    head[i % D] = sum[0];
+    if (i % D == 0) {
+      head[D] = merged.reference();
+      head[D + 1] = merged.sum();
     }
-    const float weighted = output * end.gain;
-    store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
-  }
+  });
+  __shared__ int last;
+  if (arrives_last(params.arrivals + group, gridDim.x, &last)) finish(partials, kState, params.splits);
 }
 
 // The kernel for the head dim and the groups of keys.
