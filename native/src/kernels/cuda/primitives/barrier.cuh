@@ -109,6 +109,10 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const uint8_t* from, int 
 #endif
 }
 
+// How many bytes behind `to` a bulk copy had better begin, for both ends of it to lie alike in lines of 128 bytes: one
+// that shifts bytes against lines is up to a tenth slower. Of addresses the lower halves.
+__device__ __forceinline__ int line_skew(uint32_t to, uint32_t from) { return static_cast<int>(from - to) & 127; }
+
 __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }

@@ -21,8 +21,8 @@ int columns_of(const SpectralShape& shape) {
 }
 
 int bytes_of_warp(const SpectralShape& shape) {
-  const auto slots = static_cast<int>(shape.layouts[0].bytes + shape.layouts[1].bytes);
-  return warp_bytes(shape.head_dim, columns_of(shape), slots);
+  const auto parts = static_cast<int>(shape.layouts[0].bytes + shape.layouts[1].bytes);
+  return warp_bytes(shape.head_dim, columns_of(shape), parts);
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ cudaError_t launch_spectral(const SpectralPlan& plan, const SpectralRequest& req
   for (int side = 0; side < 2; ++side) {
     params.vectors[side] = request.vectors[side];
     params.layouts[side] = plan.shape.layouts[side];
-    params.slot_bytes[side] = static_cast<int>(plan.shape.layouts[side].bytes);
+    params.part_bytes[side] = static_cast<int>(plan.shape.layouts[side].bytes);
   }
   params.columns = columns_of(plan.shape);
   params.warp_bytes = bytes_of_warp(plan.shape);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/primitives/arrivals.cuh"
 #include "kernels/cuda/primitives/merged_head.cuh"
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/uniform.cuh"
 #include "kernels/cuda/spectral/basis.cuh"
 #include "kernels/cuda/spectral/warp.cuh"
 
@@ -90,12 +91,12 @@ __device__ __forceinline__ void finish(const SpectralParams& params, const float
   float* const slices = ends + 8;
   const bool basis = params.vectors[1] != nullptr;
   const BasisSlices<D> vectors(basis ? params.vectors[1] + static_cast<int64_t>(kv_head) * D * D : nullptr);
-  merge_states<D>(partials, 4 * state_floats(D), params.splits, [&](int i, const auto& merged, const auto& both) {
-    sums[4 * (i % D) + i / D] = both[0];
-    outputs[i] = both[1];
+  merge_states<D>(partials, 4 * state_floats(D), params.splits, [&](int i, const auto& merged) {
+    sums[4 * (i % D) + i / D] = merged.sums[0];
+    outputs[i] = merged.sums[1];
     if (i % D == 0) {
-      ends[2 * (i / D)] = merged.reference();
-      ends[2 * (i / D) + 1] = merged.sum();
+      ends[2 * (i / D)] = merged.reference;
+      ends[2 * (i / D) + 1] = merged.sum;
     }
   });
   __syncthreads();
@@ -122,13 +123,13 @@ __device__ __forceinline__ bool leave_state(const SpectralParams& params, const 
                                             uint32_t* arrivals, int* last) {
   float* const own = partials + blockIdx.x * (4 * state_floats(D));
   const int warps = blockDim.x / 32;
-  merge_states<D>(states, params.warp_bytes / 4, warps, [&](int i, const auto& merged, const auto& both) {
+  merge_states<D>(states, params.warp_bytes / 4, warps, [&](int i, const auto& merged) {
     float* const head = own + i / D * state_floats(D);
-    head[i % D] = both[0];
-    head[D + i % D] = both[1];
+    head[i % D] = merged.sums[0];
+    head[D + i % D] = merged.sums[1];
     if (i % D == 0) {
-      head[2 * D] = merged.reference();
-      head[2 * D + 1] = merged.sum();
+      head[2 * D] = merged.reference;
+      head[2 * D + 1] = merged.sum;
     }
   });
   return arrives_last(arrivals, gridDim.x, last);
@@ -143,8 +144,8 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   auto* const rows = reinterpret_cast<float*>(shared);
   float* const terms = rows + 4 * D;
   float* const scales = terms + 4 * D;
-  uint8_t* const rooms = shared + 32 * D + 16;
-  const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint8_t* const rooms = shared + rooms_offset(D);
+  const int warps = blockDim.x / 32, warp = warp_index(), lane = threadIdx.x % 32;
   uint8_t* const room = rooms + warp * params.warp_bytes;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
@@ -156,8 +157,8 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
   QueryTerms<D> queries(params, first_row, heads, kv_head);
-  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane,
-                          room + warp_room(D, params.columns), room + params.warp_bytes - kWarpBarriers);
+  uint8_t* const slots = room + slots_offset(D, params.columns);
+  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane, slots, slots - 16);
   if (split == 0) prefetch_basis<D>(params.vectors[1], kv_head);
   queries.make(params.scale, rows, terms, scales, rooms);
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);

@@ -6,14 +6,15 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/primitives/barrier.cuh"
+#include "kernels/cuda/primitives/uniform.cuh"
 #include "kernels/cuda/spectral/params.h"
 
 namespace kvasir::cuda {
 
 class SpectralFetcher {
  public:
-  // Pages first, first + stride, ... below end. slots: keys, then values; 16-byte aligned. barriers: two, which nothing
-  // has used.
+  // Pages first, first + stride, ... below end. slots: for keys, then values, kPartAlignment bytes longer than they
+  // are. barriers: two, which nothing has used.
   __device__ SpectralFetcher(const SpectralParams& params, const uint64_t* pages, int first, int end, int stride,
                              int kv_head, int lane, uint8_t* slots, uint8_t* barriers)
       : params_(params),
@@ -43,7 +44,7 @@ class SpectralFetcher {
 
   // They were read: those of the page after it may come.
   __device__ __forceinline__ void release_keys() {
-    page_ = found_;
+    page_ = reinterpret_cast<const uint8_t*>(uniform(reinterpret_cast<uint64_t>(found_)));
     fetch(0);
     next_ += stride_;
     find_next();
@@ -56,7 +57,9 @@ class SpectralFetcher {
     found_ = next_ < end_ ? reinterpret_cast<const uint8_t*>(__ldg(pages_ + next_)) : nullptr;
   }
 
-  __device__ __forceinline__ uint8_t* slot(int side) const { return slots_ + (side == 0 ? 0 : params_.slot_bytes[0]); }
+  __device__ __forceinline__ uint8_t* slot(int side) const {
+    return slots_ + (side == 0 ? 0 : params_.part_bytes[0] + kPartAlignment);
+  }
 
   __device__ __forceinline__ const uint8_t* acquire(int side) const {
     if constexpr (kBulkCopies) {
@@ -65,16 +68,18 @@ class SpectralFetcher {
       wait_copies<1>();
     }
     __syncwarp();
-    return slot(side);
+    return slot(side) + skews_[side];
   }
 
   __device__ __forceinline__ void fetch(int side) {
     __syncwarp();  // what is in the slot was read
     if (page_ != nullptr) {
-      const int bytes = params_.slot_bytes[side];
+      const int bytes = params_.part_bytes[side];
       const uint8_t* const from =
           page_ + (side == 0 ? 0 : params_.value_offset) + static_cast<int64_t>(kv_head_) * bytes;
-      const uint32_t to = shared_address(slot(side));
+      uint32_t to = shared_address(slot(side));
+      skews_[side] = line_skew(to, static_cast<uint32_t>(reinterpret_cast<uint64_t>(from)));
+      to += skews_[side];
       if constexpr (kBulkCopies) {
         if (lane_ == 0) {
           barrier_expect(barriers_ + 8 * side, bytes);
@@ -96,6 +101,7 @@ class SpectralFetcher {
   const CachePolicy policy_;
   const uint8_t* found_ = nullptr;  // page next_; null: there is none
   const uint8_t* page_ = nullptr;   // whose values are fetched next
+  int skews_[2] = {};               // where slots have their parts
   uint32_t parity_ = 0;             // of both barriers, until the values of a page are there
 };
 

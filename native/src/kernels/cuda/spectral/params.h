@@ -22,10 +22,10 @@ struct SpectralParams {
   int kv_heads;
   int group;
   int row_blocks;
-  int splits;  // parts of a sequence
-  int slot_bytes[2];
-  int columns;     // most_columns
-  int warp_bytes;  // of shared memory
+  int splits;         // parts of a sequence
+  int part_bytes[2];  // of a head
+  int columns;        // most_columns
+  int warp_bytes;     // of shared memory
   ElementType type;
   float scale;  // of scores, times log2(e)
   RowEnds ends;
@@ -57,14 +57,21 @@ KVASIR_HOST_DEVICE constexpr int state_floats(int d) { return 2 * d + 8; }
 KVASIR_HOST_DEVICE constexpr int warp_room(int d, int columns) {
   return sums_bytes(d) + greater(factor_bytes(columns) + 8 * kNormStride, 4 * kWeightStride + column_end_at(columns));
 }
-// All of it. In the end, the state of four heads stands behind the sums.
-constexpr int kWarpBarriers = 16;
-KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int slots) {
-  return greater(warp_room(d, columns) + slots, sums_bytes(d) + 16 * state_floats(d)) + kWarpBarriers;
+// Barriers come after that, then slots. Parts of heads are whole multiples of kPartAlignment, as slots are, so that
+// moving a part on by so much makes it lie in its slot as in memory (line_skew).
+constexpr int kPartAlignment = 64;
+KVASIR_HOST_DEVICE constexpr int slots_offset(int d, int columns) {
+  return (warp_room(d, columns) + 16 + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
-// Of a block, beside its warps: queries [d][4], coefficients of queries [d][4], scales [4]; and what fragments of the
-// last columns read beyond the last slot.
-KVASIR_HOST_DEVICE constexpr int block_room(int d) { return 32 * d + 16 + 512; }
+// All of it. parts: the bytes of a head's keys and values. In the end, the state of four heads stands behind the sums.
+KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int parts) {
+  return greater(slots_offset(d, columns) + parts + 2 * kPartAlignment,
+                 (sums_bytes(d) + 16 * state_floats(d) + kPartAlignment - 1) / kPartAlignment * kPartAlignment);
+}
+// Of a block: before its warps, queries [d][4], coefficients of queries [d][4], scales [4]; and after them, what
+// fragments of the last columns read beyond the last slot.
+KVASIR_HOST_DEVICE constexpr int rooms_offset(int d) { return 32 * d + kPartAlignment; }
+KVASIR_HOST_DEVICE constexpr int block_room(int d) { return rooms_offset(d) + 512; }
 
 Kernel<SpectralParams> spectral_kernel(int head_dim);
 

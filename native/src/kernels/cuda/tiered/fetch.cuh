@@ -5,23 +5,20 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/primitives/barrier.cuh"
+#include "kernels/cuda/primitives/uniform.cuh"
 #include "kernels/cuda/tiered/params.h"
 
 namespace kvasir::cuda {
 
-// Whether any lane has the condition: so that the compiler knows that all go the same way.
-__device__ __forceinline__ bool any_lane(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
-
-// Copies the pieces of a warp's pages, in order, kAhead pieces before they are used. Each lane keeps one of the page's
-// pieces in mind.
+// Copies the pieces of a warp's pages, in order, each as soon as there is a slot for it. Lanes know where 32 pages are,
+// and where the pieces of one begin; the rest is the same in all of them.
 template <int D, int kBits, int kKeyGroup>
 class TieredFetcher {
  public:
   using Pieces = TieredPieces<D, kBits, kKeyGroup>;
-  static constexpr int kAhead = kTieredSlots - 1;
 
-  // A page whose pieces are being copied. A page has kAhead of them or more, so that it is the one that is used next
-  // when the page before has been used.
+  // A page whose pieces are being copied. A page has as many of them as there are slots, or more, so that it is the
+  // one that is used next when the page before has been used.
   struct Page {
     int n16, n4, pairs;
   };
@@ -39,39 +36,56 @@ class TieredFetcher {
         to_(shared_address(slots)),
         barriers_(shared_address(barriers)),
         policy_(evict_first()) {
-    here_ = address_of(next_);
-    there_ = address_of(next_ + params_.warps);
-    if (next_ < end_) place_ = place_at(here_);
-    if (kBulkCopies && lane <= kAhead) barrier_init(barriers_ + 8 * lane, 1);
+    look_ahead();
+    if (kBulkCopies && lane < kTieredSlots) barrier_init(barriers_ + 8 * lane, 1);
     fence_barrier_inits();
     __syncwarp();
-    for (int i = 0; i < kAhead; ++i) issue(i);
+    for (int i = 0; i < kTieredSlots; ++i) issue(i);
   }
 
   __device__ __forceinline__ const Page& page() const { return page_; }
 
-  // The next piece. The one before is no longer used.
+  // The next piece. The one before is no longer used: its slot is filled before this one is waited for.
   __device__ __forceinline__ const uint8_t* acquire() {
-    if constexpr (kBulkCopies) {
-      barrier_wait(barriers_ + 8 * read_, parity_);
-    } else {
-      wait_copies<kAhead - 1>();
+    if (used_ >= 0) {
+      __syncwarp();
+      issue(used_);
     }
-    __syncwarp();
-    issue(read_ == 0 ? kAhead : read_ - 1);  // which was read last
-    const uint8_t* const piece = slots_ + read_ * kPieceBytes;
-    if (read_ == kAhead) parity_ ^= 1;
-    read_ = read_ == kAhead ? 0 : read_ + 1;
-    return piece;
+    used_ = used_ == kTieredSlots - 1 ? 0 : used_ + 1;
+    if constexpr (kBulkCopies) {
+      barrier_wait(barriers_ + 8 * used_, parity_);
+    } else {
+      wait_copies<kTieredSlots - 1>();
+      __syncwarp();
+    }
+    if (used_ == kTieredSlots - 1) parity_ ^= 1;
+    return slots_ + used_ * kTieredSlotBytes + (skews_ >> 8 * used_ & 0xff);
   }
 
  private:
-  __device__ __forceinline__ uint64_t address_of(int page) const { return page < end_ ? __ldg(pages_ + page) : 0; }
-  // The bits of TieredPlace.
-  __device__ __forceinline__ uint2 place_at(uint64_t page) const {
-    return __ldg(reinterpret_cast<const uint2*>(page) + kv_head_);
-  }
+  static constexpr int kKnown = 32;  // pages that lanes know
 
+  // Looks up the next page, if there is one, and asks what is in it without waiting for the answer.
+  __device__ __forceinline__ void look_ahead() {
+    if (next_ >= end_) return;
+    if (turn_ == kKnown) {
+      const int page = next_ + lane_ * params_.warps;
+      address_ = page < end_ ? __ldg(pages_ + page) : 0;
+      turn_ = 0;
+    }
+    next_address_ = __shfl_sync(0xffffffffu, static_cast<unsigned long long>(address_), turn_++);
+    place_ = __ldg(reinterpret_cast<const uint2*>(next_address_) + kv_head_);
+  }
+  __device__ __forceinline__ void open() {
+    const auto counts = static_cast<int>(uniform(place_.y));
+    const int n16 = counts & 0xffff, n4 = counts >> 16;
+    page_ = {n16, n4, TieredBlock{Pieces::format(), n16, n4}.pairs()};
+    begin_ = begin_of_piece(page_);
+    block_ = next_address_ + uniform(place_.x);
+    piece_ = 0;
+    next_ += params_.warps;
+    look_ahead();
+  }
   // Where piece `lane` begins, or where the block ends, and how many pieces there are: fewer than lanes.
   __device__ __forceinline__ int begin_of_piece(const Page& page) {
     constexpr TieredFormat kFormat = Pieces::format();
@@ -93,34 +107,23 @@ class TieredFetcher {
     count_ = 1 + bands + wides + Pieces::kSpans * Pieces::kSpanPieces;
     return begin;
   }
-  // The next page. Asks where the one after it is, whose address is known by now, and does not wait for the answer.
-  __device__ __forceinline__ void open() {
-    const int n16 = static_cast<int>(place_.y & 0xffff), n4 = static_cast<int>(place_.y >> 16);
-    page_ = {n16, n4, TieredBlock{Pieces::format(), n16, n4}.pairs()};
-    const int begin = begin_of_piece(page_);
-    bytes_ = __shfl_down_sync(0xffffffffu, begin, 1) - begin;
-    source_ = reinterpret_cast<const uint8_t*>(here_) + place_.x + begin;
-    piece_ = 0;
-    next_ += params_.warps;
-    here_ = there_;
-    if (next_ < end_) place_ = place_at(here_);
-    there_ = address_of(next_ + params_.warps);
-  }
-  // Lane i copies piece i.
   __device__ __forceinline__ void issue(int slot) {
-    if (any_lane(piece_ == count_ && next_ < end_)) open();
-    if (any_lane(piece_ < count_)) {
-      const uint32_t to = to_ + slot * kPieceBytes;
+    if (piece_ == count_ && next_ < end_) open();
+    if (piece_ < count_) {
+      const int begin = __shfl_sync(0xffffffffu, begin_, piece_);
+      const int bytes = __shfl_sync(0xffffffffu, begin_, piece_ + 1) - begin;
+      const auto* const source = reinterpret_cast<const uint8_t*>(block_ + begin);
+      const int skew = line_skew(0, static_cast<uint32_t>(block_) + begin);  // slots begin with a line
+      const uint32_t to = to_ + slot * kTieredSlotBytes + skew;
+      skews_ = (skews_ & ~(0xffu << 8 * slot)) | static_cast<uint32_t>(skew) << 8 * slot;
       if constexpr (kBulkCopies) {
-        if (lane_ == piece_) {
-          barrier_expect(barriers_ + 8 * slot, bytes_);
-          bulk_copy(to, source_, bytes_, barriers_ + 8 * slot, policy_);
+        if (lane_ == 0) {
+          barrier_expect(barriers_ + 8 * slot, bytes);
+          bulk_copy(to, source, bytes, barriers_ + 8 * slot, policy_);
         }
       } else {
-        const int bytes = __shfl_sync(0xffffffffu, bytes_, piece_);
-        const auto source = __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(source_), piece_);
 #pragma unroll 1
-        for (int i = 16 * lane_; i < bytes; i += 512) copy16(to + i, reinterpret_cast<const uint8_t*>(source) + i);
+        for (int i = 16 * lane_; i < bytes; i += 512) copy16(to + i, source + i);
       }
       ++piece_;
     }
@@ -134,14 +137,17 @@ class TieredFetcher {
   const uint8_t* const slots_;
   const uint32_t to_, barriers_;  // of the first slot
   const CachePolicy policy_;
-  uint64_t here_, there_;  // addresses of the next page and of the one after it
-  uint2 place_ = {};       // of the next page
+  uint64_t address_ = 0;       // of the lane's page
+  int turn_ = kKnown;          // the lane that has the page after the next
+  uint64_t next_address_ = 0;  // of the next page
+  uint2 place_ = {};           // the bits of its TieredPlace
   Page page_ = {};
-  int piece_ = 0, count_ = 0;        // the next piece of the page, of so many
-  const uint8_t* source_ = nullptr;  // this lane's piece
-  int bytes_ = 0;
-  int read_ = 0;         // slot
-  uint32_t parity_ = 0;  // of its barrier
+  uint64_t block_ = 0;         // where it is
+  int begin_ = 0;              // of the lane's piece, in bytes from there
+  int piece_ = 0, count_ = 0;  // the next piece of the page, of so many
+  uint32_t skews_ = 0;         // where slots have their pieces, a byte each
+  int used_ = -1;              // slot of the piece that is being used
+  uint32_t parity_ = 0;        // of the next slot's barrier
 };
 
 }  // namespace kvasir::cuda

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   constexpr int kState = 4 * (D + 2);
   static_assert(4 * kState <= kWarpBytes, "states take the place of pieces");
   const TieredQueries<D> queries(shared);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = warp_index(), lane = threadIdx.x % 32;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
   const int kv_head = head_rows / params.row_blocks, first_head = head_rows % params.row_blocks * 4;
   const int heads = min(4, params.group - first_head);
@@ -36,10 +36,11 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   const int begin = static_cast<int>(static_cast<int64_t>(sequence.page_count) * split / params.splits);
   const int end = static_cast<int>(static_cast<int64_t>(sequence.page_count) * (split + 1) / params.splits);
 
+  const typename TieredQueries<D>::Row row(params, first_row, heads, warp, lane);  // asked for before pages are
   uint8_t* const slots = shared + tiered_slots_offset(D) + warp * kWarpBytes;
   auto* const barriers = reinterpret_cast<uint64_t*>(shared + tiered_barriers_offset(D)) + warp * kTieredSlots;
   TieredFetcher<D, kBits, kKeyGroup> fetcher(params, sequence.pages, begin + warp, end, kv_head, lane, slots, barriers);
-  if (warp < 4) queries.load(params, first_row, heads, warp, lane);
+  if (warp < 4) queries.take(params, row, warp, lane);
   __syncthreads();
 
   TieredWarp<D, kBits, kKeyGroup> state(params, queries, lane);
@@ -57,26 +58,26 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   __syncthreads();
   const auto* const states = reinterpret_cast<const float*>(shared + tiered_slots_offset(D));
   const auto finish = [&](const float* all, int64_t stride, int count) {
-    merge_heads<D, 1, D + 2>(all, stride, count, [&](int i, const auto& merged, const float(&sum)[1]) {
+    merge_heads<D, 1, D + 2>(all, stride, count, [&](int i, const auto& merged) {
       const int h = i / D, c = i % D;
       if (h >= heads) return;
-      RowEnd end = {1.0f, merged.sum()};
+      RowEnd end = {1.0f, merged.sum};
       if (params.ends.any()) {
-        end = end_row(params.ends, params.kv_heads * params.group, first_row + h, merged.reference(), end.sum, c == 0);
+        end = end_row(params.ends, params.kv_heads * params.group, first_row + h, merged.reference, end.sum, c == 0);
       }
-      const float weighted = sum[0] * end.gain;
+      const float weighted = merged.sums[0] * end.gain;
       store_number(params.outputs, params.type, (first_row + h) * D + c, end.sum > 0.0f ? weighted / end.sum : 0.0f);
     });
   };
   if (gridDim.x == 1) return finish(states, kWarpBytes / 4, params.warps);
   const int64_t group = static_cast<int64_t>(sequence_index) * gridDim.y + head_rows;
   float* const partials = params.partials + group * params.splits * kState;
-  merge_heads<D, 1, D + 2>(states, kWarpBytes / 4, params.warps, [&](int i, const auto& merged, const float(&sum)[1]) {
+  merge_heads<D, 1, D + 2>(states, kWarpBytes / 4, params.warps, [&](int i, const auto& merged) {
     float* const head = partials + split * kState + i / D * (D + 2);
-    head[i % D] = sum[0];
+    head[i % D] = merged.sums[0];
     if (i % D == 0) {
-      head[D] = merged.reference();
-      head[D + 1] = merged.sum();
+      head[D] = merged.reference;
+      head[D + 1] = merged.sum;
     }
   });
   __shared__ int last;

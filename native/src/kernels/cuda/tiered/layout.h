@@ -15,7 +15,8 @@
 //   band          uint16 column[pairs][2]: stored_row of its kind and channel;
 //                 float16 range[pairs][groups of tokens][2]; codes, 16 bytes for each lane that has a pair
 //   16-bit tier   for each 8 channels, or what is left of them: uint16 query_halves[8]; float16 elements of pairs of
-//                 channels, as a lane of an operand has them; those of a channel that is left over as [8][16]
+//                 channels, as a lane of an operand has them; those of a channel that is left over likewise, tokens t
+//                 and t + 64 in the place of a pair
 //   value span    up to 128 channels. For the groups that it has channels of: float32 rounding_bias of the greatest
 //   range,
 //                 all of them negative if a group has uneven_ranges; float16 range [group][8][16], that of token i + 8
@@ -210,8 +211,9 @@ struct TieredBlock {
   KVASIR_HOST_DEVICE constexpr int wide_element_byte(int i, int token) const {
     const int left = n16 - i / kWideBlock * kWideBlock, pairs = left < kWideBlock ? left / 2 : kWideBlock / 2;
     const int pair = i % kWideBlock / 2, elements = wide_block_offset(i) + kWideHeadBytes;
-    if (pair == pairs) return elements + pairs * 2 * kWideChannelBytes + token % 8 * 32 + token / 8 * 2;
-    return elements + 16 * ((token / 32 * 8 + token % 8) * pairs + pair) + token % 32 / 8 * 4 + i % 2 * 2;
+    const int word = token % 32 / 8 * 4;
+    if (pair < pairs) return elements + 16 * ((token / 32 * 8 + token % 8) * pairs + pair) + word + i % 2 * 2;
+    return elements + pairs * 2 * kWideChannelBytes + 16 * (token % 64 / 32 * 8 + token % 8) + word + token / 64 * 2;
   }
 
   KVASIR_HOST_DEVICE constexpr int span_offset(int span) const {

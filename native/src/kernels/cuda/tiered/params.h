@@ -38,6 +38,8 @@ struct TieredParams {
 // its parameters with the first of its codes. A small 16-bit tier comes with the last bands.
 constexpr int kPieceBytes = 6288;
 constexpr int kCodePieceBytes = 4096;
+// With what a piece is moved by to lie in its slot as in memory (line_skew).
+constexpr int kTieredSlotBytes = (kPieceBytes + 128 - 16 + 127) / 128 * 128;
 
 template <int D, int kBits, int kKeyGroup>
 struct TieredPieces {
@@ -76,7 +78,7 @@ struct TieredPieces {
 
 // Shared memory of a block: tables of queries, fragments of queries, their magnitudes, their scales; a barrier for each
 // slot, of as many warps as there may be; slots.
-constexpr int kTieredWarpBytes = kTieredSlots * kPieceBytes;
+constexpr int kTieredWarpBytes = kTieredSlots * kTieredSlotBytes;
 KVASIR_HOST_DEVICE constexpr int tiered_barriers_offset(int head_dim) {
   return kColumnKinds * head_dim * kQueryRowBytes + 16 * head_dim + 8 * head_dim + 16;
 }

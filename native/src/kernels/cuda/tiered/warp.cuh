@@ -33,17 +33,24 @@ struct TieredQueries {
         magnitudes(reinterpret_cast<__half*>(fragments + D)),
         scales(reinterpret_cast<float*>(magnitudes + 4 * D)) {}
 
-  // A warp for each head. first_row: of the first head, of which there are `heads`.
-  __device__ __forceinline__ void load(const TieredParams& params, int64_t first_row, int heads, int head,
-                                       int lane) const {
-    float values[D / 32], peak = 0.0f;
+  // A warp for each head: what a lane has of it. first_row: of the first head, of which there are `heads`.
+  struct Row {
+    float values[D / 32];
+
+    __device__ Row(const TieredParams& params, int64_t first_row, int heads, int head, int lane) {
 #pragma unroll
-    for (int i = 0; i < D / 32; ++i) {
-      const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
-      const float value = load_unbranched(params.queries, params.type, index);
-      values[i] = head < heads ? value : 0.0f;
-      peak = fmaxf(peak, fabsf(values[i]));
+      for (int i = 0; i < D / 32; ++i) {
+        const int64_t index = (first_row + min(head, heads - 1)) * D + lane + 32 * i;
+        const float value = load_unbranched(params.queries, params.type, index);
+        values[i] = head < heads ? value : 0.0f;
+      }
     }
+  };
+  __device__ __forceinline__ void take(const TieredParams& params, const Row& from, int head, int lane) const {
+    const float(&values)[D / 32] = from.values;
+    float peak = 0.0f;
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) peak = fmaxf(peak, fabsf(values[i]));
     peak = max_over_warp(peak);
     const float inverse = inverse_peak(peak);
 #pragma unroll
@@ -55,10 +62,9 @@ struct TieredQueries {
       row[query_row(D, kTwoBits, 0) * 4] = query * params.keys.step;
       magnitudes[(32 * i + lane / 4 * 4 + head) * 4 + lane % 4] = __float2half_ru(fabsf(query));
       const __half high = __float2half_rn(query);
-      // Channel 8 h + 2 w + odd of 32 is in word w of the lanes with lane % 4 = h.
-      auto* const words = reinterpret_cast<__half*>(fragments + 32 * i) + lane % 8;
-      words[8 * (4 * (2 * head) + lane / 8)] = high;
-      words[8 * (4 * (2 * head + 1) + lane / 8)] = __float2half_rn(query - __half2float(high));
+      auto* const halves = reinterpret_cast<__half*>(fragments + 32 * i) + query_halves(lane) / 2;
+      halves[32 * (2 * head)] = high;
+      halves[32 * (2 * head + 1)] = __float2half_rn(query - __half2float(high));
     }
     if (lane == 0) scales[head] = peak * params.scale;
   }
@@ -85,7 +91,7 @@ class TieredWarp {
     float scores[16];
     key_scores(fetcher, scores);
     float unit = scale_;  // of scores
-    if (any_lane(params_.cap > 0.0f || hidden > 0)) {
+    if (params_.cap > 0.0f || hidden > 0) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         scores[i] *= unit;
@@ -164,7 +170,7 @@ class TieredWarp {
   __device__ __forceinline__ void key_scores(Fetcher& fetcher, float (&scores)[16]) {
     const int n16 = fetcher.page().n16, n4 = fetcher.page().n4, pairs = fetcher.page().pairs;
     const uint8_t* piece = fetcher.acquire();
-    const float bound = product_bound(piece), scale = __fdividef(kQuantum<true>, bound);
+    const float bound = product_bound(piece), scale = kQuantum<true> * reciprocal(bound);
     const float lo = sum_lo(piece + D);
     KeySums sums = {};
     int left = pairs, until = max(pairs - Pieces::kFirstPairs, 0);
@@ -175,11 +181,11 @@ class TieredWarp {
         add_step<true>(piece, 2 * kBandPairs, n4 - (pairs - left), scale, sums);
         piece += 2 * Pieces::kBandBytes;
       }
-      if (any_lane(until == 0)) break;
+      if (until == 0) break;
       piece = fetcher.acquire();
       until = max(until - Pieces::kPairs, 0);
     }
-    if (any_lane(left > 0)) add_step<false>(piece, left, n4 - (pairs - left), scale, sums);
+    if (left > 0) add_step<false>(piece, left, n4 - (pairs - left), scale, sums);
     const float unit = bound * (1.0f / kQuantum<true>);
 #pragma unroll
     for (int t = 0; t < kTokenSpans; ++t) {
@@ -193,7 +199,7 @@ class TieredWarp {
         scores[4 * t + 2 * tile + 1] = fmaf(joined(c[2], c[3]), step, zero);
       }
     }
-    if (any_lane(Pieces::wide_joins(pairs, n16))) {
+    if (Pieces::wide_joins(pairs, n16)) {
       add_wide_channels(piece + Pieces::format().bands_bytes(left), n16, scores);
       return;
     }
@@ -290,7 +296,7 @@ class TieredWarp {
     load_band<kWhole>(band, min(pairs, kBandPairs), scale, bands[0]);
     load_band<kWhole>(band + Pieces::kBandBytes, max(pairs - kBandPairs, 0), scale, bands[1]);
     int narrow[2] = {0x01010101, 0x01010101};
-    if (any_lane(wide > 0)) narrow[0] = narrow_columns(wide), narrow[1] = narrow_columns(wide - kBandPairs);
+    if (wide > 0) narrow[0] = narrow_columns(wide), narrow[1] = narrow_columns(wide - kBandPairs);
     uint32_t b[2];
 #pragma unroll
     for (int t = 0; t < kTokenSpans; ++t) {
@@ -314,35 +320,29 @@ class TieredWarp {
     }
   }
 
-  // Adds up to eight channels of the 16-bit tier, in pairs by products of float16 matrices.
+  // Adds up to eight channels of the 16-bit tier, in pairs by products of float16 matrices. One that is left over
+  // has two tokens in the place of a pair, of which the query of either half of the tokens takes one.
   __device__ __forceinline__ void add_wide_channels(const uint8_t* block, int channels, float (&scores)[16]) const {
     const int pairs = channels >> 1;
-    if (any_lane(pairs > 0)) {
-      const uint32_t places = reinterpret_cast<const uint32_t*>(block)[h_];  // query_halves of two channels
-      const uint32_t b = half_of_query(g_, places & 0xffffu) | uint32_t{half_of_query(g_, places >> 16)} << 16;
-      const auto* const elements = reinterpret_cast<const uint4*>(block + kWideHeadBytes) + pairs * g_ + h_;
+    const bool single = h_ == pairs;
+    const uint32_t places = reinterpret_cast<const uint32_t*>(block)[h_];  // query_halves of two channels
+    const uint32_t first = half_of_query(g_, places & 0xffffu), second = half_of_query(g_, places >> 16);
+    const uint32_t b[2] = {single ? first : first | second << 16, single ? first << 16 : first | second << 16};
+    const auto* const elements =
+        reinterpret_cast<const uint4*>(block + kWideHeadBytes) + (single ? 32 * pairs + g_ : pairs * g_ + h_);
+    const int next = single ? 8 : 8 * pairs, half = single ? 0 : 16 * pairs;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {  // 32 tokens
-        uint4 words = {};
-        if (h_ < pairs) words = elements[8 * pairs * i];
+    for (int i = 0; i < 4; ++i) {  // 32 tokens
+      uint4 words = {};
+      if (2 * h_ < channels) words = elements[i % 2 * next + i / 2 * half];
 #pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-          float* const two = scores + 4 * i + 2 * tile;
-          float sums[4] = {two[0], 0.0f, two[1], 0.0f};
-          mma_few_halves(sums, tile == 0 ? words.x : words.z, tile == 0 ? words.y : words.w, b);
-          two[0] = sums[0] + sums[1];
-          two[1] = sums[2] + sums[3];
-        }
+      for (int tile = 0; tile < 2; ++tile) {
+        float sums[4] = {};
+        mma_few_halves(sums, tile == 0 ? words.x : words.z, tile == 0 ? words.y : words.w, b[i / 2]);
+        scores[4 * i + 2 * tile] += sums[0] + sums[1];
+        scores[4 * i + 2 * tile + 1] += sums[2] + sums[3];
       }
     }
-    if (any_lane(channels % 2 == 0)) return;
-    const uint32_t place = reinterpret_cast<const uint16_t*>(block)[channels - 1];
-    const float2 halves = halves_to_floats(half_of_query(2 * h_, place) | half_of_query(2 * h_ + 1, place) << 16);
-    const float factor = halves.x + halves.y;
-    for_token_pairs(block + kWideHeadBytes + pairs * 2 * kWideChannelBytes, [&](int i, float2 pair) {
-      scores[i] = fmaf(factor, pair.x, scores[i]);
-      scores[i + 1] = fmaf(factor, pair.y, scores[i + 1]);
-    });
   }
   // Of column g of B, and of two neighbouring channels.
   __device__ __forceinline__ uint32_t halves_of_query(int channel) const {
