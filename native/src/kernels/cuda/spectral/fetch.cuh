@@ -44,7 +44,7 @@ class SpectralFetcher {
 
   // They were read: those of the page after it may come.
   __device__ __forceinline__ void release_keys() {
-    page_ = reinterpret_cast<const uint8_t*>(uniform(reinterpret_cast<uint64_t>(found_)));
+    page_ = uniform(found_);
     fetch(0);
     next_ += stride_;
     find_next();
