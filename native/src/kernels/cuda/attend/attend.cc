@@ -182,6 +182,7 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
     largest = std::max(largest, params.formats[i].head_bytes);
   }
   params.short_units = kShortBytes / largest;
+  params.even = EvenDivision::of(request.count * plan.shape.kv_heads * plan.row_blocks, plan.blocks);
   const AttendInstance& instance = *instance_for(plan.shape.head_dim, plan.tiles);
   if (plan.shape.labels && request.room_vectors > kNearVectors) {
     if (request.vector_room == nullptr || request.room_vectors % kTileSize != 0) return cudaErrorInvalidValue;

@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
       if (i % D == 0) end_row(params.ends, params.kv_heads * params.group, (s * row + i) / D, kHidden, 0.0f, true);
     }
   }
-  const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units);
+  const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units, params.even);
   if (static_cast<int>(blockIdx.x) >= division.blocks) return;
   const UnitRange ours = division.pieces.at(blockIdx.x);
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.

@@ -70,7 +70,7 @@ __device__ __forceinline__ void load_query(const AttendParams& params, int segme
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) peak = fmaxf(peak, fabsf(query.values[n][i]));
     peak = max_over_rows(peak);
-    const float inverse = live ? inverse_peak(peak) : 0.0f;
+    const float inverse = live && peak > kLeastPeak ? reciprocal(peak) : 0.0f;  // without a branch
 #pragma unroll
     for (int i = 0; i < D / 8; ++i) query.values[n][i] *= inverse;
 #pragma unroll

@@ -54,6 +54,18 @@ enum class PageKinds : uint8_t {
 };
 constexpr int kPageKinds = 5;
 
+// What there is to know, before lengths are, of a division of equally long segments among blocks (work.cuh).
+struct EvenDivision {
+  int together;    // segments of a block
+  int runs;        // blocks, where one has all of its segments; 0: they do not come out even
+  int most_apart;  // blocks that a segment may be cut for
+
+  static EvenDivision of(int segments, int blocks) {
+    const int together = (segments + blocks - 1) / blocks;
+    return {together, segments % together == 0 ? segments / together : 0, segments < blocks ? blocks / segments : 1};
+  }
+};
+
 // The launch's view of everything.
 struct AttendParams {
   const DeviceSequence* inline_sequences[kInlineSequences];  // where listed_sequences is null
@@ -70,7 +82,8 @@ struct AttendParams {
   int slots;        // of each ring
   int cached;       // sequences that are kept in shared memory
   int short_units;  // units of a block that count as little to do
-  bool labels;      // some pages have labels
+  EvenDivision even;
+  bool labels;  // some pages have labels
   PageKinds pages;
   ElementType type;  // of queries and outputs
   float scale;       // of scores, times log2(e)

@@ -105,17 +105,13 @@ struct BlockDivision {
   int blocks;                          // that have work
   Pieces pieces;
 
-  __device__ static BlockDivision of(const Work& work, bool equal, int most, int short_units) {
+  __device__ static BlockDivision of(const Work& work, bool equal, int most, int short_units,
+                                     const EvenDivision& even) {
     const int total = work.total();
-    if (equal && total > 0 && total <= short_units * most) {
-      const int segments = work.heads * work.count, units = work.units(0);
-      const int together = segments <= most ? 1 : quotient(segments + most - 1, most);  // segments of a block
-      const int enough = (units + kMinUnits - 1) / kMinUnits;
-      const int apart = segments < most ? min(quotient(most, segments), enough) : 1;  // blocks of a segment
-      const int blocks = (together == 1 ? segments : quotient(segments, together)) * apart;
-      if (blocks * together == segments * apart && (10 * blocks >= 9 * most || apart == enough)) {
-        return {blocks, Pieces(0, units * together, apart)};
-      }
+    if (equal && even.runs > 0 && total > 0 && total <= short_units * most) {
+      const int units = work.units(0), enough = (units + kMinUnits - 1) / kMinUnits;
+      const int apart = min(even.most_apart, enough), blocks = even.runs * apart;
+      if (10 * blocks >= 9 * most || apart == enough) return {blocks, Pieces(0, units * even.together, apart)};
     }
     const int blocks = max(min(most, total), 1);
     return {min(blocks, total), Pieces(0, max(total, 1), blocks)};
