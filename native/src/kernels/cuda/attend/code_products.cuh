@@ -44,8 +44,8 @@ struct CodeSet {
 };
 
 // Codes of 16 bits: groups are low and high bytes of an even fragment, then of an odd one. As contract_codes below.
-template <int kSteps, int kPairs, bool kSigned, int kTiles, int D, class Emit>
-__device__ __forceinline__ void contract_wide(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+template <int kSteps, int kPairs, bool kSigned, int kTiles, class AnyReader, class Emit>
+__device__ __forceinline__ void contract_wide(AnyReader& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                               Emit emit) {
   constexpr int kGroups = 4 * kPairs * kSteps;
 #pragma unroll
@@ -77,8 +77,8 @@ __device__ __forceinline__ void contract_wide(Reader<D>& reader, const uint32_t 
 
 // Codes of 2 bits whose tiles come in fours. Where there are registers for all four tiles at once, three of them are
 // masked, and bytes as they are give the sum of all; else two tiles at a time, all masked.
-template <int kSteps, int kFours, bool kSigned, int kTiles, int kAtOnce, int D, class Emit>
-__device__ __forceinline__ void contract_fours(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+template <int kSteps, int kFours, bool kSigned, int kTiles, int kAtOnce, class AnyReader, class Emit>
+__device__ __forceinline__ void contract_fours(AnyReader& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                                Emit emit) {
   static_assert(kAtOnce == 2 || kAtOnce == 4);
 #pragma unroll
@@ -127,8 +127,8 @@ constexpr bool kInFours = kBits == 2 && in_fours(kSteps, kPairs);
 
 // kSteps: x / 32. kPairs: y / 32. fragments: [heads / 4][2 * kSteps].
 // emit(n, tile, sum, sum) gets the sums of rows g and g + 8 for heads 4n.. and each tile of 16 y, times tile_factor.
-template <int kBits, int kSteps, int kPairs, bool kSigned, int kTiles, int kAtOnce = 2, int D, class Emit>
-__device__ __forceinline__ void contract_codes(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+template <int kBits, int kSteps, int kPairs, bool kSigned, int kTiles, int kAtOnce = 2, class AnyReader, class Emit>
+__device__ __forceinline__ void contract_codes(AnyReader& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                                Emit emit) {
   if constexpr (kBits == kWideBits) {
     contract_wide<kSteps, kPairs, kSigned>(reader, fragments, emit);
@@ -175,8 +175,8 @@ __device__ __forceinline__ void contract_codes(Reader<D>& reader, const uint32_t
 }
 
 // Float16 elements. kSteps: x / 16. kRowTiles: y / 16. c holds floats.
-template <int kSteps, int kRowTiles, int kTiles, int D, class Emit>
-__device__ __forceinline__ void contract_halves(Reader<D>& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
+template <int kSteps, int kRowTiles, int kTiles, class AnyReader, class Emit>
+__device__ __forceinline__ void contract_halves(AnyReader& reader, const uint32_t (&fragments)[kTiles][2 * kSteps],
                                                 Emit emit) {
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {

@@ -59,8 +59,8 @@ struct Folded {
 };
 
 // kCount: x per lane. four(n, i): factors 4 i .. 4 i + 3 of heads 4 n + h. centre: of code 0, as a part of the range.
-template <bool kSigned, int kTiles, int kCount, int D, class Four>
-__device__ __forceinline__ void fold_fours(Reader<D>& reader, float centre, const Four& four,
+template <bool kSigned, int kTiles, int kCount, class AnyReader, class Four>
+__device__ __forceinline__ void fold_fours(AnyReader& reader, float centre, const Four& four,
                                            Folded<kTiles, kCount>& folded) {
   float products[kTiles][kCount];
   float peak[kTiles];
@@ -103,8 +103,8 @@ __device__ __forceinline__ void fold_fours(Reader<D>& reader, float centre, cons
 }
 
 // factors: [heads / 4][kCount].
-template <bool kSigned, int kTiles, int kCount, int D>
-__device__ __forceinline__ void fold(Reader<D>& reader, float centre, const float (&factors)[kTiles][kCount],
+template <bool kSigned, int kTiles, int kCount, class AnyReader>
+__device__ __forceinline__ void fold(AnyReader& reader, float centre, const float (&factors)[kTiles][kCount],
                                      Folded<kTiles, kCount>& folded) {
   fold_fours<kSigned>(
       reader, centre,

@@ -29,8 +29,8 @@ struct InstanceOf {
   }
   static int max_consumers(PageKinds pages) { return kNeeds[static_cast<int>(pages)].consumers; }
   static int shared_bytes(PageKinds pages, int consumers, int slots, int cached, const AttendShape& shape) {
-    return RingPlace<D>::bytes(consumers, slots) +
-           SharedTail<D, kTiles>::bytes(kNeeds[static_cast<int>(pages)], consumers, cached, shape);
+    const BlockNeeds& needs = kNeeds[static_cast<int>(pages)];
+    return needs.ring_bytes(consumers, slots) + SharedTail<D, kTiles>::bytes(needs, consumers, cached, shape);
   }
   static cudaError_t prepare(int shared_bytes, bool* overlaps) {
     cudaError_t error = cudaSuccess;
@@ -41,7 +41,8 @@ struct InstanceOf {
   }
   static cudaError_t launch(const AttendParams& params, int blocks, int shared_bytes, bool overlaps,
                             cudaStream_t stream) {
-    const LaunchShape shape = {dim3(blocks), 32 * (params.consumers + 1), shared_bytes, overlaps};
+    const int warps = params.consumers + (kNeeds[static_cast<int>(params.pages)].producer ? 1 : 0);
+    const LaunchShape shape = {dim3(blocks), 32 * warps, shared_bytes, overlaps};
     return launch_kernel(kKernels[static_cast<int>(params.pages)], shape, params, stream);
   }
   static cudaError_t launch_terms(const AttendParams& params, bool overlaps, cudaStream_t stream) {

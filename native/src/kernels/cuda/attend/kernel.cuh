@@ -1,7 +1,8 @@
 // Attention in one launch: scores, softmax and outputs of one query token a sequence, on packed pages.
 //
-// A block is one producer warp and several consumer warps. Each consumer owns a ring that the producer fills, and
-// computes a contiguous piece of the line of units (work.cuh) on its own; then the block merges, then the blocks.
+// A block is one producer warp and several consumer warps. Each consumer owns a ring that the producer fills, or fills
+// it itself (own_ring.cuh), and computes a contiguous piece of the line of units (work.cuh) on its own; then the block
+// merges, then the blocks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +11,7 @@
 
 #include "kernels/cuda/attend/label_counts.cuh"
 #include "kernels/cuda/attend/merge.cuh"
+#include "kernels/cuda/attend/own_ring.cuh"
 #include "kernels/cuda/attend/producer.cuh"
 #include "kernels/cuda/attend/scores_and_outputs.cuh"
 #include "kernels/cuda/attend/two_bits.cuh"
@@ -29,9 +31,18 @@ constexpr bool kSharesQueries = (kPages == PageKinds::kTwoBits || kPages == Page
 template <PageKinds kPages, int D, int kTiles>
 constexpr bool kDistantFronts = kTiles > 1 && D* kTiles > 128 && kPages == PageKinds::kTwoBits;
 
+// Where warps fill their rings themselves: with eight query heads a warp has work for so long that 64 pages on 15 of
+// them leave four busy with a fifth one, and there are no registers for a producer beside 16.
+template <PageKinds kPages, int D, int kTiles>
+constexpr bool kOwnRings = (kPages == PageKinds::kTwoBits && D == kValueSpan && kTiles > 1);
+template <PageKinds kPages, int D, int kTiles>
+using RingsOf = std::conditional_t<kOwnRings<kPages, D, kTiles>, OwnRings<kValueSpan>, RingPlace<D>>;
+
 // What kernels need of a block.
 struct BlockNeeds {
-  int consumers;   // at most
+  int consumers;  // at most
+  bool producer;  // beside them
+  int (*ring_bytes)(int rings, int slots);
   int warp_bytes;  // of shared memory, for each consumer, beside rings, partial states and LabelScratch
   bool distant_fronts;
 };
@@ -40,7 +51,10 @@ struct BlockNeeds {
 template <PageKinds kPages, int D, int kTiles>
 constexpr bool kNarrow = (D * kTiles <= 128 && !kCountsFar<kPages, kTiles>) || kDistantFronts<kPages, D, kTiles>;
 template <PageKinds kPages, int D, int kTiles>
-constexpr BlockNeeds kBlockNeeds = {kNarrow<kPages, D, kTiles> ? 15 : 11,
+constexpr BlockNeeds kBlockNeeds = {kOwnRings<kPages, D, kTiles> ? 16
+                                    : kNarrow<kPages, D, kTiles> ? 15
+                                                                 : 11,
+                                    !kOwnRings<kPages, D, kTiles>, RingsOf<kPages, D, kTiles>::bytes,
                                     kCountsFar<kPages, kTiles>       ? static_cast<int>(sizeof(FarCounts))
                                     : kSharesQueries<kPages, kTiles> ? SharedQuery<D, kTiles>::kBytes
                                                                      : 0,
@@ -66,15 +80,15 @@ __device__ __forceinline__ void write_outputs(const AttendParams& params, int se
 }
 
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
-template <PageKinds kPages, int D, int kTiles, bool kDistant>
-__device__ __forceinline__ void consume(const AttendParams& params, const Work& work, const RingPlace<D>& rings,
-                                        const PartialPlace<D, kTiles, kDistant>& place, LabelScratch<kTiles>* scratch,
-                                        uint8_t* own, UnitRange range, int warp, int lane) {
+template <PageKinds kPages, int D, int kTiles, class Rings, bool kDistant, class AnyReader>
+__device__ __forceinline__ void consume(const AttendParams& params, const Work& work, AnyReader& reader,
+                                        const PartialPlace<D, kTiles, Rings, kDistant>& place,
+                                        LabelScratch<kTiles>* scratch, uint8_t* own, UnitRange range, int warp,
+                                        int lane) {
   constexpr bool kAllKinds = kPages == PageKinds::kAny;
   constexpr bool kNear = kCountsNear<kPages, kTiles>, kFar = kCountsFar<kPages, kTiles>, kCounts = kNear || kFar;
   constexpr bool kLabels =
       kAllKinds || kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;  // there may be some
-  Reader<D> reader(rings, warp, lane);
   const LabelPlace<D, kTiles> vectors = {scratch + (kCounts || params.labels ? warp : 0)};
   using Counts = std::conditional_t<kNear, NearCounts, FarCounts>;
   const CountPlace<D, Counts> counts(
@@ -82,13 +96,25 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
       vectors.scratch->values);
   CountState known = {};
   std::conditional_t<kSharesQueries<kPages, kTiles>, SharedQuery<D, kTiles>, Query<D, kTiles>> query;
-  if constexpr (kSharesQueries<kPages, kTiles>) query.place(rings.first, own, lane);
+  if constexpr (kSharesQueries<kPages, kTiles>) query.place(place.rings.first, own, lane);
   SoftmaxState<D, kTiles> state;
   const Position start = work.locate(range.begin);
-  int wanted = start.sequence * work.heads + start.head;  // loaded before its first page arrives
+  int wanted = uniform(start.sequence * work.heads + start.head);  // loaded before its first page arrives
   int segment = -1;
   while (true) {
-    if (wanted != segment) {
+    if constexpr (kOwnRings<kPages, D, kTiles>) {
+      if (wanted != segment) {
+        int here = lane;  // what follows from it is not to be kept in registers from page to page
+        asm volatile("" : "+r"(here));
+        QueryRows<D> rows;  // the first ones before pages, behind which they would wait
+        rows.load(params, wanted, here);
+        if (segment < 0) reader.ask_for_keys();
+        rows.store(params, here, query);
+        if (segment < 0) reader.ask_for_values();
+        state.clear();
+        segment = wanted;
+      }
+    } else if (wanted != segment) {
       Query<D, kTiles> loaded;
       [[maybe_unused]] uint32_t touched;
       if constexpr (kNear) touched = vectors.touch(params, work, wanted, lane);
@@ -173,25 +199,30 @@ struct SharedTail {
 };
 
 template <int D, int kTiles, PageKinds kPages>
-__global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers + 1), 1)
-    attend_kernel(const __grid_constant__ AttendParams params) {
+__global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers +
+                                        (kOwnRings<kPages, D, kTiles> ? 0 : 1)),
+                                  1) attend_kernel(const __grid_constant__ AttendParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int consumers = params.consumers;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const RingPlace<D> place = {shared, consumers, params.slots};
+  const int warp = warp_index(), lane = threadIdx.x % 32;
   constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
+  using Rings = RingsOf<kPages, D, kTiles>;
+  const Rings place = {shared, consumers, params.slots};
   const SharedTail<D, kTiles> tail(place.end(), kNeeds, consumers, params.cached, params.labels);
   [[maybe_unused]] auto* const far = reinterpret_cast<FarCounts*>(tail.own);
   float* const fronts = kNeeds.distant_fronts
                             ? params.block_partials + (2 * gridDim.x + blockIdx.x * consumers) *
                                                           static_cast<int64_t>(kPartialFloats<D, kTiles>)
                             : reinterpret_cast<float*>(place.end());
-  const PartialPlace<D, kTiles, kNeeds.distant_fronts> partials = {place, fronts};
-  if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
+  const PartialPlace<D, kTiles, Rings, kNeeds.distant_fronts> partials = {place, fronts};
+  if constexpr (!kNeeds.producer) {
+    if (lane < Rings::kSlots) barrier_init(place.full(warp, lane), own_arrivals());
+  } else if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
     barrier_init(place.full(warp, lane), full_arrivals());
     barrier_init(place.empty(warp, lane), 1);
   }
   if (kCountsFar<kPages, kTiles> && warp < consumers && lane == 0) far[warp].left = 0;
+  if (threadIdx.x == 0) tail.merges->finished = 0;
   fence_barrier_inits();
   let_next_grid_start();
   wait_for_grids_before();  // nothing before this reads or writes global memory
@@ -207,20 +238,32 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
     }
   }
   const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units, params.even);
-  if (static_cast<int>(blockIdx.x) >= division.blocks) return;
+  if (static_cast<int>(blockIdx.x) >= uniform(division.blocks)) return;
   const UnitRange ours = division.pieces.at(blockIdx.x);
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
   constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
   const int rounds = quotient(ours.size() + consumers - 1, consumers);
-  const int warps = kLabels || rounds <= 2 ? quotient(ours.size() + rounds - 1, rounds) : consumers;
+  const int warps = uniform(kLabels || rounds <= 2 ? quotient(ours.size() + rounds - 1, rounds) : consumers);
   const Pieces shares(ours, warps);
 
-  if (warp == consumers) {
+  uint8_t* const own = tail.own + warp * kNeeds.warp_bytes;
+  if constexpr (!kNeeds.producer) {
+    const UnitRange range = shares.at(warp);
+    if (warp < warps) {
+      OwnReader<D> reader(params, place, work, range, warp, lane);
+      consume<kPages>(params, work, reader, partials, tail.vectors, own, range, warp, lane);
+    }
+    int before = 0;  // warps that have finished: the first works out what there is to merge
+    if (lane == 0) before = atomicAdd(&tail.merges->finished, 1);
+    if (uniform(before) == 0) {
+      plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
+    }
+  } else if (warp == consumers) {
     produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
     plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
   } else if (warp < warps) {
-    consume<kPages>(params, work, place, partials, tail.vectors, tail.own + warp * kNeeds.warp_bytes, shares.at(warp),
-                    warp, lane);
+    Reader<D> reader(place, warp, lane);
+    consume<kPages>(params, work, reader, partials, tail.vectors, own, shares.at(warp), warp, lane);
   }
   __syncthreads();
   BlockMerge merge(params, partials, tail.merges);

@@ -184,7 +184,7 @@ class CountPlace {
 // What the warps of a block left of one segment: all of them multiply some of it, each for all.
 template <int D>
 struct LeftCounts {
-  const PartialPlace<D, 1, false>& place;
+  const PartialPlace<D, 1, RingPlace<D>, false>& place;
   const LabelScratch<1>* scratch;  // [warps]
   FarCounts* counts;               // [warps]
   static_assert(4 * kPartialFloats<D, 1> <= static_cast<int>(sizeof(FarCounts::sums)), "a partial state fits");

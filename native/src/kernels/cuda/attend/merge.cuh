@@ -1,8 +1,8 @@
 // The end of a launch: the warps of a block merge what they left, then blocks that share a segment do.
 //
-// What there is to merge is known before the last page is read; the producer warp, which is done by then, works it out
-// (plan_merges), because divisions take longer than merging. The block that is the last to deliver its share of a
-// segment merges them all, in the order of the units whoever it is.
+// What there is to merge is known before the last page is read; the producer warp, which is done by then, or else the
+// first warp without more pages, works it out (plan_merges), because divisions take longer than merging. The block that
+// is the last to deliver its share of a segment merges them all, in the order of the units whoever it is.
 #pragma once
 
 #include "kernels/cuda/attend/partial.cuh"
@@ -15,14 +15,14 @@ namespace kvasir::cuda {
 // Where the warps of a block leave partial states. Where a warp's piece begins inside a segment that ends before the
 // piece does, that segment's state is at front(warp), in shared memory or, kDistant, in the workspace; the state of a
 // segment that the piece ends inside is in the warp's ring, which is free by then.
-template <int D, int kTiles, bool kDistant>
+template <int D, int kTiles, class Rings, bool kDistant>
 struct PartialPlace {
-  RingPlace<D> rings;
+  Rings rings;
   float* fronts;
 
   __device__ float* front(int warp) const { return fronts + warp * kPartialFloats<D, kTiles>; }
   __device__ float* back(int warp) const { return reinterpret_cast<float*>(rings.slot(warp, 0)); }
-  __device__ int back_stride() const { return rings.slots * kSlotBytes<D> / static_cast<int>(sizeof(float)); }
+  __device__ int back_stride() const { return rings.stride(); }
 };
 
 // One segment that no single warp had all of.
@@ -37,17 +37,18 @@ struct MergeJob {
   int first_share;  // of the first block
   int blocks;
 };
-constexpr int kMaxMergeJobs = 16;
+constexpr int kMaxMergeJobs = 17;  // of 16 warps: one each, and the one that the block begins in
 
 // In shared memory.
 struct MergeList {
+  int finished;  // warps that have no more pages
   MergeJob jobs[kMaxMergeJobs];
   int count;
   int shared;          // of them
   uint32_t before[2];  // blocks that delivered their share before this one, by share
 };
 
-// The whole producer warp. A segment needs merging if the block begins inside it, or if a warp ends inside it: lane 0
+// A whole warp. A segment needs merging if the block begins inside it, or if a warp ends inside it: lane 0
 // looks at the block's first unit, lane w + 1 at the last unit of warp w.
 template <int kTiles>
 __device__ inline void plan_merges(const AttendParams& params, const Work& work, const Pieces& blocks,
@@ -152,10 +153,11 @@ struct NothingLeft {
   __device__ __forceinline__ const float* part(int) const { return nullptr; }
 };
 
-template <int D, int kTiles, bool kDistant>
+template <int D, int kTiles, class Rings, bool kDistant>
 class BlockMerge {
  public:
-  __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles, kDistant>& place, MergeList* list)
+  __device__ BlockMerge(const AttendParams& params, const PartialPlace<D, kTiles, Rings, kDistant>& place,
+                        MergeList* list)
       : params_(params), place_(place), list_(*list) {}
 
   // All threads, after a barrier. Warps take heads of all segments in turn: few of them have many. Of eight heads they
@@ -241,7 +243,7 @@ class BlockMerge {
   }
 
   const AttendParams& params_;
-  const PartialPlace<D, kTiles, kDistant> place_;
+  const PartialPlace<D, kTiles, Rings, kDistant> place_;
   MergeList& list_;
 };
 

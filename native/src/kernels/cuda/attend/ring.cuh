@@ -25,7 +25,9 @@ struct RingPlace {
   int slots;
 
   static constexpr int kOverhead = sizeof(Tag) + 2 * 8;
-  static int bytes(int rings, int slots) { return rings * slots * (kSlotBytes<D> + kOverhead); }
+  KVASIR_HOST_DEVICE static constexpr int bytes(int rings, int slots) {
+    return rings * slots * (kSlotBytes<D> + kOverhead);
+  }
   __device__ uint8_t* slot(int ring, int slot) const { return first + (ring * slots + slot) * kSlotBytes<D>; }
   __device__ Tag* tag(int ring, int slot) const {
     return reinterpret_cast<Tag*>(first + rings * slots * kSlotBytes<D>) + ring * slots + slot;
@@ -35,6 +37,8 @@ struct RingPlace {
     return shared_address(tag(rings, 0)) + 8 * (ring * slots + slot);
   }
   __device__ uint32_t empty(int ring, int slot) const { return full(rings, 0) + 8 * (ring * slots + slot); }
+  // Of floats, from a ring to the next.
+  __device__ int stride() const { return slots * kSlotBytes<D> / 4; }
   __device__ uint8_t* end() const { return first + rings * slots * (kSlotBytes<D> + kOverhead); }
 };
 
@@ -42,6 +46,8 @@ struct RingPlace {
 template <int D>
 class Reader {
  public:
+  static constexpr int kHeadDim = D;
+
   __device__ Reader(const RingPlace<D>& place, int ring, int lane)
       : place_(place),
         lane_(lane),

@@ -249,8 +249,8 @@ __device__ __forceinline__ void page_step(const AttendParams& params, Reader<D>&
 }
 
 // One row tile. The reader stands at its keys, and leaves after its values.
-template <bool kAllKinds, int D, int kTiles, class AnyQuery>
-__device__ __forceinline__ void row_step(const AttendParams& params, Reader<D>& reader, const Tag& tag, int lane,
+template <bool kAllKinds, int D, int kTiles, class AnyReader, class AnyQuery>
+__device__ __forceinline__ void row_step(const AttendParams& params, AnyReader& reader, const Tag& tag, int lane,
                                          const AnyQuery& query, SoftmaxState<D, kTiles>& state) {
   constexpr int kGroups = D / 16;
   float sum[kTiles][4] = {};

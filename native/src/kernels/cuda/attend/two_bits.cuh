@@ -25,9 +25,10 @@ struct CodeSums {
   __device__ __forceinline__ float scale_of(int n, int i) const { return scale[n][i / 2 % 4]; }
 };
 
-template <int D, int kTiles, class AnyQuery>
-__device__ __forceinline__ void sum_key_codes(Reader<D>& reader, bool cells, const AnyQuery& query,
+template <int kTiles, class AnyReader, class AnyQuery>
+__device__ __forceinline__ void sum_key_codes(AnyReader& reader, bool cells, const AnyQuery& query,
                                               CodeSums<kTiles>& keys) {
+  constexpr int D = AnyReader::kHeadDim;
   Folded<kTiles, D / 8> folded;
   fold_fours<true>(
       reader, centre_of(2, cells), [&](int n, int i) { return query_four(query, n, i); }, folded);
@@ -109,8 +110,8 @@ __device__ __forceinline__ void weigh(CodeSums<kTiles>& keys, const float (&refe
 }
 
 // Value part kPart, whose tokens have these weights, at most 1.
-template <int kPart, int D, int kTiles>
-__device__ __forceinline__ void add_value_codes(Reader<D>& reader, bool cells, const float (&weights)[kTiles][16],
+template <int kPart, int D, int kTiles, class AnyReader>
+__device__ __forceinline__ void add_value_codes(AnyReader& reader, bool cells, const float (&weights)[kTiles][16],
                                                 const float (&gain)[kTiles], SoftmaxState<D, kTiles>& state) {
   constexpr int kPairs = (D < kValueSpan ? D : kValueSpan) / 32;
   const float centre = centre_of(2, cells);
@@ -156,8 +157,8 @@ __device__ __forceinline__ void add_value_codes(Reader<D>& reader, bool cells, c
 // What pages of 2 bits do with their labels. Labels stand before the page's parts, in the chunk of its keys, which
 // stays until the page goes on to its values.
 struct NoLabels {
-  template <int D>
-  __device__ __forceinline__ void take(Reader<D>&, const Tag&) {}
+  template <class AnyReader>
+  __device__ __forceinline__ void take(AnyReader&, const Tag&) {}
   template <int kTiles>
   __device__ __forceinline__ void add_to_scores(const Tag&, CodeSums<kTiles>&) {}
   template <int D, int kTiles>
@@ -237,8 +238,8 @@ struct CountedLabels {
 };
 
 // The reader stands at the beginning of the page, and leaves after its values.
-template <int D, int kTiles, class AnyQuery, class Labels>
-__device__ __forceinline__ void two_bit_step(Reader<D>& reader, const Tag& tag, int lane, const AnyQuery& query,
+template <int D, int kTiles, class AnyReader, class AnyQuery, class Labels>
+__device__ __forceinline__ void two_bit_step(AnyReader& reader, const Tag& tag, int lane, const AnyQuery& query,
                                              Labels labels, SoftmaxState<D, kTiles>& state) {
   labels.take(reader, tag);
   CodeSums<kTiles> keys;
@@ -264,8 +265,8 @@ __device__ __forceinline__ void two_bit_step(Reader<D>& reader, const Tag& tag, 
 }
 
 // The widest range of the part that the reader stands at.
-template <int D>
-__device__ __forceinline__ float widest_range(const Reader<D>& reader) {
+template <class AnyReader>
+__device__ __forceinline__ float widest_range(const AnyReader& reader) {
   uint32_t most = 0;  // range, lo: of each the greatest, at least 0, two words an instruction
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -284,8 +285,8 @@ constexpr float kLooseQuantum = 65280.0f;
 // The same where there are no labels and one part of values, in fewer registers. The widest range is found first, and
 // exponentials are of weights as they are to be quantised: no ranges have to be kept until all have been seen, and none
 // is multiplied.
-template <int D, int kTiles, class AnyQuery>
-__device__ __forceinline__ void scaled_two_bit_step(Reader<D>& reader, const Tag& tag, int lane, const AnyQuery& query,
+template <int D, int kTiles, class AnyReader, class AnyQuery>
+__device__ __forceinline__ void scaled_two_bit_step(AnyReader& reader, const Tag& tag, int lane, const AnyQuery& query,
                                                     SoftmaxState<D, kTiles>& state) {
   static_assert(D <= kValueSpan);
   constexpr int kPairs = D / 32;
