@@ -242,7 +242,8 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   const UnitRange ours = division.pieces.at(blockIdx.x);
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
   constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
-  const int rounds = quotient(ours.size() + consumers - 1, consumers);
+  const int most = kNeeds.producer ? consumers : max(consumers - 1, 1);  // of 16 pages eight warps have two each
+  const int rounds = quotient(ours.size() + most - 1, most);
   const int warps = uniform(kLabels || rounds <= 2 ? quotient(ours.size() + rounds - 1, rounds) : consumers);
   const Pieces shares(ours, warps);
 
