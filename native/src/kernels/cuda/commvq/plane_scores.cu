@@ -22,7 +22,7 @@ template <int kBlocks>
 __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
     plane_score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = warp_index(), lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
   uint8_t* const zeros = shared + tables.slice_bytes();
   auto& turns = *reinterpret_cast<PlaneTurns*>(zeros + kZeroBytes);

@@ -22,6 +22,7 @@
 #include "kernels/cuda/commvq/planes.h"
 #include "kernels/cuda/primitives/barrier.cuh"
 #include "kernels/cuda/primitives/rounding.h"
+#include "kernels/cuda/primitives/uniform.cuh"
 
 namespace kvasir::cuda {
 
@@ -210,8 +211,8 @@ class PlaneScoreWarp {
 
   __device__ __forceinline__ void enter(int sequence) {
     sequence_ = params_.sequences + sequence;
-    page_token_ = sequence_->page_token;
-    shifted_ = sequence_->shift_count > 0;
+    page_token_ = uniform(sequence_->page_token);
+    shifted_ = uniform(sequence_->shift_count) > 0;
     // Queries are scaled to 1 at most, which turning does not change by more than the square root of 2.
     float2 queries[kLanePairs];
     float peak = 0.0f;

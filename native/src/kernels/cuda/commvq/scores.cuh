@@ -389,7 +389,7 @@ __global__ void __launch_bounds__(32 * kScoreWarps, 1) score_kernel(const __grid
   constexpr int kColumns = kRowChunks / kChunks;
   using Warp = ScoreWarp<kRowChunks, kChunks>;
   constexpr int kSlicePairs = Warp::kSlicePairs;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = warp_index(), lane = threadIdx.x % 32;
   const KeyTableLayout& tables = params.tables;
   auto* const tile_turns = reinterpret_cast<float2*>(shared + tables.slice_bytes());
   auto* const codes =

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/commvq/common.cuh"
 #include "kernels/cuda/primitives/barrier.cuh"
+#include "kernels/cuda/primitives/uniform.cuh"
 
 namespace kvasir::cuda {
 
@@ -38,7 +39,10 @@ struct TileCursor {
       }
       rest -= __shfl_sync(0xffffffffu, before, 31);
     }
-    data = p.sequences[sequence].pages[page];
+    sequence = uniform(sequence);
+    page = uniform(page);
+    page_count = uniform(page_count);
+    data = uniform(p.sequences[sequence].pages[page]);
   }
 
   __device__ __forceinline__ void advance() {
@@ -46,10 +50,10 @@ struct TileCursor {
     tile = 0;
     if (++page == page_count) {
       page = 0;
-      do page_count = params.sequences[++sequence].page_count;
+      do page_count = uniform(params.sequences[++sequence].page_count);
       while (page_count == 0);
     }
-    data = params.sequences[sequence].pages[page];
+    data = uniform(params.sequences[sequence].pages[page]);
   }
 };
 
@@ -85,7 +89,7 @@ __device__ __forceinline__ void for_each_task(const CommVqParams& params, uint8_
     wait_for_grids_before();
     let_next_grid_start();
     // While tables come, each warp finds its place.
-    const int64_t tiles = pages_before(params, params.count, lane) * kTilesPerPage;
+    const int64_t tiles = uniform(pages_before(params, params.count, lane)) * kTilesPerPage;
     const int64_t begin = tiles * piece / params.pieces, end = tiles * (piece + 1) / params.pieces;
     const int64_t first = begin + (end - begin) * range / ranges;
     const int64_t last = begin + (end - begin) * (range + 1) / ranges;
