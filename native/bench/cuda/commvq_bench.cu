@@ -151,7 +151,7 @@ class Batch {
 
   void launch(int i, cudaStream_t stream) const { CUDA(launch_commvq(plan_, requests_[i % sets_], stream)); }
   size_t bytes() const { return set_bytes_; }
-  int planes() const { return plan_.shape.tables.planes; }
+  int planes() const { return plan_.shape.tables.planes + plan_.shape.tables.low_planes; }
   // One of the three kernels alone, over what an earlier launch left in the workspace.
   void launch_part(int part, int i, cudaStream_t stream) const {
     const CommVqParams params = params_of(plan_, requests_[i % sets_]);

@@ -64,29 +64,47 @@ class PackedTables {
     double sum = 0.0;
     *planes = 0;
     *size = 0.0;
+    const auto add = [&](const uint8_t* slice, int label, int byte) {
+      sum += byte * std::exp2(slice[804 + label]);
+      *size = *planes == 0 ? std::exp2(slice[804 + label]) : 1.0;
+      ++*planes;
+    };
+    const int column = 2 * (pair % 64) + part, block = column / 16;
     for (int i = 0; i < layout_.planes; ++i) {
       const int ss = i / layout_.slice_stages, p = i % layout_.slice_stages;
       const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, ss);
       if (slice[772 + p] != stage) continue;
-      const auto byte =
-          static_cast<int8_t>(slice[layout_.head_bytes() + p * (64 * 128 + 32) + e * 128 + 2 * (pair % 64) + part]);
-      sum += byte * std::exp2(slice[804 + p]);
-      *size = *planes == 0 ? std::exp2(slice[804 + p]) : 1.0;
-      ++*planes;
+      const int begin = layout_.head_bytes() + p * (64 * 128 + 32) - (in_fours() ? p % 2 * 16 : 0);
+      add(slice, p, static_cast<int8_t>(slice[begin + e * 128 + column]));
+    }
+    for (int i = 0; i < layout_.low_planes; ++i) {
+      const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, 0);
+      const int label = (layout_.slice_stages + 3) / 4 * 4 + i;
+      if (slice[772 + label] != stage) continue;
+      const int begin = layout_.head_bytes() + (layout_.slice_stages + i / 2) * (64 * 128 + 32) + i % 2 * 64;
+      const uint8_t byte = slice[begin + e * 128 + block / 2 * 16 + column % 16];
+      add(slice, label, block % 2 == 0 ? static_cast<int8_t>(byte) : byte >> 4);
     }
     return sum * step(head, pair);
   }
 
  private:
+  // Whether blocks of 8 pairs come in fours.
+  bool in_fours() const {
+    const int blocks = (std::min(layout_.head_dim, 128) + 15) / 16;
+    return (blocks + 1) / 2 % 2 == 0;
+  }
+
   const KeyTableLayout layout_;
   std::vector<uint8_t> bytes_;
 };
 
 HOST_CASE("CommVQ planes: packed tables hold the model's entries, and lose what is promised") {
-  const Setting settings[] = {setting_of(128, 11, 1.0, true),  setting_of(128, 22, 0.84, false),
-                              setting_of(80, 7, 0.95, false),  setting_of(160, 5, 0.7, false, 3.0),
-                              setting_of(32, 64, 1.0, false),  setting_of(128, 3, 0.05, true),
-                              setting_of(128, 22, 0.84, true), setting_of(48, 1, 1.0, false)};
+  const Setting settings[] = {
+      setting_of(128, 11, 1.0, true),      setting_of(128, 22, 0.84, false), setting_of(80, 7, 0.95, false),
+      setting_of(160, 5, 0.7, false, 3.0), setting_of(32, 64, 1.0, false),   setting_of(128, 3, 0.05, true),
+      setting_of(128, 22, 0.84, true),     setting_of(48, 1, 1.0, false),    setting_of(128, 11, 1.0, false),
+      setting_of(112, 11, 0.84, false),    setting_of(128, 3, 0.95, false),  setting_of(128, 11, 0.84, false, 3.0)};
   for (const Setting& s : settings) {
     std::mt19937 random(3);
     const KeyModel model(s, random);
@@ -119,11 +137,12 @@ HOST_CASE("CommVQ planes: packed tables hold the model's entries, and lose what 
       }
     }
     const PlanePlan plan(model, layout);
-    std::printf("     %s: %d planes in %d slices, %.1e lost, %.1e planned\n", s.describe().c_str(), layout.planes,
-                layout.slices(), total, plan.loss());
+    std::printf("     %s: %d planes and %d low ones in %d slices, %.1e lost, %.1e planned\n", s.describe().c_str(),
+                layout.planes, layout.low_planes, layout.slices(), total, plan.loss());
     // Steps are float32: numbers of up to 8128 are off by 2^-24 of themselves.
     CHECK(worst <= 0.501, s.describe() << ": an entry is off by " << worst << " of its plane's units");
     CHECK(static_cast<int>(plan.planes().size()) == layout.planes, s.describe());
+    CHECK(static_cast<int>(plan.low_planes().size()) == layout.low_planes, s.describe());
     // Errors of rounding are uniform, so the plan is right but for chance.
     CHECK(plan.loss() <= kvasir::cuda::kPlaneTolerance, s.describe() << ": " << plan.loss());
     CHECK(std::fabs(total - plan.loss()) <= 0.2 * plan.loss(), s.describe() << ": " << total << ", " << plan.loss());
@@ -133,7 +152,12 @@ HOST_CASE("CommVQ planes: packed tables hold the model's entries, and lose what 
 HOST_CASE("CommVQ planes: as few as the tables allow") {
   const auto planes = [](const Setting& s) {
     std::mt19937 random(5);
-    return layout_of(KeyModel(s, random), kMostShared).planes;
+    const KeyTableLayout layout = layout_of(KeyModel(s, random), kMostShared);
+    return layout.planes + layout.low_planes;
+  };
+  const auto low_planes = [](const Setting& s) {
+    std::mt19937 random(5);
+    return layout_of(KeyModel(s, random), kMostShared).low_planes;
   };
   // Uniform entries of equal size fit one plane; what fills up the last step of four gets a second one.
   CHECK(planes(setting_of(128, 11, 1.0, true)) == 12, planes(setting_of(128, 11, 1.0, true)));
@@ -142,6 +166,11 @@ HOST_CASE("CommVQ planes: as few as the tables allow") {
   CHECK(planes(setting_of(128, 22, 0.84, false)) <= 26, planes(setting_of(128, 22, 0.84, false)));
   CHECK(planes(setting_of(128, 22, 0.6, false)) <= 26, planes(setting_of(128, 22, 0.6, false)));
   CHECK(planes(setting_of(128, 22, 1.0, false)) > 28, "normal entries of equal size");
+  // Second planes are low ones where that takes fewer look-ups.
+  CHECK(low_planes(setting_of(128, 11, 0.84, false)) == 4, low_planes(setting_of(128, 11, 0.84, false)));
+  CHECK(low_planes(setting_of(128, 11, 1.0, false)) == 8, low_planes(setting_of(128, 11, 1.0, false)));
+  CHECK(low_planes(setting_of(128, 11, 1.0, true)) == 0, "one plane a stage");
+  CHECK(low_planes(setting_of(80, 11, 1.0, false)) == 0, "blocks that do not come in fours");
 }
 
 HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of nothing") {
@@ -167,7 +196,7 @@ HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of no
 }
 
 DEVICE_CASE("CommVQ planes: attention, whatever the sizes of stages") {
-  for (const int head_dim : {64, 128}) {
+  for (const int head_dim : {64, 112, 128, 256}) {
     for (const int stages : {11, 22}) {
       for (const double fall : {1.0, 0.84, 0.6}) {
         for (const bool uniform : {false, true}) {
@@ -179,8 +208,8 @@ DEVICE_CASE("CommVQ planes: attention, whatever the sizes of stages") {
             const std::vector<float> got = batch.attend();
             const double error = reference::nmse(got.data(), batch.expected());
             const KeyTableLayout& tables = batch.plan().shape.tables;
-            std::printf("     %s: %d planes in %d slices, nmse %.1e\n", s.describe().c_str(), tables.planes,
-                        tables.slices(), error);
+            std::printf("     %s: %d planes and %d low ones in %d slices, nmse %.1e\n", s.describe().c_str(),
+                        tables.planes, tables.low_planes, tables.slices(), error);
             CHECK(error <= kFastNmse, s.describe() << ": " << error);
           }
         }

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   const KeyTableLayout& tables = params.tables;
   uint8_t* const zeros = shared + tables.slice_bytes();
   auto& turns = *reinterpret_cast<PlaneTurns*>(zeros + kZeroBytes);
-  uint8_t* const scratch = zeros + kZeroBytes + kTurnBytes + warp * plane_warp_bytes(tables.slice_stages);
+  uint8_t* const scratch = zeros + kZeroBytes + kTurnBytes + warp * plane_warp_bytes(plane_rounds(tables));
   if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
   const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_turns(shared, turns); };
   const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
 }
 
 Kernel<CommVqParams> kernel_of(const KeyTableLayout& layout) {
-  const int blocks = (layout.head_dim + 2 * kPlaneBlockPairs - 1) / (2 * kPlaneBlockPairs);
+  const int blocks = plane_blocks(layout.head_dim);
   return blocks <= 2   ? plane_score_kernel<2>
          : blocks <= 4 ? plane_score_kernel<4>
          : blocks <= 6 ? plane_score_kernel<6>

@@ -8,12 +8,16 @@
 // 2^level; another B turns by i, for rows of b. So one product adds up a look-up in each of 4 planes for 8 tokens and 8
 // pairs, and what comes out are two pairs of the lane's token: a part of A again, for the product with queries.
 //
-// Banks. Odd tokens read block c ^ 1 when even ones read block c. So there are two products with queries: one whose
-// blocks are in plain order, good for even tokens, and one in which neighbours change places.
+// Banks. Odd tokens read block c ^ 2 when even ones read block c (c ^ 1 where blocks do not come in fours). So there
+// are two products with queries: one whose blocks are in plain order, good for even tokens, and one in which these
+// blocks change places.
+//
+// Low planes. A stage whose entries need more than a byte has a second plane, of half bytes: a block of 16 bytes is for
+// two blocks of 8 pairs, of which the second needs a shift and a mask.
 //
 // RoPE. With P the position of a tile's token 0, <q, R(P + t) k> = <R(-P) q, R(t) k>. Keys turn by one of 8 angles a
-// pair, a table of 2 KB, and queries once a tile. Columns of the product with queries are 4 heads for tokens 0..7, and
-// the same heads turned back by 8 more for tokens 8..15. All of it is float16, which costs 1e-7.
+// pair, which a lane keeps in registers, and queries once a tile. Columns of the product with queries are 4 heads for
+// tokens 0..7, and the same heads turned back by 8 more for tokens 8..15. All of it is float16, which costs 1e-7.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -172,18 +176,25 @@ class PlaneScoreWarp {
         row_block_(row_block),
         first_pair_(pair_slice * kMaxSlicePairs),
         rounds_(plane_rounds(planes)),
+        all_rounds_(rounds_ + plane_rounds(params.tables.low_planes)),
         lane_(lane),
         g_(lane / 4),
         h_(lane % 4),
         next_codes_(params.tables.index_bits,
-                    lane < planes ? codes_offset(params, kv_head, slice[kPlaneStagesAt + lane]) : -1,
-                    lane < planes ? slice[kPlaneLevelsAt + lane] : 0),
+                    has_plane(params, planes, lane) ? codes_offset(params, kv_head, slice[kPlaneStagesAt + lane]) : -1,
+                    has_plane(params, planes, lane) ? slice[kPlaneLevelsAt + lane] : 0),
         block_turns_(block_turns),
-        odd_blocks_(g_ % 2 * -32) {
-    const int first = g_ % 2 * 16;  // block 0, or 1 for odd tokens
-    table_ = shared_address(slice + params.tables.head_bytes()) + h_ * kPlaneBytes + first;
+        odd_blocks_(g_ % 2 * (-32 * kSwap)) {
+    const uint32_t tables = shared_address(slice + params.tables.head_bytes());
+    const int first = g_ % 2 * (16 * kSwap);  // block 0, or that which odd tokens begin with
+    table_ = tables + plane_offset(h_, kSwap) + first;
     const int last = (rounds_ - 1) * kRoundPlanes;
-    last_table_ = last + h_ < planes ? table_ + last * kPlaneBytes : shared_address(zeros) + h_ * kPlaneGap + first;
+    last_table_ = last + h_ < planes
+                      ? table_ + last * kPlaneBytes
+                      : shared_address(zeros) + plane_offset(h_, kSwap) - h_ * (kPlaneBytes - kPlaneGap) + first;
+    low_table_ = tables + params.tables.slice_stages * kPlaneBytes + low_plane_offset(h_) + g_ % 2 * 16;
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) key_turns_[i] = block_turns.keys[i / 2][lane][i % 2];
     // Row k of B is a byte of this lane's look-ups, column g the component that it goes to.
     const int component = g_ % 4, other = component ^ 1;
     const uint32_t plain = 1u << 8 * component;
@@ -200,12 +211,12 @@ class PlaneScoreWarp {
   __device__ static void make_turns(const uint8_t* slice, PlaneTurns& made) {
     const auto* turns = reinterpret_cast<const double*>(slice);
     for (int i = threadIdx.x; i < kBlocks * 32; i += blockDim.x) {
-      const int block = i / 32, lane = i % 32, g = lane / 4, h = lane % 4;
-      made.keys[block / 2][lane][block % 2] = TwoPairs::of(turn_of(g, turns[pair_of(block ^ g % 2, h, 0)]),
-                                                           turn_of(g, turns[pair_of(block ^ g % 2, h, 1)]));
+      const int lane = i % 32, g = lane / 4, h = lane % 4, k = i / 32 % 2, block = block_of(i / 64, k) ^ g % 2 * kSwap;
+      made.keys[i / 64][lane][k] =
+          TwoPairs::of(quick_turn(g, turns[pair_of(block, h, 0)]), quick_turn(g, turns[pair_of(block, h, 1)]));
     }
     for (int i = threadIdx.x; i < kBlocks * kPlaneBlockPairs; i += blockDim.x) {
-      made.half_tile[i] = turn_of(kTileSize / 2, turns[i]);
+      made.half_tile[i] = quick_turn(kTileSize / 2, turns[i]);
     }
   }
 
@@ -245,8 +256,8 @@ class PlaneScoreWarp {
   template <class Sink>
   __device__ __forceinline__ void tile(const TilePlace& place, const TilePlace& next, Sink& sink) {
     __syncwarp();
-    if (lane_ < rounds_ * kRoundPlanes) {
-      next_codes_.expand(place.tile, codes_ + 4 * lane_, codes_ + 4 * lane_ + last_codes(rounds_));
+    if (lane_ < all_rounds_ * kRoundPlanes) {
+      next_codes_.expand(place.tile, codes_ + 4 * lane_, codes_ + 4 * lane_ + last_codes(all_rounds_));
     }
     if (next.page != nullptr && next.tile % 2 == 0) fetch(next);
     const int token = g_ + h_ / 2 * 8;
@@ -270,11 +281,23 @@ class PlaneScoreWarp {
   static constexpr int kLanePairs = 2 * kBlocks;
   // Blocks whose sums a lane has at a time: codes are read again for each such unit.
   static constexpr int kUnit = kBlocks % 4 == 0 ? 4 : 2;
+  static constexpr int kSwap = plane_swap(kBlocks);
   // Keys are this much smaller than the whole numbers, so that float16 holds them.
   static constexpr float kKeyScale = 1.0f / 64.0f;
 
   // Where the second half of codes begins: in other banks than the first.
   __device__ __forceinline__ static int last_codes(int rounds) { return (rounds | 1) * kRoundPlanes * 4; }
+
+  // The blocks of unit after unit that change places: kSwap apart, `k` is 0 or 1.
+  __device__ __forceinline__ static constexpr int block_of(int pair, int k) {
+    return kSwap == 2 ? pair / 2 * 4 + pair % 2 + 2 * k : 2 * pair + k;
+  }
+
+  // Whether lane `lane` has a plane's codes: low planes come after full rounds of the others.
+  __device__ __forceinline__ static bool has_plane(const CommVqParams& params, int planes, int lane) {
+    const int low = lane - plane_rounds(planes) * kRoundPlanes;
+    return lane < planes || (low >= 0 && low < params.tables.low_planes);
+  }
 
   __device__ __forceinline__ static int codes_offset(const CommVqParams& params, int kv_head, int stage) {
     return 2 * kPageTokens + static_cast<int>(kv_head * params.key_head_bytes()) + stage * params.key_stage_bytes();
@@ -319,16 +342,19 @@ class PlaneScoreWarp {
     return kTileSize;
   }
 
+  // turn_of as good as float16 needs it.
+  __device__ __forceinline__ static float2 quick_turn(int64_t position, double turns) {
+    const double whole = static_cast<double>(position) * turns;
+    float2 turn;
+    __sincosf(6.2831853f * static_cast<float>(whole - rint(whole)), &turn.y, &turn.x);
+    return turn;
+  }
+
   // What queries are turned back by: a lane computes two pairs for all heads.
   __device__ __forceinline__ void turn_queries(int64_t position) {
     __syncwarp();
-    float2 turns[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const double whole = static_cast<double>(position) * turns_[pair_of(g_, h_, i)];
-      __sincosf(6.2831853f * static_cast<float>(whole - rint(whole)), &turns[i].y, &turns[i].x);
-    }
-    query_turns_[lane_] = TwoPairs::of(turns[0], turns[1]);
+    query_turns_[lane_] = TwoPairs::of(quick_turn(position, turns_[pair_of(g_, h_, 0)]),
+                                       quick_turn(position, turns_[pair_of(g_, h_, 1)]));
     __syncwarp();
   }
 
@@ -338,23 +364,29 @@ class PlaneScoreWarp {
 #pragma unroll
     for (int unit = 0; unit < kBlocks; unit += kUnit) {
       int sums[kUnit][2][4];  // of a block: tokens g and g + 8; real and imaginary part of two pairs
-      const uint32_t* codes = codes_ + h_ * 4 + g_ % 4 + g_ / 4 * last_codes(rounds_);
-      add_round<true>(*codes, rounds_ == 1 ? last_table_ : table_, unit, sums);
+      const uint32_t* codes = codes_ + h_ * 4 + g_ % 4 + g_ / 4 * last_codes(all_rounds_);
+      Rows rows;
+      uint32_t word = *codes;
+      load_row(round_table(0) + row_offset<kFirstA>(word), unit, rows.bytes[0]);
+      add_round<true>(0, unit, codes, word, rows, sums);
 #pragma unroll 1
-      for (int r = 1; r < rounds_; ++r) {
-        codes += kRoundPlanes * 4;
-        add_round<false>(*codes, r + 1 == rounds_ ? last_table_ : table_ + r * kRoundPlanes * kPlaneBytes, unit, sums);
+      for (int r = 1; r < rounds_; ++r) add_round<false>(r, unit, codes, word, rows, sums);
+      if constexpr (kSwap == 2) {
+#pragma unroll 1
+        for (int r = rounds_; r < all_rounds_; ++r) add_low_round(r, unit, codes, word, rows, sums);
       }
 #pragma unroll
-      for (int c = 0; c < kUnit; c += 2) {
+      for (int pair = unit / 2; pair < (unit + kUnit) / 2; ++pair) {
         alignas(16) TwoPairs forth[2];
-        *reinterpret_cast<uint4*>(forth) = *reinterpret_cast<const uint4*>(block_turns_.keys[(unit + c) / 2][lane_]);
+        forth[0] = key_turns_[2 * pair];
+        forth[1] = key_turns_[2 * pair + 1];
         uint4 keys[2];
         uint2 queries[2];
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
-          keys[k] = turned_keys(sums[c + k], forth[k]);
-          queries[k] = query_[unit + c + k].turned_back(query_turns_[(unit + c + k) * 4 + h_]).words();
+          const int block = block_of(pair, k);
+          keys[k] = turned_keys(sums[block - unit], forth[k]);
+          queries[k] = query_[block].turned_back(query_turns_[block * 4 + h_]).words();
         }
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
@@ -398,16 +430,45 @@ class PlaneScoreWarp {
     return kBit < kRowShift ? (codes & kCode) << (kRowShift - kBit) : (codes & kCode) >> (kBit - kRowShift);
   }
 
+  // Blocks of rows on their way: one row's while those of another are multiplied, or four rows of low planes.
+  union Rows {
+    uint4 bytes[2][kUnit];
+    uint4 low[4][kUnit / 2];
+  };
+
+  // This lane's plane of round r.
+  __device__ __forceinline__ uint32_t round_table(int r) const {
+    return r + 1 == rounds_ ? last_table_ : table_ + r * (kRoundPlanes * kPlaneBytes);
+  }
+  __device__ __forceinline__ uint32_t low_table(int r) const {
+    return low_table_ + (r - rounds_) * (kRoundPlanes / 2 * kPlaneBytes);
+  }
+
+  // Codes of the round after r, if there is one.
+  __device__ __forceinline__ uint32_t next_word(int r, const uint32_t*& codes) const {
+    if (r + 1 < all_rounds_) codes += kRoundPlanes * 4;
+    return load_word(codes);
+  }
+
+  __device__ __forceinline__ static uint32_t load_word(const uint32_t* from) {
+    uint32_t word;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(shared_address(from)));
+    return word;
+  }
+
   // Four planes, one of which this lane serves with its codes for tokens g and g + 8. The first ones begin the sums.
+  // The first row is on its way, and that of the next round is in the end.
   template <bool kFirst>
-  __device__ __forceinline__ void add_round(uint32_t codes, uint32_t table, int unit, int (&sums)[kUnit][2][4]) const {
-    const uint32_t addresses[4] = {table + row_offset<kFirstA>(codes), table + row_offset<kSecondA>(codes),
-                                   table + row_offset<kFirstB>(codes), table + row_offset<kSecondB>(codes)};
-    const int level = codes >> 12 & 7;
+  __device__ __forceinline__ void add_round(int r, int unit, const uint32_t*& codes, uint32_t& word, Rows& rows,
+                                            int (&sums)[kUnit][2][4]) const {
+    const uint32_t table = round_table(r);
+    const uint32_t addresses[4] = {0, table + row_offset<kSecondA>(word), table + row_offset<kFirstB>(word),
+                                   table + row_offset<kSecondB>(word)};
+    const int level = word >> 12 & 7;
     // Read as floats they need no conversion; they stay below 2^22.
     constexpr int kBegin[4] = {kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits};
-    uint4 rows[2][kUnit];  // one row's blocks are on their way while those of another are multiplied
-    load_row(addresses[0], unit, rows[0]);
+    load_row(addresses[1], unit, rows.bytes[1]);
+    word = next_word(r, codes);
     uint32_t picks[2][2];  // B for rows of a and of b
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -416,13 +477,20 @@ class PlaneScoreWarp {
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // a of both tokens, b of both tokens
-      if (k < 3) load_row(addresses[k + 1], unit, rows[(k + 1) % 2]);
+      if (k == 1 || k == 2) load_row(addresses[k + 1], unit, rows.bytes[(k + 1) % 2]);
+      if (k == 3) {
+        if (r + 1 < rounds_) {
+          load_row(round_table(r + 1) + row_offset<kFirstA>(word), unit, rows.bytes[0]);
+        } else if (kSwap == 2 && r + 1 < all_rounds_) {
+          load_low_row(low_table(r + 1) + row_offset<kFirstA>(word), unit, rows.low[0]);
+        }
+      }
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
         if (kFirst && k < 2) {
-          mma_planes(sums[c][k], rows[k][c], picks[0], kBegin);
+          mma_planes(sums[c][k], rows.bytes[k][c], picks[0], kBegin);
         } else {
-          mma_planes(sums[c][k % 2], rows[k % 2][c], picks[k / 2], sums[c][k % 2]);
+          mma_planes(sums[c][k % 2], rows.bytes[k % 2][c], picks[k / 2], sums[c][k % 2]);
         }
       }
     }
@@ -431,7 +499,38 @@ class PlaneScoreWarp {
   __device__ __forceinline__ void load_row(uint32_t address, int unit, uint4 (&blocks)[kUnit]) const {
     const uint32_t addresses[2] = {address, address + odd_blocks_};
 #pragma unroll
-    for (int c = 0; c < kUnit; ++c) blocks[c] = load_shared(addresses[c % 2] + 16 * (unit + c));
+    for (int c = 0; c < kUnit; ++c) blocks[c] = load_shared(addresses[c / kSwap % 2] + 16 * (unit + c));
+  }
+
+  // Four low planes. A block of theirs is for two blocks: for the first as it is, for the second the upper halves of
+  // its bytes (planes.h).
+  __device__ __forceinline__ void add_low_round(int r, int unit, const uint32_t*& codes, uint32_t& word, Rows& rows,
+                                                int (&sums)[kUnit][2][4]) const {
+    const uint32_t table = low_table(r);
+    load_low_row(table + row_offset<kSecondA>(word), unit, rows.low[1]);
+    load_low_row(table + row_offset<kFirstB>(word), unit, rows.low[2]);
+    load_low_row(table + row_offset<kSecondB>(word), unit, rows.low[3]);
+    word = next_word(r, codes);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+#pragma unroll
+      for (int c = 0; c < kUnit; ++c) {
+        const uint4& two = rows.low[k][c / 2];
+        const uint4 second = {upper_halves(two.x), upper_halves(two.y), upper_halves(two.z), upper_halves(two.w)};
+        mma_planes(sums[c][k % 2], c % 2 == 0 ? two : second, k < 2 ? plain_ : times_i_, sums[c][k % 2]);
+      }
+      if (k == 0 && r + 1 < all_rounds_) {
+        load_low_row(low_table(r + 1) + row_offset<kFirstA>(word), unit, rows.low[0]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static uint32_t upper_halves(uint32_t bytes) { return bytes >> kLowBits & 0x0f0f0f0fu; }
+
+  __device__ __forceinline__ void load_low_row(uint32_t address, int unit, uint4 (&blocks)[kUnit / 2]) const {
+    const uint32_t addresses[2] = {address, address + odd_blocks_ / 2};
+#pragma unroll
+    for (int i = 0; i < kUnit / 2; ++i) blocks[i] = load_shared(addresses[i] + 16 * (unit / 2 + i));
   }
 
   const CommVqParams& params_;
@@ -439,13 +538,15 @@ class PlaneScoreWarp {
   const float* const steps_;
   TwoPairs* const query_turns_;  // [blocks][4]
   uint32_t* const codes_;        // [2][planes][4]
-  const int kv_head_, row_block_, first_pair_, rounds_, lane_, g_, h_;
+  const int kv_head_, row_block_, first_pair_, rounds_, all_rounds_, lane_, g_, h_;
   PlaneCodes next_codes_;
   const PlaneTurns& block_turns_;
-  const uint32_t odd_blocks_;    // what blocks of odd number are further on by
-  uint32_t table_, last_table_;  // shared memory: this lane's plane of the first and of the last round
+  const int odd_blocks_;  // how much further on odd tokens have the second of two blocks that change places
+  // Shared memory: this lane's plane of the first and of the last round, and its first low plane.
+  uint32_t table_, last_table_, low_table_;
   uint32_t plain_[2], times_i_[2], times_i_mask_;
   TwoPairs query_[kBlocks];
+  TwoPairs key_turns_[kBlocks];
   float scale_[2] = {};
   int64_t page_token_ = 0;
   const CommVqSequence* sequence_ = nullptr;

@@ -8,8 +8,10 @@ namespace kvasir::cuda {
 namespace {
 
 constexpr double kMostByte = 127.0;
-// What two planes hold: 2^6 * 127 and a low part that stays within a byte.
+// What two planes hold: 2^6 * 127 and a low part that stays within a byte; or 2^4 * 128, where bytes also make up for
+// half bytes of -8 .. 7 that are not theirs.
 constexpr double kMostOfTwo = 127.0 * (1 << kHighLevel);
+constexpr double kMostWithLow = 120.0 * (1 << kLowBits) - 1.0;
 constexpr double kWorstPair = 4.0;  // what the worst pair may lose, in units of what is lost on average
 // Pairs that hardly vary count as if they had this part of the average variance: a query is not that much larger there.
 constexpr double kLeastVariance = 1.0 / 16.0;
@@ -77,20 +79,20 @@ struct Choice {
   double quality() const { return std::max(loss, worst_loss / kWorstPair) / kPlaneTolerance; }
 };
 
-std::vector<double> steps_of(const Sizes& sizes, const std::vector<int>& levels) {
+std::vector<double> steps_of(const Sizes& sizes, const std::vector<int>& levels, bool low) {
   std::vector<double> steps(sizes.variances.size(), 0.0);
   for (int s = 0; s < sizes.stages; ++s) {
-    const double most = levels[s] < 0 ? kMostOfTwo : kMostByte * (1 << levels[s]);
+    const double most = levels[s] < 0 ? (low ? kMostWithLow : kMostOfTwo) : kMostByte * (1 << levels[s]);
     for (size_t i = 0; i < steps.size(); ++i) steps[i] = std::max(steps[i], sizes.peaks_of(s)[i] / most);
   }
   return steps;
 }
 
-Choice judged(const Sizes& sizes, std::vector<int> levels) {
+Choice judged(const Sizes& sizes, std::vector<int> levels, bool low) {
   Choice choice = {std::move(levels), 0.0, 0.0};
   double squares = 0.0;  // of all steps that a key's component is rounded to
   for (const int level : choice.levels) squares += 2.0 * (level < 0 ? 1.0 : std::pow(4.0, level));
-  const std::vector<double> steps = steps_of(sizes, choice.levels);
+  const std::vector<double> steps = steps_of(sizes, choice.levels, low);
   for (size_t i = 0; i < steps.size(); ++i) {
     const double loss = steps[i] * steps[i] / 12.0 * squares / sizes.variances[i];
     choice.loss += loss / static_cast<double>(steps.size());
@@ -100,7 +102,7 @@ Choice judged(const Sizes& sizes, std::vector<int> levels) {
 }
 
 // The best levels for so many stages of two planes. Levels follow the sizes of stages; where they begin is tried out.
-Choice best_choice(const Sizes& sizes, int twos) {
+Choice best_choice(const Sizes& sizes, int twos, bool low) {
   const double largest = std::max(sizes.profile[sizes.by_size.front()], 1e-30);
   Choice best = {};
   for (int quarter = 0; quarter <= 4 * 3 * kHighLevel; ++quarter) {
@@ -111,7 +113,7 @@ Choice best_choice(const Sizes& sizes, int twos) {
       const double level = sizes.profile[s] > 0.0 ? std::ceil(std::log2(sizes.profile[s] / unit)) : 0.0;
       levels[s] = static_cast<int>(std::clamp(level, 0.0, static_cast<double>(kHighLevel)));
     }
-    Choice choice = judged(sizes, std::move(levels));
+    Choice choice = judged(sizes, std::move(levels), low);
     if (best.levels.empty() || choice.quality() < best.quality()) best = std::move(choice);
   }
   return best;
@@ -119,25 +121,26 @@ Choice best_choice(const Sizes& sizes, int twos) {
 
 }  // namespace
 
-PlanePlan::PlanePlan(const commvq::KeyModel& model, int most) : pairs_(model.head_dim / 2) {
+PlanePlan::PlanePlan(const commvq::KeyModel& model, int most, bool low) : pairs_(model.head_dim / 2) {
   const Sizes sizes(model);
   int too_few = -1, enough = sizes.stages;
   while (enough - too_few > 1) {
     const int twos = (too_few + enough) / 2;
-    (best_choice(sizes, twos).quality() <= 1.0 ? enough : too_few) = twos;
+    (best_choice(sizes, twos, low).quality() <= 1.0 ? enough : too_few) = twos;
   }
-  const int full = plane_rounds(sizes.stages + enough) * kRoundPlanes - sizes.stages;
-  const Choice choice = best_choice(sizes, std::max(enough, std::min({full, most - sizes.stages, sizes.stages})));
+  const int full = low ? plane_rounds(enough) * kRoundPlanes
+                       : std::min(plane_rounds(sizes.stages + enough) * kRoundPlanes, most) - sizes.stages;
+  const Choice choice = best_choice(sizes, std::max(enough, std::min(full, sizes.stages)), low);
   loss_ = choice.loss;
   worst_loss_ = choice.worst_loss;
-  steps_ = steps_of(sizes, choice.levels);
+  steps_ = steps_of(sizes, choice.levels, low);
   for (double& step : steps_) step = step > 0.0 ? step : 1.0;
   for (int s = 0; s < sizes.stages; ++s) {
     if (choice.levels[s] < 0) {
-      planes_.push_back({s, kHighLevel, true});
-      planes_.push_back({s, 0, true});
+      planes_.push_back({s, low ? kLowBits : kHighLevel, Plane::kHigh});
+      (low ? low_planes_ : planes_).push_back({s, 0, Plane::kLow});
     } else {
-      planes_.push_back({s, choice.levels[s], false});
+      planes_.push_back({s, choice.levels[s], Plane::kOnly});
     }
   }
 }
@@ -145,10 +148,12 @@ PlanePlan::PlanePlan(const commvq::KeyModel& model, int most) : pairs_(model.hea
 namespace {
 
 int byte_of(const PlanePlan::Plane& plane, double entry, double step) {
-  if (!plane.two) return static_cast<int>(std::nearbyint(entry / (step * (1 << plane.level))));
+  if (plane.part == PlanePlan::Plane::kOnly) {
+    return static_cast<int>(std::nearbyint(entry / (step * (1 << plane.level))));
+  }
   const int number = static_cast<int>(std::nearbyint(entry / step));
   const int high = (number + (1 << kHighLevel) / 2) >> kHighLevel;
-  return plane.level == kHighLevel ? high : number - (high << kHighLevel);
+  return plane.part == PlanePlan::Plane::kHigh ? high : number - (high << kHighLevel);
 }
 
 // Most planes of a slice that fit.
@@ -161,6 +166,13 @@ int most_planes(KeyTableLayout layout, int most_shared) {
   return planes;
 }
 
+// Whether all planes fit into one slice.
+bool fits(KeyTableLayout layout, const PlanePlan& plan, int most_shared) {
+  layout.slice_stages = static_cast<int>(plan.planes().size());
+  layout.low_planes = static_cast<int>(plan.low_planes().size());
+  return plane_rounds(layout) * kRoundPlanes <= kMaxSliceStages && plane_shared_bytes(layout) <= most_shared;
+}
+
 }  // namespace
 
 cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, KeyTableLayout* layout) {
@@ -168,10 +180,97 @@ cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, Ke
   layout->pair_slices = (model.head_dim / 2 + kMaxSlicePairs - 1) / kMaxSlicePairs;
   const int most = most_planes(*layout, most_shared);
   if (most == 0) return cudaErrorInvalidValue;
-  layout->planes = static_cast<int>(PlanePlan(model, most).planes().size());
+  const PlanePlan bytes(model, most, false);
+  layout->planes = static_cast<int>(bytes.planes().size());
+  layout->low_planes = 0;
   layout->cut(most);
+  if (plane_swap(plane_blocks(model.head_dim)) != 2) return cudaSuccess;
+  const PlanePlan lows(model, 0, true);
+  if ((lows.cost() < bytes.cost() || layout->stage_slices > 1) && fits(*layout, lows, most_shared)) {
+    layout->planes = static_cast<int>(lows.planes().size());
+    layout->low_planes = static_cast<int>(lows.low_planes().size());
+    layout->cut(layout->planes);
+  }
   return cudaSuccess;
 }
+
+namespace {
+
+// Packs planes of one slice.
+class SlicePacker {
+ public:
+  SlicePacker(const commvq::KeyModel& model, const KeyTableLayout& layout, const PlanePlan& plan, int head,
+              int first_pair, uint8_t* slice)
+      : model_(model),
+        layout_(layout),
+        plan_(plan),
+        head_(head),
+        first_pair_(first_pair),
+        slice_pairs_(std::min(model.head_dim / 2 - first_pair, kMaxSlicePairs)),
+        slice_(slice),
+        rows_(slice + layout.head_bytes()) {}
+
+  // Plane `i` of the slice.
+  void put(int i, const PlanePlan::Plane& plane) {
+    label(i, plane);
+    uint8_t* const rows = rows_ + plane_offset(i, plane_swap(plane_blocks(model_.head_dim)));
+    const bool with_low = layout_.low_planes > 0 && plane.part == PlanePlan::Plane::kHigh;
+    for (int e = 0; e < layout_.entries; ++e) {
+      for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
+        rows[e * kPlaneRowBytes + byte] = static_cast<uint8_t>(
+            with_low ? high_byte(plane, e, byte) : byte_of(plane, entry(plane, e, byte), step(byte)));
+      }
+    }
+  }
+
+  // Low plane `i`.
+  void put_low(int i, const PlanePlan::Plane& plane) {
+    label(plane_rounds(layout_.slice_stages) * kRoundPlanes + i, plane);
+    uint8_t* const rows = rows_ + layout_.slice_stages * kPlaneBytes + low_plane_offset(i);
+    for (int e = 0; e < layout_.entries; ++e) {
+      for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
+        rows[e * kPlaneRowBytes + byte / (2 * kBlock) * kBlock + byte % kBlock] |=
+            static_cast<uint8_t>(low_bits(plane, e, byte) << (second(byte) ? kLowBits : 0));
+      }
+    }
+  }
+
+ private:
+  static constexpr int kBlock = 2 * kPlaneBlockPairs;
+  static bool second(int byte) { return byte / kBlock % 2 != 0; }
+
+  void label(int i, const PlanePlan::Plane& plane) {
+    slice_[kPlaneStagesAt + i] = static_cast<uint8_t>(plane.stage);
+    slice_[kPlaneLevelsAt + i] = static_cast<uint8_t>(plane.level);
+  }
+
+  double step(int byte) const { return plan_.step(head_, first_pair_ + byte / 2); }
+  double entry(const PlanePlan::Plane& plane, int e, int byte) const {
+    return key_entry(model_, head_, plane.stage, e, first_pair_ + byte / 2 + byte % 2 * (model_.head_dim / 2));
+  }
+  int number(const PlanePlan::Plane& plane, int e, int byte) const {
+    return static_cast<int>(std::nearbyint(entry(plane, e, byte) / step(byte)));
+  }
+  int low_bits(const PlanePlan::Plane& plane, int e, int byte) const {
+    return number(plane, e, byte) & ((1 << kLowBits) - 1);
+  }
+  // The first of two blocks makes up for the second one's half byte, a signed one.
+  int high_byte(const PlanePlan::Plane& plane, int e, int byte) const {
+    const int high = number(plane, e, byte) >> kLowBits;
+    if (second(byte) || byte + kBlock >= 2 * slice_pairs_) return high;
+    constexpr int kSign = 1 << (kLowBits - 1);
+    return high - ((low_bits(plane, e, byte + kBlock) ^ kSign) - kSign);
+  }
+
+  const commvq::KeyModel& model_;
+  const KeyTableLayout& layout_;
+  const PlanePlan& plan_;
+  const int head_, first_pair_, slice_pairs_;
+  uint8_t* const slice_;
+  uint8_t* const rows_;
+};
+
+}  // namespace
 
 void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layout, const double* frequencies,
                        double magnitude, uint8_t* bytes) {
@@ -190,21 +289,11 @@ void pack_plane_tables(const commvq::KeyModel& model, const KeyTableLayout& layo
           turns[p] = frequencies[first_pair + p] / (2.0 * M_PI);
           steps[p] = static_cast<float>(plan.step(head, first_pair + p) * magnitude);
         }
+        SlicePacker packer(model, layout, plan, head, first_pair, slice);
         for (int i = 0; i < layout.stages_of(ss); ++i) {
-          const PlanePlan::Plane& plane = plan.planes()[static_cast<size_t>(ss) * layout.slice_stages + i];
-          slice[kPlaneStagesAt + i] = static_cast<uint8_t>(plane.stage);
-          slice[kPlaneLevelsAt + i] = static_cast<uint8_t>(plane.level);
-          uint8_t* const rows = slice + layout.head_bytes() + static_cast<size_t>(i) * kPlaneBytes;
-          for (int e = 0; e < layout.entries; ++e) {
-            for (int p = 0; p < slice_pairs; ++p) {
-              uint8_t* const to = rows + e * kPlaneRowBytes + 2 * p;
-              for (int part = 0; part < 2; ++part) {
-                const double entry = key_entry(model, head, plane.stage, e, first_pair + p + part * pairs);
-                to[part] = static_cast<uint8_t>(byte_of(plane, entry, plan.step(head, first_pair + p)));
-              }
-            }
-          }
+          packer.put(i, plan.planes()[static_cast<size_t>(ss) * layout.slice_stages + i]);
         }
+        for (int i = 0; i < layout.low_planes; ++i) packer.put_low(i, plan.low_planes()[i]);
       }
     }
   }

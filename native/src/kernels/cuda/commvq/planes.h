@@ -4,24 +4,36 @@
 // of 64 rows of signed bytes, and counts in 2^level steps, so that stages with small entries are as fine as they need
 // to be and those with large ones have room:
 //
-//   one plane     entry = step * 2^level * byte
-//   two planes    entry = step * (2^6 * high + low)
+//   one plane                   entry = step * 2^level * byte
+//   two planes, one of them low entry = step * (2^4 * high + low), where low has four bits
+//   two planes of bytes         entry = step * (2^6 * high + low)
 //
 // What a look-up loses is step^2 / 12 in each component, 4^level times that in a plane of its own. Stages have two
 // planes where one would lose too much: the fewest of them for which keys lose kPlaneTolerance of their variance, on
-// average over pairs and no pair more than four times as much. Scores are then off by that part of their variance, and
-// outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Trained tables have two planes
-// for three to nine of their stages, because their first stages have large entries; tables of uniform random numbers of
-// equal size need none.
+// average over pairs and no pair more than four times as much. 12 bits are enough for this, and rows of a low plane are
+// half as long. Second planes are of bytes where there is room for them in the last round of four, where planes are cut
+// into slices, and for head dims whose blocks of 16 bytes do not come in fours. Scores are then off by that part of
+// their variance, and outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Trained
+// tables have two planes for three to nine of their stages, because their first stages have large entries; tables of
+// uniform random numbers of equal size need none.
 //
 // A slice is as table_layout.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
 //   double  turns[64], float step[64], float magnitude, as everywhere
-//   uint8_t stage[32], level[32]     of each plane
+//   uint8_t stage[32], level[32]     of each plane; low ones begin at a multiple of 4
 //   rows    [planes][64]             pair after pair; 32 bytes are left free after each plane
+//   rows    [low planes / 2][64]     of two low planes, 64 bytes each
 //
-// Planes of a round of four then begin in different banks of shared memory. Rows are read in blocks of 8 pairs, and odd
-// tokens read block c ^ 1 where even ones read block c: eight lanes, of two tokens and four planes, meet in no bank.
+// A block of 16 bytes of a low plane is for two blocks of the plane of bytes beside it. Upper halves of bytes are what
+// the second one adds. What the first one adds is the whole signed byte, so that nothing needs to be cut out: bytes
+// beside it are smaller by the upper half.
+//
+// Rows are read in blocks of 8 pairs, and odd tokens read block c ^ 2 where even ones read block c: eight lanes, of two
+// tokens and four planes, must meet in no bank of shared memory. So the planes of a round of four begin 0, 1, 4 and 5
+// blocks after a multiple of 128 bytes: the free 32 bytes are before the rows of odd planes as well as after them. Rows
+// of low planes are read 16 pairs at a time, odd tokens another of the two such blocks of 32 pairs; the four planes are
+// then 0, 4, 2 and 6 blocks apart. Where blocks do not come in fours, odd tokens read block c ^ 1, and planes begin 0,
+// 2, 4 and 6 blocks after a multiple of 128 bytes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,7 +50,8 @@ constexpr double kPlaneTolerance = 2.5e-5;
 constexpr int kPlaneRowBytes = 128;
 constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes + kPlaneGap;
 constexpr int kPlaneBlockPairs = 8;
-constexpr int kHighLevel = 6;         // of the first of two planes
+constexpr int kHighLevel = 6;         // of the first of two planes of bytes
+constexpr int kLowBits = 4;           // of an entry in a low plane, and so the level of the plane of bytes beside it
 constexpr int kRoundPlanes = 4;       // planes that one step of the tensor cores takes
 constexpr int kPlaneScoreWarps = 12;  // as many as have registers for 16 loads on their way
 
@@ -48,35 +61,63 @@ constexpr int kPlaneLevelsAt = kPlaneStagesAt + kMaxSliceStages;
 
 KVASIR_HOST_DEVICE constexpr int plane_rounds(int planes) { return (planes + kRoundPlanes - 1) / kRoundPlanes; }
 
+// Those of low planes come after the others.
+KVASIR_HOST_DEVICE constexpr int plane_rounds(const KeyTableLayout& layout) {
+  return plane_rounds(layout.slice_stages) + plane_rounds(layout.low_planes);
+}
+
+// The blocks of 8 pairs that the kernel for such a head has.
+KVASIR_HOST_DEVICE constexpr int plane_blocks(int head_dim) {
+  const int blocks = (head_dim + 2 * kPlaneBlockPairs - 1) / (2 * kPlaneBlockPairs);
+  return blocks >= 7 ? 8 : (blocks + 1) / 2 * 2;
+}
+// Odd tokens read block c ^ plane_swap() when even ones read block c. By 2 where blocks come in fours, as low planes
+// need it.
+KVASIR_HOST_DEVICE constexpr int plane_swap(int blocks) { return blocks % 4 == 0 ? 2 : 1; }
+// Where plane p of a slice begins.
+KVASIR_HOST_DEVICE constexpr int plane_offset(int p, int swap) {
+  return p * kPlaneBytes - (swap == 2 ? p % 2 * (kPlaneGap / 2) : 0);
+}
+// And low plane p, from the end of the others on: two share rows of 128 bytes.
+KVASIR_HOST_DEVICE constexpr int low_plane_offset(int p) { return p / 2 * kPlaneBytes + p % 2 * (kPlaneRowBytes / 2); }
+
 // Shared memory of a warp: turns of 64 pairs as float16, and codes of 16 tokens for each plane, in two halves of which
 // the first takes an odd number of rounds.
-KVASIR_HOST_DEVICE constexpr int plane_warp_bytes(int planes) {
-  return 4 * kMaxSlicePairs + (plane_rounds(planes) + (plane_rounds(planes) | 1)) * kRoundPlanes * 16;
+KVASIR_HOST_DEVICE constexpr int plane_warp_bytes(int rounds) {
+  return 4 * kMaxSlicePairs + (rounds + (rounds | 1)) * kRoundPlanes * 16;
 }
 // That of a block: a slice, zeros for planes that fill up a round, turns of 8 tokens' keys as float16, turns by 8
 // positions, and what each warp needs.
 constexpr int kZeroBytes = 2 * kPlaneRowBytes;
 constexpr int kTurnBytes = 4 * (kTileSize / 2) * kMaxSlicePairs + 8 * kMaxSlicePairs;
 constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
-  return layout.slice_bytes() + kZeroBytes + kTurnBytes + kPlaneScoreWarps * plane_warp_bytes(layout.slice_stages);
+  return layout.slice_bytes() + kZeroBytes + kTurnBytes + kPlaneScoreWarps * plane_warp_bytes(plane_rounds(layout));
 }
 
 // How a model's tables are cut into planes.
 class PlanePlan {
  public:
-  // A stage's only plane, or one of its two, which are of level kHighLevel and then 0.
+  // A stage's only plane, or one of its two.
   struct Plane {
+    enum Part { kOnly, kHigh, kLow };
     int stage, level;
-    bool two;  // whether this is one of two
+    Part part;
   };
 
   // Where the last four planes leave room, further stages get their second plane. `most`: planes that fit into a slice.
-  PlanePlan(const commvq::KeyModel& model, int most);
+  // low: second planes are low ones.
+  PlanePlan(const commvq::KeyModel& model, int most, bool low);
   // The plan that a layout was made by.
   PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout)
-      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0) {}
+      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0, layout.low_planes > 0) {}
 
-  const std::vector<Plane>& planes() const { return planes_; }
+  const std::vector<Plane>& planes() const { return planes_; }          // of bytes
+  const std::vector<Plane>& low_planes() const { return low_planes_; }  // of half bytes
+  // What look-ups of a token cost, in planes of bytes.
+  int cost() const {
+    return kRoundPlanes * plane_rounds(static_cast<int>(planes_.size())) +
+           kRoundPlanes / 2 * plane_rounds(static_cast<int>(low_planes_.size()));
+  }
   double step(int kv_head, int pair) const { return steps_[static_cast<size_t>(kv_head) * pairs_ + pair]; }
   // What keys lose of their variance, on average and in the worst pair.
   double loss() const { return loss_; }
@@ -84,7 +125,7 @@ class PlanePlan {
 
  private:
   int pairs_;
-  std::vector<Plane> planes_;
+  std::vector<Plane> planes_, low_planes_;
   std::vector<double> steps_;  // [kv_heads][pairs]
   double loss_, worst_loss_;
 };

@@ -4,7 +4,7 @@
 // tables of one kv head stay in a block's shared memory as whole numbers: fixed point with one step for each RoPE pair.
 //
 //   kExact   16 bits an entry, chosen so that sums fit 16 bits: about 1e-7 of a key's power is lost
-//   kFast    8 bits an entry, 16 for stages that need them: at most 2.5e-5 of a key's variance (planes.h)
+//   kFast    8 bits an entry, 12 or 16 for stages that need them: at most 2.5e-5 of a key's variance (planes.h)
 //
 // How tables lie is in table_layout.h.
 //
