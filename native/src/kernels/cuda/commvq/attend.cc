@@ -45,9 +45,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   CommVqPlan made = {};
   made.shape = shape;
   made.row_blocks = (shape.group + 3) / 4;
-  const int tasks = tables.kv_heads * tables.slices() * made.row_blocks;
-  made.score_pieces = std::max(1, processors / tasks);
-  made.score_blocks = std::min(processors, tasks * made.score_pieces);
+  made.score_blocks = processors;
   made.score_shared = score_shared_bytes(tables);
   error = prepare_scores(tables, most_shared);
   if (error != cudaSuccess) return error;
@@ -104,7 +102,6 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.group = plan.shape.group;
   params.row_blocks = plan.row_blocks;
   params.codes = plan.shape.codes;
-  params.pieces = plan.score_pieces;
   params.score_slices = score_slices(params.tables);
   params.code_slices = plan.code_slices;
   params.head_blocks = plan.head_blocks;

@@ -38,7 +38,6 @@ struct CommVqShape {
 struct CommVqPlan {
   CommVqShape shape;
   int score_blocks;      // of the first kernel
-  int score_pieces;      // parts into which it cuts the line of all tiles, for each slice
   int score_shared;      // bytes
   int row_blocks;        // blocks of four query heads of a kv head
   int code_slices;       // parts of the codebook's rows, a block each

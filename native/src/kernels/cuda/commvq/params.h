@@ -57,7 +57,6 @@ struct CommVqParams {
   int group;
   int row_blocks;
   int codes;
-  int pieces;
   int score_slices;
   int code_slices;
   int head_blocks;
