@@ -29,6 +29,8 @@ int splits_for(const CommVqPlan& plan, int count) {
   return best;
 }
 
+int merge_slices(int codes, int merge_codes) { return (codes + merge_codes - 1) / merge_codes; }
+
 }  // namespace
 
 cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
@@ -71,8 +73,9 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   made.states_offset = take(static_cast<size_t>(parts) * query_heads, sizeof(float2));
   made.sums_offset = take(static_cast<size_t>(parts) * query_heads * shape.codes, sizeof(float));
   made.rows_offset = take(groups * row_state_floats(tables.head_dim), sizeof(float));
-  const size_t slices = (shape.codes + kMergeCodes - 1) / kMergeCodes;
-  made.shares_offset = take(groups * slices * 4 * tables.head_dim, sizeof(float));
+  const size_t shares = groups * merge_slices(shape.codes, kMergeCodes);
+  made.shares_offset =
+      take(std::max(shares, static_cast<size_t>(made.value_blocks)) * 4 * tables.head_dim, sizeof(float));
   made.workspace_bytes = at;
   *plan = made;
   return cudaSuccess;
@@ -107,8 +110,12 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.head_blocks = plan.head_blocks;
   params.splits = splits_for(plan, request.count);
   params.overlaps = plan.overlaps;
-  const int merges = (params.codes + kMergeCodes - 1) / kMergeCodes * params.tables.kv_heads * params.row_blocks;
-  params.few_merges = int64_t{merges} * params.count <= plan.value_blocks;
+  const auto few = [&](int codes) {
+    const int merges = merge_slices(params.codes, codes) * params.tables.kv_heads * params.row_blocks;
+    return int64_t{merges} * params.count <= plan.value_blocks;
+  };
+  params.merge_codes = params.splits <= kFewMergeSplits && few(kFewMergeCodes) ? kFewMergeCodes : kMergeCodes;
+  params.few_merges = few(params.merge_codes);
   params.neighbours = plan.shape.pairs == RopePairs::kNeighbours;
   params.ends = request.ends;
   params.type = request.type;

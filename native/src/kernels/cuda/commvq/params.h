@@ -17,8 +17,10 @@ constexpr int kWarpCodeTiles = 2;
 constexpr int kBlockCodes = kMultiplyWarps * kWarpCodeTiles * kTileSize;
 constexpr int kBlockHeads = 32;  // query heads
 constexpr int kMaxSplits = 128;  // of a sequence
-// Merging: rows of the codebook of a block.
+// Merging: rows of the codebook of a block, and of one where there are few blocks and few parts of a sequence.
 constexpr int kMergeCodes = 128;
+constexpr int kFewMergeCodes = 64;
+constexpr int kFewMergeSplits = 68;
 constexpr int kTilesPerPage = kPageTokens / kTileSize;
 
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.
@@ -51,7 +53,7 @@ struct CommVqParams {
   float2* states;      // [count][splits][query_heads]: of each part, the sum of weights in units of 2^(what is first)
   float* sums;         // [count][splits][query_heads][codes]: weights times bits
   float* row_states;   // [count][kv_heads * row_blocks][row_state_floats]
-  float* shares;       // [count][kv_heads * row_blocks][codes / kMergeCodes][4][head_dim]
+  float* shares;       // [count][kv_heads * row_blocks][codes / merge_codes][4][head_dim]
   int64_t tiles;       // most that scores have room for
   int count;
   int group;
@@ -61,6 +63,7 @@ struct CommVqParams {
   int code_slices;
   int head_blocks;
   int splits;
+  int merge_codes;  // rows of the codebook of a block of the third kernel
   bool overlaps;    // whether kernels begin while those before them end
   bool few_merges;  // whether each block of the third kernel has a processor to itself
   bool neighbours;
