@@ -233,6 +233,28 @@ DEVICE_CASE("attend: queries and outputs in 16 bits") {
   compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kBFloat16}, 1e-5);
 }
 
+DEVICE_CASE("attend: queries anywhere in memory") {
+  for (const int group : {4, 8}) {
+    Batch batch({{128, 2, group, 8}, {{2, 2}}, ragged()});
+    const std::vector<float> expected = batch.attend();
+    kvasir::cuda::AttendRequest request = batch.request();
+    uint8_t* moved = nullptr;
+    CUDA(cudaMalloc(&moved, 4 * expected.size() + 4));
+    CUDA(cudaMemcpy(moved + 4, request.queries, 4 * expected.size(), cudaMemcpyDeviceToDevice));
+    request.queries = moved + 4;
+    CUDA(kvasir::cuda::launch_attend(batch.plan(), request, nullptr));
+    std::vector<float> got(expected.size());
+    CUDA(cudaMemcpy(got.data(), request.outputs, 4 * got.size(), cudaMemcpyDeviceToHost));
+    CUDA(cudaFree(moved));
+    double power = 0.0, off = 0.0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      power += static_cast<double>(expected[i]) * expected[i];
+      off += static_cast<double>(got[i] - expected[i]) * (got[i] - expected[i]);
+    }
+    CHECK(off <= 1e-6 * power, "group " << group << ": " << off / power);
+  }
+}
+
 DEVICE_CASE("attend: equal input gives equal bits") {
   Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 200, 77}, {3, 90, 9}}});
   const std::vector<float> first = batch.attend();

@@ -172,6 +172,10 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
   params.pages = request.soft_cap != 0.0f       ? PageKinds::kAny
                  : request.softmax_scale < 0.0f ? PageKinds::kPlain
                                                 : PageKinds::kTwoBits;  // which looks for the greatest sums
+  // Queries of eight heads are loaded in vectors there.
+  if (plan.tiles > 1 && reinterpret_cast<uintptr_t>(request.queries) % 16 != 0) {
+    params.pages = joined(params.pages, PageKinds::kPlain);
+  }
   int largest = 1;
   for (int i = 0; i < request.format_count; ++i) {
     const HeadLayout& layout = request.formats[i];
