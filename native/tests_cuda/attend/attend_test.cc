@@ -239,7 +239,7 @@ DEVICE_CASE("attend: queries anywhere in memory") {
     const std::vector<float> expected = batch.attend();
     kvasir::cuda::AttendRequest request = batch.request();
     uint8_t* moved = nullptr;
-    CUDA(cudaMalloc(&moved, 4 * expected.size() + 4));
+    CUDA(cudaMalloc(reinterpret_cast<void**>(&moved), 4 * expected.size() + 4));
     CUDA(cudaMemcpy(moved + 4, request.queries, 4 * expected.size(), cudaMemcpyDeviceToDevice));
     request.queries = moved + 4;
     CUDA(kvasir::cuda::launch_attend(batch.plan(), request, nullptr));

@@ -204,7 +204,9 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
                                   1) attend_kernel(const __grid_constant__ AttendParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
   const int consumers = params.consumers;
-  const int warp = warp_index(), lane = threadIdx.x % 32;
+  // Code for all kinds of pages spills 100 bytes more where the compiler knows that lanes share it.
+  const int warp = kPages == PageKinds::kAny ? static_cast<int>(threadIdx.x / 32) : warp_index();
+  const int lane = threadIdx.x % 32;
   constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
   using Rings = RingsOf<kPages, D, kTiles>;
   const Rings place = {shared, consumers, params.slots};
