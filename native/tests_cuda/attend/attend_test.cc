@@ -229,8 +229,10 @@ DEVICE_CASE("attend: patterns of one side, hard numbers") {
 
 DEVICE_CASE("attend: queries and outputs in 16 bits") {
   // Outputs are rounded to 11 or 8 significant bits.
-  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kFloat16}, 1e-6);
-  compare({{128, 2, 4, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kBFloat16}, 1e-5);
+  for (const int group : {4, 7, 8}) {
+    compare({{128, 2, group, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kFloat16}, 1e-6);
+    compare({{128, 2, group, 8}, {{2, 2}}, ragged(), Data::kPlain, kvasir::ElementType::kBFloat16}, 1e-5);
+  }
 }
 
 DEVICE_CASE("attend: queries anywhere in memory") {
