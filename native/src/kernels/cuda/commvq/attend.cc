@@ -29,8 +29,6 @@ int splits_for(const CommVqPlan& plan, int count) {
   return best;
 }
 
-int merge_slices(int codes, int merge_codes) { return (codes + merge_codes - 1) / merge_codes; }
-
 }  // namespace
 
 cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {

@@ -22,7 +22,7 @@ struct Shared {
   float products[kParts][4][kMaxDim];
   float row_factor[4];
   float inverse[4];  // of the sum of all weights; 0 where there are none
-  bool last;
+  int last;
 };
 
 // Factors that bring all parts to one maximum. Warp h does head h.
@@ -174,13 +174,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) merge_kernel(const __grid_c
     for (int part = 0; part < kParts; ++part) sum += shared.products[part][i / d][i % d];
     product[i] = sum;
   }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    shared.last = count_arrival(params.arrivals + group) == gridDim.x - 1;
-    if (shared.last) params.arrivals[group] = 0;  // for the next launch
-  }
-  __syncthreads();
-  if (!shared.last) return;
+  if (!arrives_last(params.arrivals + group, gridDim.x, &shared.last)) return;
   const float* const shares = params.shares + group * gridDim.x * 4 * d;
   const float* const row_state = params.row_states + group * row_state_floats(d);
   for (int i = threadIdx.x; i < heads * d; i += kThreads) {
@@ -196,8 +190,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks) merge_kernel(const __grid_c
 }  // namespace
 
 cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream) {
-  const dim3 grid((params.codes + params.merge_codes - 1) / params.merge_codes,
-                  params.tables.kv_heads * params.row_blocks, params.count);
+  const dim3 grid(merge_slices(params.codes, params.merge_codes), params.tables.kv_heads * params.row_blocks,
+                  params.count);
   const auto kernel = params.merge_codes == kFewMergeCodes ? merge_kernel<kFewMergeCodes, kFewMergeSplits / 2, 1>
                       : params.few_merges                  ? merge_kernel<kMergeCodes, 32, 1>
                                                            : merge_kernel<kMergeCodes, 8, 2>;

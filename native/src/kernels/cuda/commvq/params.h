@@ -21,6 +21,7 @@ constexpr int kMaxSplits = 128;  // of a sequence
 constexpr int kMergeCodes = 128;
 constexpr int kFewMergeCodes = 64;
 constexpr int kFewMergeSplits = 68;
+constexpr int merge_slices(int codes, int merge_codes) { return (codes + merge_codes - 1) / merge_codes; }
 constexpr int kTilesPerPage = kPageTokens / kTileSize;
 
 // Shared memory of the first kernel: a slice, the turns of one tile, and codes of one tile for each warp.

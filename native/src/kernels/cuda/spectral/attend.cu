@@ -78,6 +78,7 @@ class QueryTerms {
 // States of four heads, whose two parts are sums of coefficients and outputs of rows.
 template <int D, class Use>
 __device__ __forceinline__ void merge_states(const float* states, int64_t stride, int count, const Use& use) {
+  static_assert(kMaxSpectralSplits <= kMaxMergedStates && kMaxSpectralWarps <= kMaxMergedStates);
   merge_heads<D, 2, state_floats(D)>(states, stride, count, use);
 }
 
@@ -158,7 +159,8 @@ __global__ void __launch_bounds__(32 * kMaxSpectralWarps, 1)
 
   QueryTerms<D> queries(params, first_row, heads, kv_head);
   uint8_t* const slots = room + slots_offset(D, params.columns);
-  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane, slots, slots - 16);
+  SpectralFetcher fetcher(params, sequence.pages, begin + warp, end, warps, kv_head, lane, slots,
+                          slots - kWarpBarriers);
   if (split == 0) prefetch_basis<D>(params.vectors[1], kv_head);
   queries.make(params.scale, rows, terms, scales, rooms);
   SpectralWarp<D> state(params, rows, terms, scales[lane % 4], room, lane);

@@ -60,8 +60,9 @@ KVASIR_HOST_DEVICE constexpr int warp_room(int d, int columns) {
 // Barriers come after that, then slots. Parts of heads are whole multiples of kPartAlignment, as slots are, so that
 // moving a part on by so much makes it lie in its slot as in memory (line_skew).
 constexpr int kPartAlignment = 64;
+constexpr int kWarpBarriers = 16;  // bytes
 KVASIR_HOST_DEVICE constexpr int slots_offset(int d, int columns) {
-  return (warp_room(d, columns) + 16 + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
+  return (warp_room(d, columns) + kWarpBarriers + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
 }
 // All of it. parts: the bytes of a head's keys and values. In the end, the state of four heads stands behind the sums.
 KVASIR_HOST_DEVICE constexpr int warp_bytes(int d, int columns, int parts) {

@@ -25,6 +25,7 @@ __global__ void __launch_bounds__(32 * kMaxTieredWarps, 1) tiered_kernel(const _
   constexpr int kWarpBytes = kTieredWarpBytes;
   constexpr int kState = 4 * (D + 2);
   static_assert(4 * kState <= kWarpBytes, "states take the place of pieces");
+  static_assert(kMaxTieredSplits <= kMaxMergedStates && kMaxTieredWarps <= kMaxMergedStates);
   const TieredQueries<D> queries(shared);
   const int warp = warp_index(), lane = threadIdx.x % 32;
   const int split = blockIdx.x, head_rows = blockIdx.y, sequence_index = blockIdx.z;
