@@ -71,17 +71,25 @@ class PackedTables {
     };
     const int column = 2 * (pair % 64) + part, block = column / 16;
     for (int i = 0; i < layout_.planes; ++i) {
-      const int ss = i / layout_.slice_stages, p = i % layout_.slice_stages;
+      const int ss = i / layout_.slice_stages, p = i % layout_.slice_stages, folded = layout_.folded_planes;
       const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, ss);
-      if (slice[772 + p] != stage) continue;
-      const int begin = layout_.head_bytes() + p * (64 * 128 + 32) - (in_fours() ? p % 2 * 16 : 0);
-      add(slice, p, static_cast<int8_t>(slice[begin + e * 128 + column]));
+      // Folded planes come first, in copies, and are counted as a round of four.
+      const int label = p < folded || folded == 0 ? p : p - folded + 4;
+      if (slice[772 + label] != stage) continue;
+      const auto byte = [&](int table) {
+        const int begin = layout_.head_bytes() + table * (64 * 128 + 32) - (in_fours() ? table % 2 * 16 : 0);
+        return static_cast<int8_t>(slice[begin + e * 128 + column]);
+      };
+      std::vector<int> tables = {label};
+      if (p < folded) tables = folded == 1 ? std::vector<int>{0, 1, 2, 3} : std::vector<int>{p, p + 2};
+      for (const int table : tables) CHECK(byte(table) == byte(tables[0]), "a copy is another: " << table);
+      add(slice, label, byte(tables[0]));
     }
     for (int i = 0; i < layout_.low_planes; ++i) {
       const uint8_t* slice = bytes_.data() + layout_.slice_offset(head, pair / 64, 0);
-      const int label = (layout_.slice_stages + 3) / 4 * 4 + i;
+      const int label = (tables_before_low() + 3) / 4 * 4 + i;
       if (slice[772 + label] != stage) continue;
-      const int begin = layout_.head_bytes() + (layout_.slice_stages + i / 2) * (64 * 128 + 32) + i % 2 * 64;
+      const int begin = layout_.head_bytes() + (tables_before_low() + i / 2) * (64 * 128 + 32) + i % 2 * 64;
       const uint8_t byte = slice[begin + e * 128 + block / 2 * 16 + column % 16];
       add(slice, label, block % 2 == 0 ? static_cast<int8_t>(byte) : byte >> 4);
     }
@@ -89,6 +97,7 @@ class PackedTables {
   }
 
  private:
+  int tables_before_low() const { return layout_.planes + (layout_.folded_planes > 0 ? 4 - layout_.folded_planes : 0); }
   // Whether blocks of 8 pairs come in fours.
   bool in_fours() const {
     const int blocks = (std::min(layout_.head_dim, 128) + 15) / 16;
@@ -159,9 +168,10 @@ HOST_CASE("CommVQ planes: as few as the tables allow") {
     std::mt19937 random(5);
     return layout_of(KeyModel(s, random), kMostShared).low_planes;
   };
-  // Uniform entries of equal size fit one plane; what fills up the last step of four gets a second one.
+  // Uniform entries of equal size fit one plane. What fills up the last round of four gets a second one, or two planes
+  // that are left are folded.
   CHECK(planes(setting_of(128, 11, 1.0, true)) == 12, planes(setting_of(128, 11, 1.0, true)));
-  CHECK(planes(setting_of(128, 22, 1.0, true)) == 24, planes(setting_of(128, 22, 1.0, true)));
+  CHECK(planes(setting_of(128, 22, 1.0, true)) == 22, planes(setting_of(128, 22, 1.0, true)));
   // Large first stages need two, the rest do not.
   CHECK(planes(setting_of(128, 22, 0.84, false)) <= 26, planes(setting_of(128, 22, 0.84, false)));
   CHECK(planes(setting_of(128, 22, 0.6, false)) <= 26, planes(setting_of(128, 22, 0.6, false)));
@@ -196,7 +206,7 @@ HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of no
 }
 
 DEVICE_CASE("CommVQ planes: attention, whatever the sizes of stages") {
-  for (const int head_dim : {64, 112, 128, 256}) {
+  for (const int head_dim : {64, 96, 112, 128, 256}) {
     for (const int stages : {11, 22}) {
       for (const double fall : {1.0, 0.84, 0.6}) {
         for (const bool uniform : {false, true}) {

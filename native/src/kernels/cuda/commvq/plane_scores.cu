@@ -18,7 +18,7 @@ struct ScoreArray {
   }
 };
 
-template <int kBlocks>
+template <int kBlocks, int kFolded>
 __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
     plane_score_kernel(const __grid_constant__ CommVqParams params) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   auto& turns = *reinterpret_cast<PlaneTurns*>(zeros + kZeroBytes);
   uint8_t* const scratch = zeros + kZeroBytes + kTurnBytes + warp * plane_warp_bytes(plane_rounds(tables));
   if (threadIdx.x < kZeroBytes / 4) reinterpret_cast<uint32_t*>(zeros)[threadIdx.x] = 0;
-  const auto ready = [&] { PlaneScoreWarp<kBlocks>::make_turns(shared, turns); };
+  const auto ready = [&] { PlaneScoreWarp<kBlocks, kFolded>::make_turns(shared, turns); };
   const auto compute = [&](const WarpTask& task, TileCursor& cursor) {
-    PlaneScoreWarp<kBlocks> scores(params, shared, zeros, turns, scratch, task.kv_head, task.row_block,
-                                   task.part / tables.stage_slices, tables.stages_of(task.part % tables.stage_slices),
-                                   lane);
+    PlaneScoreWarp<kBlocks, kFolded> scores(params, shared, zeros, turns, scratch, task.kv_head, task.row_block,
+                                            task.part / tables.stage_slices,
+                                            tables.stages_of(task.part % tables.stage_slices), lane);
     const int64_t stride = static_cast<int64_t>(params.query_heads()) * kTileSize;
     ScoreArray sink = {params.scores + (task.part * params.tiles + task.first) * stride +
                            static_cast<int64_t>(task.kv_head * params.group + task.row_block * 4) * kTileSize,
@@ -52,12 +52,19 @@ __global__ void __launch_bounds__(32 * kPlaneScoreWarps, 1)
   for_each_task(params, shared, warp, kPlaneScoreWarps, lane, ready, compute);
 }
 
+template <int kBlocks>
+Kernel<CommVqParams> kernel_for(int folded) {
+  return folded == 0   ? plane_score_kernel<kBlocks, 0>
+         : folded == 1 ? plane_score_kernel<kBlocks, 1>
+                       : plane_score_kernel<kBlocks, 2>;
+}
+
 Kernel<CommVqParams> kernel_of(const KeyTableLayout& layout) {
-  const int blocks = plane_blocks(layout.head_dim);
-  return blocks <= 2   ? plane_score_kernel<2>
-         : blocks <= 4 ? plane_score_kernel<4>
-         : blocks <= 6 ? plane_score_kernel<6>
-                       : plane_score_kernel<8>;
+  const int blocks = plane_blocks(layout.head_dim), folded = layout.folded_planes;
+  return blocks <= 2   ? kernel_for<2>(folded)
+         : blocks <= 4 ? kernel_for<4>(folded)
+         : blocks <= 6 ? kernel_for<6>(folded)
+                       : kernel_for<8>(folded);
 }
 
 }  // namespace

@@ -15,6 +15,10 @@
 // Low planes. A stage whose entries need more than a byte has a second plane, of half bytes: a block of 16 bytes is for
 // two blocks of 8 pairs, of which the second needs a shift and a mask.
 //
+// Folded planes. Of one or two planes, lanes h = 0, 1 have look-ups for token g and lanes 2, 3 those for token g + 8.
+// Both are operands of the same A, and B is 0 for those that are not of the product's tokens: two products a load
+// instead of one.
+//
 // RoPE. With P the position of a tile's token 0, <q, R(P + t) k> = <R(-P) q, R(t) k>. Keys turn by one of 8 angles a
 // pair, which a lane keeps in registers, and queries once a tile. Columns of the product with queries are 4 heads for
 // tokens 0..7, and the same heads turned back by 8 more for tokens 8..15. All of it is float16, which costs 1e-7.
@@ -150,9 +154,10 @@ class PlaneCodes {
   uint32_t words_[12] = {};
 };
 
-// One warp: scores of tiles, for one slice and four query heads. kBlocks: blocks of 8 pairs, an even number.
+// One warp: scores of tiles, for one slice and four query heads. kBlocks: blocks of 8 pairs, an even number. kFolded:
+// folded planes, 0 to 2.
 //
-//   PlaneScoreWarp<8> warp(...);       a slice in shared memory, see there
+//   PlaneScoreWarp<8, 0> warp(...);      a slice in shared memory, see there
 //   warp.enter(sequence);              whose queries and positions the next tiles have
 //   warp.fetch(place);                 the first tile's codes
 //   warp.tile(place, next, sink);      any number of times; the next tile's codes are on their way then. Where `next`
@@ -160,7 +165,7 @@ class PlaneCodes {
 //
 // The sink gets the scores of 16 tokens and 4 heads, as base-2 logarithms: lanes call sink(token, head, scores) with
 // the scores of `head` and `head` + 1 of the four.
-template <int kBlocks>
+template <int kBlocks, int kFolded>
 class PlaneScoreWarp {
  public:
   // In shared memory: a slice, kZeroBytes of zeros, what make_turns() made, and plane_warp_bytes() of this warp.
@@ -175,8 +180,9 @@ class PlaneScoreWarp {
         kv_head_(kv_head),
         row_block_(row_block),
         first_pair_(pair_slice * kMaxSlicePairs),
-        rounds_(plane_rounds(planes)),
+        rounds_(plane_rounds(planes - kFolded)),
         all_rounds_(rounds_ + plane_rounds(params.tables.low_planes)),
+        code_rounds_(all_rounds_ + (kFolded > 0 ? 1 : 0)),
         lane_(lane),
         g_(lane / 4),
         h_(lane % 4),
@@ -188,11 +194,12 @@ class PlaneScoreWarp {
     const uint32_t tables = shared_address(slice + params.tables.head_bytes());
     const int first = g_ % 2 * (16 * kSwap);  // block 0, or that which odd tokens begin with
     table_ = tables + plane_offset(h_, kSwap) + first;
+    if constexpr (kFolded > 0) table_ += kRoundPlanes * kPlaneBytes;
     const int last = (rounds_ - 1) * kRoundPlanes;
-    last_table_ = last + h_ < planes
+    last_table_ = last + h_ < planes - kFolded
                       ? table_ + last * kPlaneBytes
                       : shared_address(zeros) + plane_offset(h_, kSwap) - h_ * (kPlaneBytes - kPlaneGap) + first;
-    low_table_ = tables + params.tables.slice_stages * kPlaneBytes + low_plane_offset(h_) + g_ % 2 * 16;
+    low_table_ = tables + params.tables.slice_tables() * kPlaneBytes + low_plane_offset(h_) + g_ % 2 * 16;
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i) key_turns_[i] = block_turns.keys[i / 2][lane][i % 2];
     // Row k of B is a byte of this lane's look-ups, column g the component that it goes to.
@@ -256,8 +263,8 @@ class PlaneScoreWarp {
   template <class Sink>
   __device__ __forceinline__ void tile(const TilePlace& place, const TilePlace& next, Sink& sink) {
     __syncwarp();
-    if (lane_ < all_rounds_ * kRoundPlanes) {
-      next_codes_.expand(place.tile, codes_ + 4 * lane_, codes_ + 4 * lane_ + last_codes(all_rounds_));
+    if (lane_ < code_rounds_ * kRoundPlanes) {
+      next_codes_.expand(place.tile, codes_ + 4 * lane_, codes_ + 4 * lane_ + last_codes(code_rounds_));
     }
     if (next.page != nullptr && next.tile % 2 == 0) fetch(next);
     const int token = g_ + h_ / 2 * 8;
@@ -293,10 +300,13 @@ class PlaneScoreWarp {
     return kSwap == 2 ? pair / 2 * 4 + pair % 2 + 2 * k : 2 * pair + k;
   }
 
-  // Whether lane `lane` has a plane's codes: low planes come after full rounds of the others.
+  // Whether lane `lane` has a plane's codes: folded ones, full rounds of the others, low ones.
   __device__ __forceinline__ static bool has_plane(const CommVqParams& params, int planes, int lane) {
-    const int low = lane - plane_rounds(planes) * kRoundPlanes;
-    return lane < planes || (low >= 0 && low < params.tables.low_planes);
+    const int others = planes - kFolded;
+    if (lane < kFolded) return true;
+    if (kFolded > 0) lane -= kRoundPlanes;
+    const int low = lane - plane_rounds(others) * kRoundPlanes;
+    return lane >= 0 && (lane < others || (low >= 0 && low < params.tables.low_planes));
   }
 
   __device__ __forceinline__ static int codes_offset(const CommVqParams& params, int kv_head, int stage) {
@@ -364,13 +374,18 @@ class PlaneScoreWarp {
 #pragma unroll
     for (int unit = 0; unit < kBlocks; unit += kUnit) {
       int sums[kUnit][2][4];  // of a block: tokens g and g + 8; real and imaginary part of two pairs
-      const uint32_t* codes = codes_ + h_ * 4 + g_ % 4 + g_ / 4 * last_codes(all_rounds_);
+      const uint32_t* codes = codes_ + h_ * 4 + g_ % 4 + g_ / 4 * last_codes(code_rounds_);
       Rows rows;
-      uint32_t word = *codes;
-      load_row(round_table(0) + row_offset<kFirstA>(word), unit, rows.bytes[0]);
-      add_round<true>(0, unit, codes, word, rows, sums);
+      uint32_t word;
+      if constexpr (kFolded == 0) {
+        word = *codes;
+        load_row(round_table(0) + row_offset<kFirstA>(word), unit, rows.bytes[0]);
+        add_round<true>(0, unit, codes, word, rows, sums);
+      } else {
+        add_folded(unit, codes, word, rows, sums);
+      }
 #pragma unroll 1
-      for (int r = 1; r < rounds_; ++r) add_round<false>(r, unit, codes, word, rows, sums);
+      for (int r = kFolded == 0 ? 1 : 0; r < rounds_; ++r) add_round<false>(r, unit, codes, word, rows, sums);
       if constexpr (kSwap == 2) {
 #pragma unroll 1
         for (int r = rounds_; r < all_rounds_; ++r) add_low_round(r, unit, codes, word, rows, sums);
@@ -418,6 +433,17 @@ class PlaneScoreWarp {
     return fmaf(__int_as_float(sum), kKeyScale, -kRoundingBias * kKeyScale);
   }
 
+  // The first products begin a sum. Read as a float it needs no conversion; it stays below 2^22.
+  __device__ __forceinline__ static void add_products(bool first, const uint4& a, const uint32_t (&b)[2],
+                                                      int (&sum)[4]) {
+    constexpr int kBegin[4] = {kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits};
+    if (first) {
+      mma_planes(sum, a, b, kBegin);
+    } else {
+      mma_planes(sum, a, b, sum);
+    }
+  }
+
   // Where the codes of two tokens stand in a word of PlaneCodes.
   static constexpr int kFirstA = 0, kFirstB = 6, kSecondA = 16, kSecondB = 22;
 
@@ -456,6 +482,50 @@ class PlaneScoreWarp {
     return word;
   }
 
+  // Folded planes. They begin the sums, and the first row of the first round is on its way in the end.
+  __device__ __forceinline__ void add_folded(int unit, const uint32_t*& codes, uint32_t& word, Rows& rows,
+                                             int (&sums)[kUnit][2][4]) const {
+    // Codes of this lane's token. Where there is one plane, the lane's own code comes first.
+    uint32_t own = load_word(codes - 4 * h_ + (kFolded == 2 ? h_ % 2 * 4 : 0)) >> h_ / 2 * 16;
+    const int level = own >> 12 & 7;
+    uint32_t picks[2][2];  // B for rows of a and of b
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      picks[0][half] = plain_[half] << level;
+      picks[1][half] = times_i_[half] << level & times_i_mask_;
+    }
+    codes += kRoundPlanes * 4;
+    word = load_word(codes);
+    const uint32_t table = table_ - kRoundPlanes * kPlaneBytes;
+    const auto load_next = [&] { load_row(round_table(0) + row_offset<kFirstA>(word), unit, rows.bytes[0]); };
+    if constexpr (kFolded == 2) {
+      load_row(table + row_offset<kFirstA>(own), unit, rows.bytes[0]);
+      load_row(table + row_offset<kFirstB>(own), unit, rows.bytes[1]);
+      add_half<true>(rows.bytes[0], picks[0], sums);
+      load_next();
+      add_half<false>(rows.bytes[1], picks[1], sums);
+    } else {
+      own >>= h_ % 2 * kFirstB;
+      load_row(table + row_offset<kFirstA>(own), unit, rows.bytes[1]);
+      load_next();
+      add_half<true>(rows.bytes[1], {h_ % 2 == 0 ? picks[0][0] : picks[1][0], h_ % 2 == 0 ? picks[0][1] : picks[1][1]},
+                     sums);
+    }
+  }
+
+  // Look-ups for token g in lanes 0 and 1, and for token g + 8 in the others.
+  template <bool kFirst>
+  __device__ __forceinline__ void add_half(const uint4 (&blocks)[kUnit], const uint32_t (&picks)[2],
+                                           int (&sums)[kUnit][2][4]) const {
+#pragma unroll
+    for (int token = 0; token < 2; ++token) {
+      const bool live = h_ / 2 == token;
+      const uint32_t own[2] = {live ? picks[0] : 0, live ? picks[1] : 0};
+#pragma unroll
+      for (int c = 0; c < kUnit; ++c) add_products(kFirst, blocks[c], own, sums[c][token]);
+    }
+  }
+
   // Four planes, one of which this lane serves with its codes for tokens g and g + 8. The first ones begin the sums.
   // The first row is on its way, and that of the next round is in the end.
   template <bool kFirst>
@@ -465,8 +535,6 @@ class PlaneScoreWarp {
     const uint32_t addresses[4] = {0, table + row_offset<kSecondA>(word), table + row_offset<kFirstB>(word),
                                    table + row_offset<kSecondB>(word)};
     const int level = word >> 12 & 7;
-    // Read as floats they need no conversion; they stay below 2^22.
-    constexpr int kBegin[4] = {kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits, kRoundingBiasBits};
     load_row(addresses[1], unit, rows.bytes[1]);
     word = next_word(r, codes);
     uint32_t picks[2][2];  // B for rows of a and of b
@@ -487,11 +555,7 @@ class PlaneScoreWarp {
       }
 #pragma unroll
       for (int c = 0; c < kUnit; ++c) {
-        if (kFirst && k < 2) {
-          mma_planes(sums[c][k], rows.bytes[k][c], picks[0], kBegin);
-        } else {
-          mma_planes(sums[c][k % 2], rows.bytes[k % 2][c], picks[k / 2], sums[c][k % 2]);
-        }
+        add_products(kFirst && k < 2, rows.bytes[k % 2][c], picks[k / 2], sums[c][k % 2]);
       }
     }
   }
@@ -538,7 +602,10 @@ class PlaneScoreWarp {
   const float* const steps_;
   TwoPairs* const query_turns_;  // [blocks][4]
   uint32_t* const codes_;        // [2][planes][4]
-  const int kv_head_, row_block_, first_pair_, rounds_, all_rounds_, lane_, g_, h_;
+  const int kv_head_, row_block_, first_pair_;
+  const int rounds_, all_rounds_;  // of four planes, and with low ones
+  const int code_rounds_;          // that there are codes for
+  const int lane_, g_, h_;
   PlaneCodes next_codes_;
   const PlaneTurns& block_turns_;
   const int odd_blocks_;  // how much further on odd tokens have the second of two blocks that change places

@@ -1,8 +1,10 @@
 #include "kernels/cuda/commvq/planes.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace kvasir::cuda {
 namespace {
@@ -121,15 +123,17 @@ Choice best_choice(const Sizes& sizes, int twos, bool low) {
 
 }  // namespace
 
-PlanePlan::PlanePlan(const commvq::KeyModel& model, int most, bool low) : pairs_(model.head_dim / 2) {
+PlanePlan::PlanePlan(const commvq::KeyModel& model, int most, bool low, bool folded)
+    : pairs_(model.head_dim / 2), folded_(folded) {
   const Sizes sizes(model);
   int too_few = -1, enough = sizes.stages;
   while (enough - too_few > 1) {
     const int twos = (too_few + enough) / 2;
     (best_choice(sizes, twos, low).quality() <= 1.0 ? enough : too_few) = twos;
   }
-  const int full = low ? plane_rounds(enough) * kRoundPlanes
-                       : std::min(plane_rounds(sizes.stages + enough) * kRoundPlanes, most) - sizes.stages;
+  const int full = low      ? plane_rounds(enough) * kRoundPlanes
+                   : folded ? enough
+                            : std::min(plane_rounds(sizes.stages + enough) * kRoundPlanes, most) - sizes.stages;
   const Choice choice = best_choice(sizes, std::max(enough, std::min(full, sizes.stages)), low);
   loss_ = choice.loss;
   worst_loss_ = choice.worst_loss;
@@ -166,10 +170,16 @@ int most_planes(KeyTableLayout layout, int most_shared) {
   return planes;
 }
 
-// Whether all planes fit into one slice.
-bool fits(KeyTableLayout layout, const PlanePlan& plan, int most_shared) {
-  layout.slice_stages = static_cast<int>(plan.planes().size());
+// The layout with all planes in one slice.
+KeyTableLayout in_one_slice(KeyTableLayout layout, const PlanePlan& plan, bool folded) {
+  layout.planes = layout.slice_stages = static_cast<int>(plan.planes().size());
   layout.low_planes = static_cast<int>(plan.low_planes().size());
+  layout.stage_slices = 1;
+  layout.folded_planes = folded ? layout.planes % kRoundPlanes : 0;
+  return layout;
+}
+
+bool fits(const KeyTableLayout& layout, int most_shared) {
   return plane_rounds(layout) * kRoundPlanes <= kMaxSliceStages && plane_shared_bytes(layout) <= most_shared;
 }
 
@@ -180,16 +190,22 @@ cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, Ke
   layout->pair_slices = (model.head_dim / 2 + kMaxSlicePairs - 1) / kMaxSlicePairs;
   const int most = most_planes(*layout, most_shared);
   if (most == 0) return cudaErrorInvalidValue;
-  const PlanePlan bytes(model, most, false);
+  const PlanePlan bytes(model, most, false, false);
   layout->planes = static_cast<int>(bytes.planes().size());
   layout->low_planes = 0;
+  layout->folded_planes = 0;
   layout->cut(most);
-  if (plane_swap(plane_blocks(model.head_dim)) != 2) return cudaSuccess;
-  const PlanePlan lows(model, 0, true);
-  if ((lows.cost() < bytes.cost() || layout->stage_slices > 1) && fits(*layout, lows, most_shared)) {
-    layout->planes = static_cast<int>(lows.planes().size());
-    layout->low_planes = static_cast<int>(lows.low_planes().size());
-    layout->cut(layout->planes);
+  // What fits into one slice is better than slices, and the cheapest of that is best.
+  int least = layout->stage_slices > 1 ? INT_MAX : bytes.cost();
+  const bool can_be_low = plane_swap(plane_blocks(model.head_dim)) == 2;
+  for (const auto& [low, folded] : {std::pair{false, true}, {true, true}, {true, false}}) {
+    if (low && !can_be_low) continue;
+    const PlanePlan plan(model, most, low, folded);
+    const KeyTableLayout slice = in_one_slice(*layout, plan, folded);
+    if (folded && (slice.folded_planes == 0 || slice.folded_planes == 3 || slice.planes < kRoundPlanes)) continue;
+    if (plan.cost() >= least || !fits(slice, most_shared)) continue;
+    *layout = slice;
+    least = plan.cost();
   }
   return cudaSuccess;
 }
@@ -210,23 +226,21 @@ class SlicePacker {
         slice_(slice),
         rows_(slice + layout.head_bytes()) {}
 
-  // Plane `i` of the slice.
+  // Plane `i` of the slice; the first ones may be folded.
   void put(int i, const PlanePlan::Plane& plane) {
-    label(i, plane);
-    uint8_t* const rows = rows_ + plane_offset(i, plane_swap(plane_blocks(model_.head_dim)));
-    const bool with_low = layout_.low_planes > 0 && plane.part == PlanePlan::Plane::kHigh;
-    for (int e = 0; e < layout_.entries; ++e) {
-      for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
-        rows[e * kPlaneRowBytes + byte] = static_cast<uint8_t>(
-            with_low ? high_byte(plane, e, byte) : byte_of(plane, entry(plane, e, byte), step(byte)));
-      }
+    const int folded = layout_.folded_planes;
+    if (i >= folded) {
+      label(i - folded + layout_.folded_tables(), plane);
+      return put_table(i - folded + layout_.folded_tables(), plane);
     }
+    label(i, plane);
+    for (int copy = i; copy < kRoundPlanes; copy += folded) put_table(copy, plane);
   }
 
   // Low plane `i`.
   void put_low(int i, const PlanePlan::Plane& plane) {
-    label(plane_rounds(layout_.slice_stages) * kRoundPlanes + i, plane);
-    uint8_t* const rows = rows_ + layout_.slice_stages * kPlaneBytes + low_plane_offset(i);
+    label((plane_rounds(layout_) - plane_rounds(layout_.low_planes)) * kRoundPlanes + i, plane);
+    uint8_t* const rows = rows_ + layout_.slice_tables() * kPlaneBytes + low_plane_offset(i);
     for (int e = 0; e < layout_.entries; ++e) {
       for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
         rows[e * kPlaneRowBytes + byte / (2 * kBlock) * kBlock + byte % kBlock] |=
@@ -242,6 +256,17 @@ class SlicePacker {
   void label(int i, const PlanePlan::Plane& plane) {
     slice_[kPlaneStagesAt + i] = static_cast<uint8_t>(plane.stage);
     slice_[kPlaneLevelsAt + i] = static_cast<uint8_t>(plane.level);
+  }
+
+  void put_table(int i, const PlanePlan::Plane& plane) {
+    uint8_t* const rows = rows_ + plane_offset(i, plane_swap(plane_blocks(model_.head_dim)));
+    const bool with_low = layout_.low_planes > 0 && plane.part == PlanePlan::Plane::kHigh;
+    for (int e = 0; e < layout_.entries; ++e) {
+      for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
+        rows[e * kPlaneRowBytes + byte] = static_cast<uint8_t>(
+            with_low ? high_byte(plane, e, byte) : byte_of(plane, entry(plane, e, byte), step(byte)));
+      }
+    }
   }
 
   double step(int byte) const { return plan_.step(head_, first_pair_ + byte / 2); }

@@ -11,8 +11,8 @@
 // What a look-up loses is step^2 / 12 in each component, 4^level times that in a plane of its own. Stages have two
 // planes where one would lose too much: the fewest of them for which keys lose kPlaneTolerance of their variance, on
 // average over pairs and no pair more than four times as much. 12 bits are enough for this, and rows of a low plane are
-// half as long. Second planes are of bytes where there is room for them in the last round of four, where planes are cut
-// into slices, and for head dims whose blocks of 16 bytes do not come in fours. Scores are then off by that part of
+// half as long. Second planes are of bytes where they cost nothing in the last round of four, where planes are cut into
+// slices, and for head dims whose blocks of 16 bytes do not come in fours. Scores are then off by that part of
 // their variance, and outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Trained
 // tables have two planes for three to nine of their stages, because their first stages have large entries; tables of
 // uniform random numbers of equal size need none.
@@ -20,9 +20,17 @@
 // A slice is as table_layout.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
 //   double  turns[64], float step[64], float magnitude, as everywhere
-//   uint8_t stage[32], level[32]     of each plane; low ones begin at a multiple of 4
-//   rows    [planes][64]             pair after pair; 32 bytes are left free after each plane
+//   uint8_t stage[32], level[32]     of each plane; those that come after folded ones, and low ones, begin at a
+//   multiple
+//                                    of 4
+//   rows    [4][64]                  of planes that are folded, if there are any
+//   rows    [planes][64]             of others, pair after pair; 32 bytes are left free after each plane
 //   rows    [low planes / 2][64]     of two low planes, 64 bytes each
+//
+// Folded planes. Four lanes look up rows in four planes at a time, for two tokens each. Where rounds of four leave one
+// plane or two, half of the lanes or more would look up nothing. So these are folded: two planes are there twice, and
+// two lanes have one of the tokens, two the other; one is there four times, and a lane has one code of one token. Where
+// that takes too much memory, or where three planes are left, lanes without a plane read zeros.
 //
 // A block of 16 bytes of a low plane is for two blocks of the plane of bytes beside it. Upper halves of bytes are what
 // the second one adds. What the first one adds is the whole signed byte, so that nothing needs to be cut out: bytes
@@ -61,9 +69,10 @@ constexpr int kPlaneLevelsAt = kPlaneStagesAt + kMaxSliceStages;
 
 KVASIR_HOST_DEVICE constexpr int plane_rounds(int planes) { return (planes + kRoundPlanes - 1) / kRoundPlanes; }
 
-// Those of low planes come after the others.
+// Of folded planes, the others and low ones, one after the other.
 KVASIR_HOST_DEVICE constexpr int plane_rounds(const KeyTableLayout& layout) {
-  return plane_rounds(layout.slice_stages) + plane_rounds(layout.low_planes);
+  return plane_rounds(layout.folded_planes) + plane_rounds(layout.slice_stages - layout.folded_planes) +
+         plane_rounds(layout.low_planes);
 }
 
 // The blocks of 8 pairs that the kernel for such a head has.
@@ -104,18 +113,20 @@ class PlanePlan {
     Part part;
   };
 
-  // Where the last four planes leave room, further stages get their second plane. `most`: planes that fit into a slice.
-  // low: second planes are low ones.
-  PlanePlan(const commvq::KeyModel& model, int most, bool low);
+  // Where rounds of four leave room, further stages get their second plane. `most`: planes that fit into a slice. low:
+  // second planes are low ones. folded: what planes of bytes leave of rounds of four is folded, and no room is left.
+  PlanePlan(const commvq::KeyModel& model, int most, bool low, bool folded);
   // The plan that a layout was made by.
   PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout)
-      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0, layout.low_planes > 0) {}
+      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0, layout.low_planes > 0,
+                  layout.folded_planes > 0) {}
 
   const std::vector<Plane>& planes() const { return planes_; }          // of bytes
   const std::vector<Plane>& low_planes() const { return low_planes_; }  // of half bytes
   // What look-ups of a token cost, in planes of bytes.
   int cost() const {
-    return kRoundPlanes * plane_rounds(static_cast<int>(planes_.size())) +
+    const int planes = static_cast<int>(planes_.size());
+    return (folded_ ? planes : kRoundPlanes * plane_rounds(planes)) +
            kRoundPlanes / 2 * plane_rounds(static_cast<int>(low_planes_.size()));
   }
   double step(int kv_head, int pair) const { return steps_[static_cast<size_t>(kv_head) * pairs_ + pair]; }
@@ -125,6 +136,7 @@ class PlanePlan {
 
  private:
   int pairs_;
+  bool folded_;
   std::vector<Plane> planes_, low_planes_;
   std::vector<double> steps_;  // [kv_heads][pairs]
   double loss_, worst_loss_;

@@ -35,8 +35,10 @@ struct KeyTableLayout {
   int chunks;         // of a row: 1, 2 or 4
   int pair_slices;
   int stage_slices;
-  int slice_stages;    // of every slice but the last, which may have fewer
-  int low_planes = 0;  // tables of half a byte an entry (kFast; planes.h), where there is one slice of stages
+  int slice_stages;  // of every slice but the last, which may have fewer
+  // kFast (planes.h), where there is one slice of stages:
+  int low_planes = 0;     // tables of half a byte an entry
+  int folded_planes = 0;  // the first one or two planes, which come in copies
 
   KVASIR_HOST_DEVICE constexpr bool fast() const { return element_bytes == 1; }
 
@@ -54,9 +56,12 @@ struct KeyTableLayout {
     stage_slices = (planes + slice_stages - 1) / slice_stages;
   }
   KVASIR_HOST_DEVICE constexpr int head_bytes() const { return (12 * slice_pairs() + 4 + 127) / 128 * 128; }
+  // Tables of a slice but for low ones: folded planes take four.
+  KVASIR_HOST_DEVICE constexpr int folded_tables() const { return folded_planes > 0 ? 4 : 0; }
+  KVASIR_HOST_DEVICE constexpr int slice_tables() const { return slice_stages - folded_planes + folded_tables(); }
   KVASIR_HOST_DEVICE constexpr int table_bytes() const {
     // Four tables of half bytes are as large as two of bytes.
-    return (slice_stages + (low_planes + 3) / 4 * 2) * (kEntryStride * row_bytes() + (fast() ? kPlaneGap : 0));
+    return (slice_tables() + (low_planes + 3) / 4 * 2) * (kEntryStride * row_bytes() + (fast() ? kPlaneGap : 0));
   }
   KVASIR_HOST_DEVICE constexpr int slice_bytes() const { return (head_bytes() + table_bytes() + 127) / 128 * 128; }
   // Slices stand by kv head, then by pairs, then by stages.
