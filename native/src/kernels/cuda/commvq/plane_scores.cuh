@@ -89,7 +89,7 @@ class PlaneCodes {
     if (bits_ == 6) {
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
-        const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
+        const uint4 four = load16(from + 16 * i, evict_first());
         words_[4 * i] = four.x;
         words_[4 * i + 1] = four.y;
         words_[4 * i + 2] = four.z;

@@ -117,6 +117,28 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
+__device__ __forceinline__ void copy16(uint32_t to, const void* from, CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "l"(policy)
+               : "memory");
+#else
+  copy16(to, from);
+#endif
+}
+// The same to registers, of what no grid writes to meanwhile.
+__device__ __forceinline__ uint4 load16(const void* from, CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  uint4 words;
+  asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "l"(__cvta_generic_to_global(from)), "l"(policy));
+  return words;
+#else
+  return __ldg(static_cast<const uint4*>(from));
+#endif
+}
+
 // Brings the 128 bytes around `from` to the second cache.
 __device__ __forceinline__ void prefetch(const uint8_t* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
