@@ -32,6 +32,26 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// After waiting for products whose sums are read then. The compiler takes sums for complete where the product stands,
+// and would read them before the wait.
+template <int kTiles>
+__device__ __forceinline__ void fence_sums(float (&c)[kTiles][4]) {
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    asm volatile("" : "+f"(c[j][0]), "+f"(c[j][1]), "+f"(c[j][2]), "+f"(c[j][3])::"memory");
+  }
+}
+
+// A warp group that needs more registers than it was launched with takes what others leave. Multiples of 8.
+template <int kMore>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMore));
+}
+template <int kFewer>
+__device__ __forceinline__ void leave_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewer));
+}
+
 // c holds columns 8 j .. 8 j + 7 at c[j], as fragments of C are; 64 or 128 columns. Operands of instructions are lists:
 #define KVASIR_FOUR(mode, c, j) mode(c[j][0]), mode(c[j][1]), mode(c[j][2]), mode(c[j][3])
 #define KVASIR_SIXTEEN(mode, c, j) \
@@ -69,6 +89,14 @@ __device__ __forceinline__ void wait_products() {
                  : KVASIR_COLUMNS_##columns("+f", c)                                                    \
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));                                     \
   }
+// add_columns: as add_products, with columns as B's lines; 32 of them.
+__device__ __forceinline__ void add_columns(float (&c)[4][4], const uint4& a, uint64_t b) {
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+      "%14, %15}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+      : KVASIR_SIXTEEN("+f", c, 0)
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b));
+}
 KVASIR_PRODUCTS(64, "%32", "%33", "%34", "%35", "%36")
 KVASIR_PRODUCTS(128, "%64", "%65", "%66", "%67", "%68")
 #undef KVASIR_PRODUCTS

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cuda/primitives/hopper.h"
 #include "kernels/cuda/primitives/numbers.cuh"
 #include "kernels/cuda/primitives/softmax.cuh"
 #include "kernels/cuda/prompt/hopper/hopper.h"
@@ -32,14 +33,6 @@ PromptDivision division_of(const PromptRequest& request) {
   division.splits = std::clamp(kWantedBlocks / blocks, 1, kMaxSplits);
   return division;
 }
-
-#ifdef KVASIR_HOPPER
-bool on_hopper() {
-  int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major == 9;
-}
-#endif
 
 PromptKernel kernel_for(const PromptRequest& request, [[maybe_unused]] int rows) {
 #ifdef KVASIR_HOPPER

@@ -137,15 +137,6 @@ __device__ __forceinline__ void add_values(const typename PromptWarp<D, Tile>::W
   }
 }
 
-template <int kMore>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMore));
-}
-template <int kFewer>
-__device__ __forceinline__ void leave_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFewer));
-}
-
 template <int D, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
     hopper_prompt_kernel(const __grid_constant__ PromptRequest request, const __grid_constant__ PromptRows part,
