@@ -1,13 +1,14 @@
 // Times attention on CommVQ's pages: microseconds, and the error of one query head against double.
 //
 //   commvq_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1]
-//                [--stages 11,22] [--fast 0,1] [--wide 0] [--check 1] [--json FILE]
+//                [--stages 11,22] [--fast 0,1] [--wide 0] [--check 1] [--generic 0] [--json FILE]
 //
 // --wide N: N stages have an entry eight times as large as the others are, as trained tables have them, so that fast
 // tables need a second plane for each of these stages. Stages of 64 entries; as many rows in the value codebook as the
 // keys have bits, to the nearest whole bit. Pages and tables are random; launches go round enough copies of the batch
 // that none finds its pages in the L2 cache. The last columns are the three kernels of a launch, each on its own. The
-// check in double takes seconds; --check 0 leaves it out.
+// check in double takes seconds; --check 0 leaves it out. --generic 1: kernels that run everywhere, even where there
+// are faster ones.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -29,7 +30,7 @@ namespace {
 using namespace kvasir::cuda;
 
 struct Options {
-  int kv_heads = 8, group = 4, head_dim = 128, check = 1;
+  int kv_heads = 8, group = 4, head_dim = 128, check = 1, generic = 0;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1}, wide = {0};
   std::string json;
 };
@@ -44,6 +45,7 @@ Options parse(int argc, char** argv) {
                 {"--json", &options.json},
                 {"--head-dim", &options.head_dim},
                 {"--check", &options.check},
+                {"--generic", &options.generic},
                 {"--stages", &options.stages},
                 {"--fast", &options.fast},
                 {"--wide", &options.wide}});
@@ -99,7 +101,8 @@ class Batch {
     for (int j = 0; j < d / 2; ++j) frequencies_.push_back(std::pow(500000.0, -2.0 * j / d));
     std::vector<uint8_t> tables(layout.bytes());
     pack_key_tables(model_, layout, frequencies_.data(), 1.0, tables.data());
-    CUDA(plan_commvq({layout, model_.pairs, options.group, codes_, count, static_cast<int64_t>(pages_) * count},
+    CUDA(plan_commvq({layout, model_.pairs, options.group, codes_, count, static_cast<int64_t>(pages_) * count,
+                      options.generic != 0},
                      &plan_));
     value_offset_ = model_.page.bytes();
     page_bytes_ = value_offset_ + 256 + static_cast<size_t>(codes_) * 16;

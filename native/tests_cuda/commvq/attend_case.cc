@@ -154,9 +154,16 @@ Batch::Batch(const Setting& setting) : scene_(setting), setting_(scene_.setting)
   pack_key_tables(scene_.keys, layout, scene_.frequencies.data(), setting_.magnitude, tables.data());
   int64_t pages = 0;
   for (const Length& length : setting_.lengths) pages += length.pages;
-  CUDA(plan_commvq(
-      {layout, setting_.pairs, setting_.group, setting_.codes, static_cast<int>(setting_.lengths.size()), pages},
-      &plan_));
+  CommVqShape shape = {};
+  shape.tables = layout;
+  shape.pairs = setting_.pairs;
+  shape.group = setting_.group;
+  shape.codes = setting_.codes;
+  shape.sequences = static_cast<int>(setting_.lengths.size());
+  shape.pages = pages;
+  CUDA(plan_commvq(shape, &plan_));
+  shape.generic = true;
+  CUDA(plan_commvq(shape, &generic_plan_));
   int distinct = 0;
   for (const Length& length : setting_.lengths) distinct = std::max(distinct, std::min(length.pages, kDistinctPages));
   for (int i = 0; i < distinct; ++i) {
@@ -195,9 +202,9 @@ Batch::Batch(const Setting& setting) : scene_(setting), setting_(scene_.setting)
   request_.value_tables =
       static_cast<const uint16_t*>(upload(scene_.values.memory.data(), 2 * scene_.values.memory.size()));
   void* workspace = nullptr;
-  CUDA(cudaMalloc(&workspace, plan_.workspace_bytes));
+  const size_t workspace_bytes = std::max(plan_.workspace_bytes, generic_plan_.workspace_bytes);
+  CUDA(cudaMalloc(&workspace, workspace_bytes));
   memory_.push_back(workspace);
-  CUDA(cudaMemset(workspace, 0xff, plan_.workspace_bytes));
   CUDA(clear_workspace(plan_, workspace, nullptr));
   request_.workspace = workspace;
 }
@@ -295,10 +302,14 @@ Batch::Sequence Batch::build(const Length& length) {
 
 CommVqRequest Batch::request() const { return request_; }
 
-std::vector<float> Batch::attend() {
+std::vector<float> Batch::attend(bool generic) {
   const size_t numbers = queries_.size(), width = setting_.type == kvasir::ElementType::kFloat32 ? 4 : 2;
+  const CommVqPlan& plan = generic ? generic_plan_ : plan_;
   CUDA(cudaMemset(request_.outputs, 0xff, width * numbers));
-  CUDA(launch_commvq(plan_, request_, nullptr));
+  // What an earlier launch has left must not be taken for this one's.
+  CUDA(cudaMemset(static_cast<uint8_t*>(request_.workspace) + plan.scores_offset, 0xff,
+                  plan.workspace_bytes - plan.scores_offset));
+  CUDA(launch_commvq(plan, request_, nullptr));
   CUDA(cudaDeviceSynchronize());
   std::vector<uint8_t> bytes(width * numbers);
   CUDA(cudaMemcpy(bytes.data(), request_.outputs, bytes.size(), cudaMemcpyDeviceToHost));

@@ -90,7 +90,8 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   // Runs on the device into poisoned memory and returns [sequences][query heads][head dim] as floats.
-  std::vector<float> attend();
+  // generic: with the kernels that run on any device, even where there are faster ones.
+  std::vector<float> attend(bool generic = false);
   std::vector<double> expected() const;
   bool workspace_is_clear() const;
   const kvasir::cuda::CommVqPlan& plan() const { return plan_; }
@@ -110,7 +111,7 @@ class Batch {
 
   Scene scene_;
   const Setting& setting_;
-  kvasir::cuda::CommVqPlan plan_ = {};
+  kvasir::cuda::CommVqPlan plan_ = {}, generic_plan_ = {};
   std::vector<Page> pages_;
   std::vector<const uint8_t*> device_pages_;
   std::vector<Sequence> sequences_;

@@ -1,7 +1,7 @@
 // How far racecheck can be believed, in two kernels of a page each, over the primitives that the attention kernels use.
 //
 // compute-sanitizer's racecheck reports hazards in the fused decode kernel (attend/) and in CommVQ's value kernel
-// (commvq/values.cu). Both are ordered, by these means:
+// (commvq/values/values.cu). Both are ordered, by these means:
 //
 //   bulk_ring        A producer starts a bulk copy into a slot of shared memory, which completes on the mbarrier
 //                    `full`; consumers wait for its phase, read, and arrive on `empty`; the producer waits for that
@@ -13,11 +13,11 @@
 //   pairs_and_all    Warps that make pages and warps that read them meet at one barrier, bar.sync ID, COUNT, with all
 //                    threads of the block, once a round: pages change places there, so a page is written a round
 //                    before it is read, and written again after the meeting that follows its last read. That is
-//                    PagePart::meet of commvq/values.cu. Makers also meet in pairs, at barriers of their own
-//                    (commvq/weights.cuh). bar.sync orders the accesses of the threads that take part, whatever other
-//                    barriers some of them have been at. racecheck reports the kernel; without the meetings of pairs
-//                    the same kernel is not reported. So it takes the barriers of a part of the block for what they
-//                    are not.
+//                    meet() of commvq/values/values.cu. Makers also meet in pairs, at barriers of their own; those
+//                    of the value kernel meet all together, once, when the first page's scores are there. bar.sync
+//                    orders the accesses of the threads that take part, whatever other barriers some of them have been
+//                    at. racecheck reports the kernel; without the meetings of pairs the same kernel is not reported.
+//                    So it takes the barriers of a part of the block for what they are not.
 //
 // Both check what they read, a million times over, and fail where a read is out of order. Controls: with --broken the
 // ring's producer waits for no `empty` and its consumers for no `full`, and makers and readers do not meet; then words

@@ -53,7 +53,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   made.code_slices = (shape.codes + kBlockCodes - 1) / kBlockCodes;
   made.head_blocks = (query_heads + kBlockHeads - 1) / kBlockHeads;
   made.value_blocks = processors;
-  error = prepare_values(&made.overlaps);
+  error = prepare_values(shape.generic, &made.hopper, &made.overlaps);
   if (error != cudaSuccess) return error;
 
   // Parts of all sequences together, for any number of them: each has its splits, rounded up.
@@ -107,6 +107,7 @@ CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {
   params.code_slices = plan.code_slices;
   params.head_blocks = plan.head_blocks;
   params.splits = splits_for(plan, request.count);
+  params.hopper = plan.hopper;
   params.overlaps = plan.overlaps;
   const auto few = [&](int codes) {
     const int merges = merge_slices(params.codes, codes) * params.tables.kv_heads * params.row_blocks;

@@ -29,10 +29,11 @@ namespace kvasir::cuda {
 struct CommVqShape {
   KeyTableLayout tables;
   RopePairs pairs;
-  int group;      // query heads of a kv head; more than 4 decode keys again
-  int codes;      // rows of the value codebook
-  int sequences;  // most that a launch will have, 1..4096
-  int64_t pages;  // most that all sequences of a launch will have together
+  int group;             // query heads of a kv head; more than 4 decode keys again
+  int codes;             // rows of the value codebook
+  int sequences;         // most that a launch will have, 1..4096
+  int64_t pages;         // most that all sequences of a launch will have together
+  bool generic = false;  // kernels that run everywhere, even where there are faster ones: for tests
 };
 
 struct CommVqPlan {
@@ -43,6 +44,7 @@ struct CommVqPlan {
   int code_slices;       // parts of the codebook's rows, a block each
   int head_blocks;       // blocks of 32 query heads
   int value_blocks;      // that fill the device
+  bool hopper;           // whether the second kernel is the one for Hopper
   bool overlaps;         // whether kernels begin while those before them end
   size_t scores_offset;  // into the workspace, which begins with arrival counters
   size_t states_offset;

@@ -67,6 +67,7 @@ struct CommVqParams {
   int merge_codes;  // rows of the codebook of a block of the third kernel
   bool overlaps;    // whether kernels begin while those before them end
   bool few_merges;  // whether each block of the third kernel has a processor to itself
+  bool hopper;      // whether the second kernel is the one for Hopper
   bool neighbours;
   ElementType type;
   float scale;  // of scores, times log2(e)
@@ -88,7 +89,8 @@ cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes);
 cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
 cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes);  // the same for fast tables
 cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream);
-cudaError_t prepare_values(bool* overlaps);
+// Chooses the second kernel: with `generic` the one that runs everywhere.
+cudaError_t prepare_values(bool generic, bool* hopper, bool* overlaps);
 cudaError_t launch_values(const CommVqParams& params, cudaStream_t stream);
 cudaError_t launch_merge(const CommVqParams& params, cudaStream_t stream);
 
