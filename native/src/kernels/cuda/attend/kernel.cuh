@@ -245,8 +245,13 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
   constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
   const int most = kNeeds.producer ? consumers : max(consumers - 1, 1);  // of 16 pages eight warps have two each
-  const int rounds = quotient(ours.size() + most - 1, most);
-  const int warps = uniform(kLabels || rounds <= 2 ? quotient(ours.size() + rounds - 1, rounds) : consumers);
+  // Few units without a division, which all would wait for.
+  int busy = ours.size() <= most ? ours.size() : ours.size() <= 2 * most ? (ours.size() + 1) / 2 : consumers;
+  if (kLabels && ours.size() > 2 * most) {
+    const int rounds = quotient(ours.size() + most - 1, most);
+    busy = quotient(ours.size() + rounds - 1, rounds);
+  }
+  const int warps = uniform(busy);
   const Pieces shares(ours, warps);
 
   uint8_t* const own = tail.own + warp * kNeeds.warp_bytes;

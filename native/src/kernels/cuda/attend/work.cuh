@@ -19,10 +19,11 @@ __device__ __forceinline__ const DeviceSequence& sequence_at(const AttendParams&
 }
 
 // a / b, b > 0, a >= 0. The compiler's own takes twice as long, and at the start of a launch everything waits for a
-// chain of divisions. Units beyond 2^24 take the long way.
+// chain of divisions. Without a branch: instructions come from far away then, and those that are jumped over as well.
 __device__ __forceinline__ int quotient(int a, int b) {
-  if (a >= 1 << 24) return a / b;
-  int q = __float2int_rz(__fdividef(static_cast<float>(a), static_cast<float>(b)));
+  const float inverse = __fdividef(1.0f, static_cast<float>(b));
+  int q = __float2int_rz(static_cast<float>(a) * inverse);       // off by 2^-21 of itself at most, and 1
+  q += __float2int_rz(static_cast<float>(a - q * b) * inverse);  // off by 1 at most
   const int rest = a - q * b;
   if (rest < 0) --q;
   if (rest >= b) ++q;
@@ -56,6 +57,10 @@ class Pieces {
     return r * per_run_ +
            (offset < in_larger ? quotient(offset, small_ + 1) : larger_ + quotient(offset - in_larger, small_));
   }
+
+  // Of the first run, and how many there are of it.
+  __device__ UnitRange range() const { return {begin_, begin_ + run_}; }
+  __device__ int count() const { return per_run_; }
 
  private:
   __device__ int start(int j) const { return j * small_ + min(j, larger_); }
@@ -121,6 +126,30 @@ struct BlockDivision {
 // Fills before[0..count] and sequences[0..params.cached - 1], and says whether all sequences have as many units as each
 // other. All threads of the block; ends with a barrier.
 __device__ inline bool count_units(const AttendParams& params, int* before, DeviceSequence* sequences) {
+  if (params.count <= 32) {  // one warp is enough, and one barrier
+    bool equal = true;
+    if (threadIdx.x < 32) {
+      const int i = threadIdx.x;
+      int units = 0;
+      if (i < params.count) {
+        const DeviceSequence sequence = sequence_at(params, i);
+        units = units_of(sequence);
+        if (i < params.cached) sequences[i] = sequence;
+      }
+      if (params.count > 1) {
+        const int first = __shfl_sync(0xffffffffu, units, 0);
+        equal = i >= params.count || units == first;
+#pragma unroll
+        for (int step = 1; step < 32; step *= 2) {
+          const int other = __shfl_up_sync(0xffffffffu, units, step);
+          if (i >= step) units += other;
+        }
+      }
+      if (i < params.count) before[i + 1] = units;
+      if (i == 0) before[0] = 0;
+    }
+    return __syncthreads_and(equal) != 0;
+  }
   for (int i = threadIdx.x; i < params.count; i += blockDim.x) {
     const DeviceSequence sequence = sequence_at(params, i);
     before[i + 1] = units_of(sequence);
@@ -128,7 +157,6 @@ __device__ inline bool count_units(const AttendParams& params, int* before, Devi
   }
   if (threadIdx.x == 0) before[0] = 0;
   __syncthreads();
-  if (params.count == 1) return true;
   bool equal = true;
   for (int i = threadIdx.x; i < params.count; i += blockDim.x) equal = equal && before[i + 1] == before[1];
   equal = __syncthreads_and(equal);
