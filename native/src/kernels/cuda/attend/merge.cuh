@@ -5,6 +5,8 @@
 // is the last to deliver its share of a segment merges them all, in the order of the units whoever it is.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/attend/partial.cuh"
 #include "kernels/cuda/attend/ring.cuh"
 #include "kernels/cuda/primitives/arrivals.cuh"
@@ -89,9 +91,30 @@ __device__ inline void plan_merges(const AttendParams& params, const Work& work,
   }
 }
 
+// kCount floats from or to memory, by as few instructions as their number allows.
+template <int kCount>
+struct Floats {
+  using Vector = std::conditional_t<kCount % 4 == 0, float4, std::conditional_t<kCount % 2 == 0, float2, float>>;
+  alignas(Vector) float at[kCount];
+
+  __device__ __forceinline__ void load(const float* from) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) vectors(at)[i] = vectors(from)[i];
+  }
+  __device__ __forceinline__ void store(float* to) const {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) vectors(to)[i] = vectors(at)[i];
+  }
+
+ private:
+  static constexpr int kVectors = static_cast<int>(kCount * sizeof(float) / sizeof(Vector));
+  __device__ static Vector* vectors(float* floats) { return reinterpret_cast<Vector*>(floats); }
+  __device__ static const Vector* vectors(const float* floats) { return reinterpret_cast<const Vector*>(floats); }
+};
+
 // Merges partial states partial(0) .. partial(parts - 1) of a head into outputs, or where `merged` is given into
-// another state: the 32 * kWidth channels from `channel` on, a warp. For the weights each lane looks at one part, 32 at
-// a time.
+// another state: the 32 * kWidth channels from `channel` on, a warp, of which a lane has kWidth that are next to each
+// other. For the weights each lane looks at one part, 32 at a time.
 //
 // This runs once or twice a launch, when instructions come from far away and every dependent load is waited for: loads
 // are issued together, kAtOnce parts of them.
@@ -99,8 +122,11 @@ template <int D, int kWidth, int kAtOnce, class PartialAt>
 __device__ __forceinline__ void merge_partials(const AttendParams& params, int64_t row, int head, int first_channel,
                                                int parts, PartialAt partial, float* merged) {
   constexpr int kHead = kPartialHead<D>;
-  const int lane = threadIdx.x % 32, channel = first_channel + lane;
-  float highest = kNothing, sum = 0.0f, output[kWidth] = {};
+  const int lane = threadIdx.x % 32, channel = first_channel + kWidth * lane;
+  float highest = kNothing, sum = 0.0f;
+  Floats<kWidth> output;
+#pragma unroll
+  for (int w = 0; w < kWidth; ++w) output.at[w] = 0.0f;
 #pragma unroll 1
   for (int base = 0; base < parts; base += 32) {
     float2 state = {kNothing, 0.0f};  // maximum and sum of the lane's part
@@ -108,26 +134,24 @@ __device__ __forceinline__ void merge_partials(const AttendParams& params, int64
     float next = highest, weight = 0.0f;
 #pragma unroll 1
     for (int first = 0; first < 32 && base + first < parts; first += kAtOnce) {
-      float values[kAtOnce][kWidth];
+      Floats<kWidth> values[kAtOnce];
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {  // past the end the last one again: its weight is 0
-        const float* from = partial(min(base + first + k, parts - 1)) + head * kHead + channel;
-#pragma unroll
-        for (int w = 0; w < kWidth; ++w) values[k][w] = from[32 * w];
+        values[k].load(partial(min(base + first + k, parts - 1)) + head * kHead + channel);
       }
       if (first == 0) {
-        next = fmaxf(highest, max_over_warp(state.x));
+        next = fmaxf(highest, highest_of_warp(state.x));
         weight = weight_of(state.x, next);
         const float keep = weight_of(highest, next);
         sum = fmaf(sum, keep, sum_over_warp(weight * state.y));
 #pragma unroll
-        for (int w = 0; w < kWidth; ++w) output[w] *= keep;
+        for (int w = 0; w < kWidth; ++w) output.at[w] *= keep;
       }
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k) {
         const float factor = __shfl_sync(0xffffffffu, weight, first + k);
 #pragma unroll
-        for (int w = 0; w < kWidth; ++w) output[w] = fmaf(factor, values[k][w], output[w]);
+        for (int w = 0; w < kWidth; ++w) output.at[w] = fmaf(factor, values[k].at[w], output.at[w]);
       }
     }
     highest = next;
@@ -137,11 +161,10 @@ __device__ __forceinline__ void merge_partials(const AttendParams& params, int64
     const float inverse = __fdividef(end.gain, end.sum);
 #pragma unroll
     for (int w = 0; w < kWidth; ++w) {
-      store_number(params.outputs, params.type, row * D + channel + 32 * w, output[w] * inverse);
+      store_number(params.outputs, params.type, row * D + channel + w, output.at[w] * inverse);
     }
   } else {
-#pragma unroll
-    for (int w = 0; w < kWidth; ++w) merged[head * kHead + channel + 32 * w] = output[w];
+    output.store(merged + head * kHead + channel);
     if (channel == 0) *reinterpret_cast<float2*>(merged + head * kHead + D) = {highest, sum};
   }
 }

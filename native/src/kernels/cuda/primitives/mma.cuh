@@ -99,6 +99,12 @@ __device__ __forceinline__ float max_over_warp(float x) {
   return x;
 }
 
+// The same in one step: floats as whole numbers of the same order.
+__device__ __forceinline__ float highest_of_warp(float x) {
+  const auto flip = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(flip(__reduce_max_sync(0xffffffffu, flip(__float_as_int(x)))));
+}
+
 template <class Number>
 __device__ __forceinline__ Number sum_over_warp(Number x) {
   for (int mask = 1; mask < 32; mask *= 2) x += __shfl_xor_sync(0xffffffffu, x, mask);
