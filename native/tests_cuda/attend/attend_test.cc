@@ -104,6 +104,15 @@ DEVICE_CASE("attend: long and short sequences in one batch") {
   compare({{128, 1, 8, 1}, {{2, 2}}, {{0, 1000, 1}}});
 }
 
+DEVICE_CASE("attend: eight query heads, blocks of several segments") {
+  // Warps of a block that begin in its first segment may share queries; others, and later segments, have their own.
+  std::vector<Length> lengths;
+  for (int i = 0; i < 40; ++i) lengths.push_back({i % 3 * 5, i * i * 7 % 61, i * 13 % 50});
+  compare({{128, 2, 8, 40}, {{2, 2}}, lengths, Data::kPlain, kvasir::ElementType::kFloat16}, 1e-6);
+  lengths.resize(24);
+  compare({{128, 4, 7, 24}, {{2, 2}}, lengths});
+}
+
 DEVICE_CASE("attend: hard numbers") {
   for (const Data data : {Data::kOutliers, Data::kConstant, Data::kPeaked}) {
     for (const int bits : kWidths) {
@@ -258,11 +267,13 @@ DEVICE_CASE("attend: queries anywhere in memory") {
 }
 
 DEVICE_CASE("attend: equal input gives equal bits") {
-  Batch batch({{128, 8, 4, 2}, {{2, 2}}, {{0, 200, 77}, {3, 90, 9}}});
-  const std::vector<float> first = batch.attend();
-  for (int i = 0; i < 20; ++i) {
-    const std::vector<float> again = batch.attend();
-    CHECK(std::memcmp(first.data(), again.data(), 4 * first.size()) == 0, "run " << i);
+  for (const int group : {4, 8}) {
+    Batch batch({{128, 8, group, 2}, {{2, 2}}, {{0, 200, 77}, {3, 90, 9}}});
+    const std::vector<float> first = batch.attend();
+    for (int i = 0; i < 20; ++i) {
+      const std::vector<float> again = batch.attend();
+      CHECK(std::memcmp(first.data(), again.data(), 4 * first.size()) == 0, "group " << group << " run " << i);
+    }
   }
 }
 

@@ -56,6 +56,7 @@ constexpr BlockNeeds kBlockNeeds = {kOwnRings<kPages, D, kTiles> ? 16
                                                                  : 11,
                                     !kOwnRings<kPages, D, kTiles>, RingsOf<kPages, D, kTiles>::bytes,
                                     kCountsFar<kPages, kTiles>       ? static_cast<int>(sizeof(FarCounts))
+                                    : kOwnRings<kPages, D, kTiles>   ? 0
                                     : kSharesQueries<kPages, kTiles> ? SharedQuery<D, kTiles>::kBytes
                                                                      : 0,
                                     kDistantFronts<kPages, D, kTiles>};
@@ -79,11 +80,46 @@ __device__ __forceinline__ void write_outputs(const AttendParams& params, int se
   }
 }
 
+// The start of a warp that fills its ring itself: asks for its first unit, and brings its queries.
+//
+// Most warps of a block begin in the same segment. These load its queries together, a head or two each, into the place
+// of the first of them, which has no other segment: if each loaded all of them, page tables would wait behind. Other
+// warps load queries for themselves when their page is there (Tag::kOpens); here they only bring them near, because
+// what is loaded behind pages comes late.
+template <int D, int kTiles>
+__device__ __forceinline__ void begin_own_ring(const AttendParams& params, const Work& work, const OwnRings<D>& rings,
+                                               OwnReader<D>& reader, const Pieces& shares, UnitRange range, int warp,
+                                               int lane, SharedQuery<D, kTiles>& query) {
+  constexpr int kHeads = 4 * kTiles;
+  const FoundUnit<D> found = reader.find_first(work, range);
+  const int segment = uniform(found.segment);
+  const UnitRange units = {uniform(found.units.begin), uniform(found.units.end)}, ours = shares.range();
+  const int sharers = units.end >= ours.end ? shares.count() : uniform(shares.of(units.end - 1) + 1);
+  const bool together = units.begin <= ours.begin && sharers >= kHeads / 2;
+  const int second = warp + sharers;  // head; the first one is `warp`
+  QueryRow<D> row, second_row;
+  if (!together) {
+    touch_queries<D>(params, segment, lane);
+  } else {
+    if (warp < kHeads) row.load(params, segment, warp, lane);
+    if (second < kHeads) second_row.load(params, segment, second, lane);
+  }
+  reader.ask_for_keys(found, range, !together);
+  query.place(rings.first, rings.query(0), lane);
+  if (together) {
+    if (warp < kHeads) row.store(params, warp, lane, query);
+    if (second < kHeads) second_row.store(params, second, lane, query);
+    sync_threads(1, 32 * sharers);
+    query.load_scales(lane);
+  }
+  reader.ask_for_values();
+}
+
 // One consumer warp. Writes the outputs of segments that it has all of, and partial states of the others.
 template <PageKinds kPages, int D, int kTiles, class Rings, bool kDistant, class AnyReader>
 __device__ __forceinline__ void consume(const AttendParams& params, const Work& work, AnyReader& reader,
                                         const PartialPlace<D, kTiles, Rings, kDistant>& place,
-                                        LabelScratch<kTiles>* scratch, uint8_t* own, UnitRange range, int warp,
+                                        LabelScratch<kTiles>* scratch, uint8_t* own, const Pieces& shares, int warp,
                                         int lane) {
   constexpr bool kAllKinds = kPages == PageKinds::kAny;
   constexpr bool kNear = kCountsNear<kPages, kTiles>, kFar = kCountsFar<kPages, kTiles>, kCounts = kNear || kFar;
@@ -96,25 +132,19 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
       vectors.scratch->values);
   CountState known = {};
   std::conditional_t<kSharesQueries<kPages, kTiles>, SharedQuery<D, kTiles>, Query<D, kTiles>> query;
-  if constexpr (kSharesQueries<kPages, kTiles>) query.place(place.rings.first, own, lane);
   SoftmaxState<D, kTiles> state;
-  const Position start = work.locate(range.begin);
-  int wanted = uniform(start.sequence * work.heads + start.head);  // loaded before its first page arrives
-  int segment = -1;
+  const UnitRange range = shares.at(warp);
+  [[maybe_unused]] int wanted = 0, segment = -1;  // where another warp fills the ring
+  if constexpr (kOwnRings<kPages, D, kTiles>) {
+    begin_own_ring(params, work, place.rings, reader, shares, range, warp, lane, query);
+    state.clear();
+  } else {
+    if constexpr (kSharesQueries<kPages, kTiles>) query.place(place.rings.first, own, lane);
+    const Position start = work.locate(range.begin);
+    wanted = uniform(start.sequence * work.heads + start.head);  // loaded before its first page arrives
+  }
   while (true) {
-    if constexpr (kOwnRings<kPages, D, kTiles>) {
-      if (wanted != segment) {
-        int here = lane;  // what follows from it is not to be kept in registers from page to page
-        asm volatile("" : "+r"(here));
-        QueryRows<D> rows;  // the first ones before pages, behind which they would wait
-        rows.load(params, wanted, here);
-        if (segment < 0) reader.ask_for_keys();
-        rows.store(params, here, query);
-        if (segment < 0) reader.ask_for_values();
-        state.clear();
-        segment = wanted;
-      }
-    } else if (wanted != segment) {
+    if (!kOwnRings<kPages, D, kTiles> && wanted != segment) {
       Query<D, kTiles> loaded;
       [[maybe_unused]] uint32_t touched;
       if constexpr (kNear) touched = vectors.touch(params, work, wanted, lane);
@@ -128,7 +158,19 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
     }
     reader.acquire();
     const Tag tag = reader.tag();
-    if (tag.segment != segment) {
+    if constexpr (kOwnRings<kPages, D, kTiles>) {
+      if (tag.has(Tag::kOpens)) {
+        int here = lane;  // what follows from it is not to be kept in registers from page to page
+        asm volatile("" : "+r"(here));
+        query.place(place.rings.first, reader.query(), here);
+        QueryRows<D> rows;
+        rows.load(params, tag.segment, here);
+        rows.store(params, here, query);
+        __syncwarp();
+        query.load_scales(here);
+        state.clear();
+      }
+    } else if (tag.segment != segment) {
       wanted = tag.segment;
       continue;
     }
@@ -158,7 +200,7 @@ __device__ __forceinline__ void consume(const AttendParams& params, const Work& 
       vectors.add_to_outputs(lane, state);
     }
     if (tag.has(Tag::kComplete)) {
-      write_outputs(params, segment, lane, state);
+      write_outputs(params, tag.segment, lane, state);
     } else {
       if (!kDistant) {
         write_partial(state, lane, tag.has(Tag::kFinal) ? place.back(warp) : place.front(warp));
@@ -198,6 +240,28 @@ struct SharedTail {
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
 
+// What warps that fill their rings themselves do after their last pages. All that it needs is worked out anew or comes
+// from shared memory: registers that keep something through all pages are missing there.
+template <PageKinds kPages, int D, int kTiles>
+__device__ __forceinline__ void end_own_rings(const AttendParams& params, uint8_t* shared) {
+  constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
+  int consumers = params.consumers, thread = threadIdx.x;
+  asm volatile("" : "+r"(consumers), "+r"(thread));
+  const int warp = uniform(thread / 32), lane = thread % 32;
+  const OwnRings<D> rings = {shared, consumers, params.slots};
+  const SharedTail<D, kTiles> tail(rings.end(), kNeeds, consumers, params.cached, params.labels);
+  int before = 0;  // warps that have finished: the first works out what there is to merge
+  if (lane == 0) before = atomicAdd(&tail.merges->finished, 1);
+  if (uniform(before) == 0) {
+    const Work work = {tail.before, tail.sequences, params.count, params.kv_heads * params.row_blocks};
+    const KnownDivision& known = *rings.division(warp);
+    plan_merges<kTiles>(params, work, known.blocks, known.warps, known.warps.count(), lane, tail.merges);
+  }
+  __syncthreads();
+  const PartialPlace<D, kTiles, OwnRings<D>, kNeeds.distant_fronts> partials = {rings, params.block_partials};
+  BlockMerge(params, partials, tail.merges).run(NothingLeft());
+}
+
 template <int D, int kTiles, PageKinds kPages>
 __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers +
                                         (kOwnRings<kPages, D, kTiles> ? 0 : 1)),
@@ -212,10 +276,7 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   const Rings place = {shared, consumers, params.slots};
   const SharedTail<D, kTiles> tail(place.end(), kNeeds, consumers, params.cached, params.labels);
   [[maybe_unused]] auto* const far = reinterpret_cast<FarCounts*>(tail.own);
-  float* const fronts = kNeeds.distant_fronts
-                            ? params.block_partials + (2 * gridDim.x + blockIdx.x * consumers) *
-                                                          static_cast<int64_t>(kPartialFloats<D, kTiles>)
-                            : reinterpret_cast<float*>(place.end());
+  float* const fronts = kNeeds.distant_fronts ? params.block_partials : reinterpret_cast<float*>(place.end());
   const PartialPlace<D, kTiles, Rings, kNeeds.distant_fronts> partials = {place, fronts};
   if constexpr (!kNeeds.producer) {
     if (lane < Rings::kSlots) barrier_init(place.full(warp, lane), own_arrivals());
@@ -256,29 +317,28 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
 
   uint8_t* const own = tail.own + warp * kNeeds.warp_bytes;
   if constexpr (!kNeeds.producer) {
-    const UnitRange range = shares.at(warp);
+    if (lane == 0) *place.division(warp) = {division.pieces, shares};
+    __syncwarp();
     if (warp < warps) {
-      OwnReader<D> reader(params, place, work, range, warp, lane);
-      consume<kPages>(params, work, reader, partials, tail.vectors, own, range, warp, lane);
+      OwnReader<D> reader(params, place, work, shares.at(warp), warp, lane);
+      consume<kPages>(params, work, reader, partials, tail.vectors, own, shares, warp, lane);
     }
-    int before = 0;  // warps that have finished: the first works out what there is to merge
-    if (lane == 0) before = atomicAdd(&tail.merges->finished, 1);
-    if (uniform(before) == 0) {
-      plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
-    }
-  } else if (warp == consumers) {
-    produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
-    plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
-  } else if (warp < warps) {
-    Reader<D> reader(place, warp, lane);
-    consume<kPages>(params, work, reader, partials, tail.vectors, own, shares.at(warp), warp, lane);
-  }
-  __syncthreads();
-  BlockMerge merge(params, partials, tail.merges);
-  if constexpr (kCountsFar<kPages, kTiles>) {
-    merge.run(LeftCounts<D>{partials, tail.vectors, far});
+    end_own_rings<kPages, D, kTiles>(params, shared);
   } else {
-    merge.run(NothingLeft());
+    if (warp == consumers) {
+      produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
+      plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
+    } else if (warp < warps) {
+      Reader<D> reader(place, warp, lane);
+      consume<kPages>(params, work, reader, partials, tail.vectors, own, shares, warp, lane);
+    }
+    __syncthreads();
+    BlockMerge merge(params, partials, tail.merges);
+    if constexpr (kCountsFar<kPages, kTiles>) {
+      merge.run(LeftCounts<D>{partials, tail.vectors, far});
+    } else {
+      merge.run(NothingLeft());
+    }
   }
 }
 

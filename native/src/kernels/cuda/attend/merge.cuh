@@ -20,9 +20,16 @@ namespace kvasir::cuda {
 template <int D, int kTiles, class Rings, bool kDistant>
 struct PartialPlace {
   Rings rings;
-  float* fronts;
+  float* fronts;  // of this block; kDistant: all that the workspace has for partial states
 
-  __device__ float* front(int warp) const { return fronts + warp * kPartialFloats<D, kTiles>; }
+  __device__ float* front(int warp) const {
+    if constexpr (kDistant) {  // after the shares of all blocks; worked out when it is needed, to keep no registers
+      const int before = 2 * gridDim.x + blockIdx.x * rings.rings + warp;
+      return fronts + before * static_cast<int64_t>(kPartialFloats<D, kTiles>);
+    } else {
+      return fronts + warp * kPartialFloats<D, kTiles>;
+    }
+  }
   __device__ float* back(int warp) const { return reinterpret_cast<float*>(rings.slot(warp, 0)); }
   __device__ int back_stride() const { return rings.stride(); }
 };

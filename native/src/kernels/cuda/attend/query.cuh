@@ -15,10 +15,11 @@ struct Query {
   float sum[kTiles][kSpans];  // of the values of each span of channels
 };
 
-// The same in shared memory. Each lane reads what it wrote, four channels at a time.
+// The same in shared memory. A lane reads four channels at a time.
 template <int D, int kTiles>
 struct SharedQuery {
-  static constexpr int kBytes = kTiles * D / 8 * 32 * 4;
+  static constexpr int kScalesAt = kTiles * D / 8 * 32 * 4;  // float [4][kTiles], for lanes that did not compute them
+  static constexpr int kBytes = kScalesAt + 4 * kTiles * 4;
   uint8_t* shared;
   uint32_t offset;  // of float4 [kTiles][D / 32][32], at this lane
   float scale[kTiles];
@@ -31,6 +32,14 @@ struct SharedQuery {
   }
   __device__ __forceinline__ float4& four(int n, int i) const {
     return reinterpret_cast<float4*>(shared + offset)[(n * (D / 32) + i) * 32];
+  }
+  __device__ __forceinline__ float& scale_of(int head, int lane) const {
+    return reinterpret_cast<float*>(shared + offset - 16 * lane + kScalesAt)[head % 4 * kTiles + head / 4];
+  }
+  // After others have written all of it.
+  __device__ __forceinline__ void load_scales(int lane) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) scale[n] = scale_of(4 * n + lane % 4, lane);
   }
   __device__ __forceinline__ SharedQuery& operator=(const Query<D, kTiles>& query) {
 #pragma unroll
@@ -84,6 +93,63 @@ __device__ __forceinline__ void load_query(const AttendParams& params, int segme
   }
 }
 
+// Brings the queries of a segment of eight heads to the first cache, a lane a line, and does not wait for them.
+template <int D>
+__device__ __forceinline__ void touch_queries(const AttendParams& params, int segment, int lane) {
+  const SegmentHeads heads = SegmentHeads::of<2>(params, segment);
+  const int bytes = D * (params.type == ElementType::kFloat32 ? 4 : 2);
+  static_assert(8 * D * 4 <= 32 * 128, "lines");
+  const auto* const line = static_cast<const uint8_t*>(params.queries) + heads.first * bytes + lane * 128;
+  uint32_t touched;
+  if (lane * 128 < heads.count * bytes) {
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(touched) : "l"(__cvta_generic_to_global(line)));
+  }
+}
+
+// The query of one of eight heads on its way to SharedQuery, where warps load them together: four channels a lane.
+template <int D>
+class QueryRow {
+ public:
+  static_assert(D == 128, "32 lanes");
+
+  __device__ __forceinline__ void load(const AttendParams& params, int segment, int head, int lane) {
+    const SegmentHeads heads = SegmentHeads::of<2>(params, segment);
+    live_ = head < heads.count;  // else another's, which becomes 0
+    const int64_t first = (heads.first + min(head, heads.count - 1)) * D + lane * 4;
+    const auto* const queries = static_cast<const uint8_t*>(params.queries);
+    if (params.type == ElementType::kFloat32) {
+      words_ = *reinterpret_cast<const uint4*>(queries + first * 4);
+    } else {
+      const auto two = *reinterpret_cast<const uint2*>(queries + first * 2);
+      words_ = {two.x, two.y, 0, 0};
+    }
+  }
+
+  // What QueryRows would make of it.
+  __device__ __forceinline__ void store(const AttendParams& params, int head, int lane,
+                                        const SharedQuery<D, 2>& query) const {
+    float values[4] = {__uint_as_float(words_.x), __uint_as_float(words_.y), __uint_as_float(words_.z),
+                       __uint_as_float(words_.w)};
+    if (params.type != ElementType::kFloat32) {
+      const float2 low = numbers_of(words_.x, params.type), high = numbers_of(words_.y, params.type);
+      values[0] = low.x, values[1] = low.y, values[2] = high.x, values[3] = high.y;
+    }
+    float peak = 0.0f;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) peak = fmaxf(peak, fabsf(values[e]));
+    peak = max_over_warp(peak);
+    const float inverse = live_ && peak > kLeastPeak ? reciprocal(peak) : 0.0f;
+    float* const to = &query.four(head / 4, lane / 8).x + (lane % 2 * 16 + head % 4 - lane) * 4 + lane / 2 % 4;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) to[16 * e] = values[e] * inverse;
+    if (lane == 0) query.scale_of(head, lane) = peak * params.scale;
+  }
+
+ private:
+  uint4 words_;
+  bool live_;
+};
+
 // Queries of eight heads on their way to SharedQuery: a lane loads eight channels of four heads, 16 bytes at a time, by
 // an eighth of load_query's loads, or a quarter where they are float32.
 template <int D>
@@ -106,9 +172,9 @@ class QueryRows {
     }
   }
 
-  // What load_query and SharedQuery's assignment would make of them.
-  __device__ __forceinline__ void store(const AttendParams& params, int lane, SharedQuery<D, 2>& query) const {
-    float values[4][8], peaks[4];
+  // What load_query and SharedQuery's assignment would make of them, for other warps, too.
+  __device__ __forceinline__ void store(const AttendParams& params, int lane, const SharedQuery<D, 2>& query) const {
+    float values[4][8];
     if (params.type == ElementType::kFloat32) {
       convert(values, [](const uint4& low, const uint4& high, int i) {
         const uint4& half = i < 2 ? low : high;
@@ -132,20 +198,13 @@ class QueryRows {
 #pragma unroll
       for (int e = 0; e < 8; ++e) peak = fmaxf(peak, fabsf(values[p][e]));
       for (int mask = 1; mask < 16; mask *= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, mask));
-      peaks[p] = peak;
       const float inverse = live_[p] && peak > kLeastPeak ? reciprocal(peak) : 0.0f;
       const int h = 2 * p + lane / 16;
       float* const to = &query.four(h / 4, c / 4).x + (h % 4 - lane) * 4 + c % 4;
 #pragma unroll
       for (int e = 0; e < 8; ++e) to[16 * e] = values[p][e] * inverse;
+      if (c == 0) query.scale_of(h, lane) = peak * params.scale;
     }
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const float first = __shfl_sync(0xffffffffu, peaks[2 * n], lane % 2 * 16);
-      const float second = __shfl_sync(0xffffffffu, peaks[2 * n + 1], lane % 2 * 16);
-      query.scale[n] = (lane % 4 < 2 ? first : second) * params.scale;
-    }
-    __syncwarp();
   }
 
  private:

@@ -24,6 +24,7 @@ struct Tag {
   static constexpr uint32_t kLabels = 256 << 16;     // labels stand before the parts (layout/labels.h)
   static constexpr uint32_t kKeyCells = 512 << 16;   // HeadLayout::key_cells
   static constexpr uint32_t kValueCells = 1024 << 16;
+  static constexpr uint32_t kOpens = 2048 << 16;  // queries are to be loaded for it (own_ring.cuh)
   KVASIR_HOST_DEVICE int key_bits() const { return kind & 255; }
   KVASIR_HOST_DEVICE int value_bits() const { return kind >> 8 & 255; }
   KVASIR_HOST_DEVICE bool has(uint32_t flag) const { return (kind & flag) != 0; }
