@@ -112,6 +112,7 @@ __device__ __forceinline__ void begin_own_ring(const AttendParams& params, const
     sync_threads(1, 32 * sharers);
     query.load_scales(lane);
   }
+  reader.acquire();  // all keys of the launch first: what is asked for at once comes later
   reader.ask_for_values();
 }
 
