@@ -269,9 +269,9 @@ class OwnReader {
   const AttendParams& params_;
   uint8_t* const first_;  // of shared memory
   const int lane_;
-  uint32_t offset_;       // of the ring
-  uint32_t unit_ = 0;     // of the range; both barriers have its parity
-  uint32_t kind_ = 0;     // of its tag
+  uint32_t offset_;    // of the ring
+  uint32_t unit_ = 0;  // of the range; both barriers have its parity
+  uint32_t kind_ = 0;  // of its tag
   const uint8_t* at_ = nullptr;
 };
 

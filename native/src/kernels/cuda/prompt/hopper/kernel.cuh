@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
     multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
     commit_products();
     wait_products<0>();
+    fence_sums(score[0]);
     if (leads) barrier_arrive(stages.keys_free(at.slot));
   }
   for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -207,6 +208,8 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
     if (more) multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
     commit_products();
     wait_products<0>();
+    fence_sums(state.output[0]);
+    fence_sums(score[0]);
     if (leads) {
       barrier_arrive(stages.values_free(stage));
       if (more) barrier_arrive(stages.keys_free(at.slot));

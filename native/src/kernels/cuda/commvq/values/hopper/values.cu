@@ -6,7 +6,6 @@
 // operands in registers, weights are read from where they were written. Products of three tiles of rows are on their
 // way while the operands of the fourth are made.
 #include "kernels/cuda/commvq/values/hopper/values.h"
-
 #include "kernels/cuda/commvq/values/weights.cuh"
 #include "kernels/cuda/primitives/overlapping_launch.h"
 #include "kernels/cuda/primitives/wgmma.cuh"
