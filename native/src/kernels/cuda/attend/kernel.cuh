@@ -224,43 +224,63 @@ struct SharedTail {
   MergeList* merges;
   int* before;  // [sequences + 1]
 
-  KVASIR_HOST_DEVICE static constexpr int front_bytes(const BlockNeeds& needs) {
-    return needs.distant_fronts ? 0 : 4 * kPartialFloats<D, kTiles>;
+  KVASIR_HOST_DEVICE static constexpr int front_bytes(bool distant_fronts) {
+    return distant_fronts ? 0 : 4 * kPartialFloats<D, kTiles>;
   }
   static int bytes(const BlockNeeds& needs, int consumers, int cached, const AttendShape& shape) {
-    return consumers * (front_bytes(needs) + needs.warp_bytes +
+    return consumers * (front_bytes(needs.distant_fronts) + needs.warp_bytes +
                         (shape.labels ? static_cast<int>(sizeof(LabelScratch<kTiles>)) : 0)) +
            static_cast<int>(sizeof(DeviceSequence)) * cached + static_cast<int>(sizeof(MergeList)) +
            4 * (shape.sequences + 1);
   }
-  __device__ SharedTail(uint8_t* first, const BlockNeeds& needs, int consumers, int cached, bool has_labels)
-      : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + front_bytes(needs) * consumers)),
+  __device__ SharedTail(uint8_t* first, bool distant_fronts, int warp_bytes, int consumers, int cached, bool has_labels)
+      : vectors(reinterpret_cast<LabelScratch<kTiles>*>(first + front_bytes(distant_fronts) * consumers)),
         own(reinterpret_cast<uint8_t*>(vectors + (has_labels ? consumers : 0))),
-        sequences(reinterpret_cast<DeviceSequence*>(own + needs.warp_bytes * consumers)),
+        sequences(reinterpret_cast<DeviceSequence*>(own + warp_bytes * consumers)),
         merges(reinterpret_cast<MergeList*>(sequences + cached)),
         before(reinterpret_cast<int*>(merges + 1)) {}
 };
 
-// What warps that fill their rings themselves do after their last pages. All that it needs is worked out anew or comes
-// from shared memory: registers that keep something through all pages are missing there.
+// What a block has in shared memory, and where its warps leave partial states.
+template <PageKinds kPages, int D, int kTiles>
+struct BlockPlace {
+  using Rings = RingsOf<kPages, D, kTiles>;
+  static constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
+
+  Rings rings;
+  SharedTail<D, kTiles> tail;
+  PartialPlace<D, kTiles, Rings, kNeeds.distant_fronts> partials;
+
+  __device__ BlockPlace(const AttendParams& params, uint8_t* shared, int consumers)
+      : rings{shared, consumers, params.slots},
+        tail(rings.end(), kNeeds.distant_fronts, kNeeds.warp_bytes, consumers, params.cached, params.labels),
+        partials{rings, kNeeds.distant_fronts ? params.block_partials : reinterpret_cast<float*>(rings.end())} {}
+
+  // The same, worked out anew after the last pages: registers that keep it through all of them are missing there.
+  __device__ static BlockPlace again(const AttendParams& params, uint8_t* shared) {
+    int consumers = params.consumers;
+    asm volatile("" : "+r"(consumers));
+    return BlockPlace(params, shared, consumers);
+  }
+};
+
+// What warps that fill their rings themselves do after their last pages.
 template <PageKinds kPages, int D, int kTiles>
 __device__ __forceinline__ void end_own_rings(const AttendParams& params, uint8_t* shared) {
-  constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
-  int consumers = params.consumers, thread = threadIdx.x;
-  asm volatile("" : "+r"(consumers), "+r"(thread));
+  int thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));  // for the same reason
   const int warp = uniform(thread / 32), lane = thread % 32;
-  const OwnRings<D> rings = {shared, consumers, params.slots};
-  const SharedTail<D, kTiles> tail(rings.end(), kNeeds, consumers, params.cached, params.labels);
+  const auto place = BlockPlace<kPages, D, kTiles>::again(params, shared);
+  const SharedTail<D, kTiles>& tail = place.tail;
   int before = 0;  // warps that have finished: the first works out what there is to merge
   if (lane == 0) before = atomicAdd(&tail.merges->finished, 1);
   if (uniform(before) == 0) {
     const Work work = {tail.before, tail.sequences, params.count, params.kv_heads * params.row_blocks};
-    const KnownDivision& known = *rings.division(warp);
+    const KnownDivision& known = *place.rings.division(warp);
     plan_merges<kTiles>(params, work, known.blocks, known.warps, known.warps.count(), lane, tail.merges);
   }
   __syncthreads();
-  const PartialPlace<D, kTiles, OwnRings<D>, kNeeds.distant_fronts> partials = {rings, params.block_partials};
-  BlockMerge(params, partials, tail.merges).run(NothingLeft());
+  BlockMerge(params, place.partials, tail.merges).run(NothingLeft());
 }
 
 template <int D, int kTiles, PageKinds kPages>
@@ -272,20 +292,19 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   // Code for all kinds of pages spills 100 bytes more where the compiler knows that lanes share it.
   const int warp = kPages == PageKinds::kAny ? static_cast<int>(threadIdx.x / 32) : warp_index();
   const int lane = threadIdx.x % 32;
-  constexpr BlockNeeds kNeeds = kBlockNeeds<kPages, D, kTiles>;
-  using Rings = RingsOf<kPages, D, kTiles>;
-  const Rings place = {shared, consumers, params.slots};
-  const SharedTail<D, kTiles> tail(place.end(), kNeeds, consumers, params.cached, params.labels);
-  [[maybe_unused]] auto* const far = reinterpret_cast<FarCounts*>(tail.own);
-  float* const fronts = kNeeds.distant_fronts ? params.block_partials : reinterpret_cast<float*>(place.end());
-  const PartialPlace<D, kTiles, Rings, kNeeds.distant_fronts> partials = {place, fronts};
-  if constexpr (!kNeeds.producer) {
-    if (lane < Rings::kSlots) barrier_init(place.full(warp, lane), own_arrivals());
+  using Place = BlockPlace<kPages, D, kTiles>;
+  const Place place(params, shared, consumers);
+  const auto& rings = place.rings;
+  const SharedTail<D, kTiles>& tail = place.tail;
+  if constexpr (!Place::kNeeds.producer) {
+    if (lane < Place::Rings::kSlots) barrier_init(rings.full(warp, lane), own_arrivals());
   } else if (warp < consumers && lane < params.slots) {  // each warp its own: initialising is serial inside a warp
-    barrier_init(place.full(warp, lane), full_arrivals());
-    barrier_init(place.empty(warp, lane), 1);
+    barrier_init(rings.full(warp, lane), full_arrivals());
+    barrier_init(rings.empty(warp, lane), 1);
   }
-  if (kCountsFar<kPages, kTiles> && warp < consumers && lane == 0) far[warp].left = 0;
+  if (kCountsFar<kPages, kTiles> && warp < consumers && lane == 0) {
+    reinterpret_cast<FarCounts*>(tail.own)[warp].left = 0;
+  }
   if (threadIdx.x == 0) tail.merges->finished = 0;
   fence_barrier_inits();
   let_next_grid_start();
@@ -306,7 +325,7 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   const UnitRange ours = division.pieces.at(blockIdx.x);
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
   constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
-  const int most = kNeeds.producer ? consumers : max(consumers - 1, 1);  // of 16 pages eight warps have two each
+  const int most = Place::kNeeds.producer ? consumers : max(consumers - 1, 1);  // of 16 pages eight warps have two each
   // Few units without a division, which all would wait for.
   int busy = ours.size() <= most ? ours.size() : ours.size() <= 2 * most ? (ours.size() + 1) / 2 : consumers;
   if (kLabels && ours.size() > 2 * most) {
@@ -316,27 +335,28 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   const int warps = uniform(busy);
   const Pieces shares(ours, warps);
 
-  uint8_t* const own = tail.own + warp * kNeeds.warp_bytes;
-  if constexpr (!kNeeds.producer) {
-    if (lane == 0) *place.division(warp) = {division.pieces, shares};
+  uint8_t* const own = tail.own + warp * Place::kNeeds.warp_bytes;
+  if constexpr (!Place::kNeeds.producer) {
+    if (lane == 0) *rings.division(warp) = {division.pieces, shares};
     __syncwarp();
     if (warp < warps) {
-      OwnReader<D> reader(params, place, work, shares.at(warp), warp, lane);
-      consume<kPages>(params, work, reader, partials, tail.vectors, own, shares, warp, lane);
+      OwnReader<D> reader(params, rings, work, shares.at(warp), warp, lane);
+      consume<kPages>(params, work, reader, place.partials, tail.vectors, own, shares, warp, lane);
     }
     end_own_rings<kPages, D, kTiles>(params, shared);
   } else {
     if (warp == consumers) {
-      produce(params, work, place, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
+      produce(params, work, rings, lane < warps ? shares.at(lane) : UnitRange{0, 0}, lane);
       plan_merges<kTiles>(params, work, division.pieces, shares, warps, lane, tail.merges);
     } else if (warp < warps) {
-      Reader<D> reader(place, warp, lane);
-      consume<kPages>(params, work, reader, partials, tail.vectors, own, shares, warp, lane);
+      Reader<D> reader(rings, warp, lane);
+      consume<kPages>(params, work, reader, place.partials, tail.vectors, own, shares, warp, lane);
     }
     __syncthreads();
-    BlockMerge merge(params, partials, tail.merges);
+    const Place end = Place::again(params, shared);
+    BlockMerge merge(params, end.partials, end.tail.merges);
     if constexpr (kCountsFar<kPages, kTiles>) {
-      merge.run(LeftCounts<D>{partials, tail.vectors, far});
+      merge.run(LeftCounts<D>{end.partials, end.tail.vectors, reinterpret_cast<FarCounts*>(end.tail.own)});
     } else {
       merge.run(NothingLeft());
     }
