@@ -117,16 +117,7 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(__cvta_generic_to_global(from)) : "memory");
 }
 
-__device__ __forceinline__ void copy16(uint32_t to, const void* from, CachePolicy policy) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
-               "l"(__cvta_generic_to_global(from)), "l"(policy)
-               : "memory");
-#else
-  copy16(to, from);
-#endif
-}
-// The same to registers, of what no grid writes to meanwhile.
+// 16 bytes to registers, of what no grid writes to meanwhile.
 __device__ __forceinline__ uint4 load16(const void* from, CachePolicy policy) {
 #if __CUDA_ARCH__ >= 900
   uint4 words;

@@ -104,7 +104,7 @@ class PageCopies {
       scores_ += kTilesPerPage / kTileStep * far_;
 #pragma unroll
       for (int i = 0; i < kBlockCodes; i += kWeightThreads) {
-        if (i < codes_) copy16(shared_address(bits.rows) + 16 * (i + thread()), values + bits_ + 16 * i, evict_first());
+        if (i < codes_) copy16(shared_address(bits.rows) + 16 * (i + thread()), values + bits_ + 16 * i);
       }
       if (thread() < 2 * kPageTokens / 16) {
         copy16(shared_address(scores.gains) + 16 * thread(), values + 16 * thread());
