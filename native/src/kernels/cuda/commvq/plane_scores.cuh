@@ -433,6 +433,15 @@ class PlaneScoreWarp {
     return fmaf(__int_as_float(sum), kKeyScale, -kRoundingBias * kKeyScale);
   }
 
+  // B for rows of a and of b.
+  __device__ __forceinline__ void make_picks(int level, uint32_t (&picks)[2][2]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      picks[0][half] = plain_[half] << level;
+      picks[1][half] = times_i_[half] << level & times_i_mask_;
+    }
+  }
+
   // The first products begin a sum. Read as a float it needs no conversion; it stays below 2^22.
   __device__ __forceinline__ static void add_products(bool first, const uint4& a, const uint32_t (&b)[2],
                                                       int (&sum)[4]) {
@@ -488,12 +497,8 @@ class PlaneScoreWarp {
     // Codes of this lane's token. Where there is one plane, the lane's own code comes first.
     uint32_t own = load_word(codes - 4 * h_ + (kFolded == 2 ? h_ % 2 * 4 : 0)) >> h_ / 2 * 16;
     const int level = own >> 12 & 7;
-    uint32_t picks[2][2];  // B for rows of a and of b
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      picks[0][half] = plain_[half] << level;
-      picks[1][half] = times_i_[half] << level & times_i_mask_;
-    }
+    uint32_t picks[2][2];
+    make_picks(level, picks);
     codes += kRoundPlanes * 4;
     word = load_word(codes);
     const uint32_t table = table_ - kRoundPlanes * kPlaneBytes;
@@ -537,12 +542,8 @@ class PlaneScoreWarp {
     const int level = word >> 12 & 7;
     load_row(addresses[1], unit, rows.bytes[1]);
     word = next_word(r, codes);
-    uint32_t picks[2][2];  // B for rows of a and of b
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      picks[0][half] = plain_[half] << level;
-      picks[1][half] = times_i_[half] << level & times_i_mask_;
-    }
+    uint32_t picks[2][2];
+    make_picks(level, picks);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {  // a of both tokens, b of both tokens
       if (k == 1 || k == 2) load_row(addresses[k + 1], unit, rows.bytes[(k + 1) % 2]);

@@ -70,22 +70,10 @@ class HeadWeights {
 
   // Scores of a page, from there on: in global memory, or in shared memory.
   __device__ __forceinline__ static Scores load(const float* from, int64_t tile_stride) {
-    Scores scores;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const four = from + i / 2 * tile_stride + i % 2 * (kTileSize / 2);
-      *reinterpret_cast<float4*>(scores.of[i]) = __ldcg(reinterpret_cast<const float4*>(four));
-    }
-    return scores;
+    return load_fours(from, tile_stride, [](const float4* four) { return __ldcg(four); });
   }
   __device__ __forceinline__ static Scores load_shared(const float* from, int tile_stride) {
-    Scores scores;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float* const four = from + i / 2 * tile_stride + i % 2 * (kTileSize / 2);
-      *reinterpret_cast<float4*>(scores.of[i]) = *reinterpret_cast<const float4*>(four);
-    }
-    return scores;
+    return load_fours(from, tile_stride, [](const float4* four) { return *four; });
   }
 
   // Caps scores, if cap > 0, and hides the first tokens of a page.
@@ -165,6 +153,17 @@ class HeadWeights {
 
  private:
   static constexpr float kLeastGain = 5.9604645e-8f;  // the smallest float16 that is not 0
+
+  template <class Stride, class Load>
+  __device__ __forceinline__ static Scores load_fours(const float* from, Stride tile_stride, const Load& load) {
+    Scores scores;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const four = from + i / 2 * tile_stride + i % 2 * (kTileSize / 2);
+      *reinterpret_cast<float4*>(scores.of[i]) = load(reinterpret_cast<const float4*>(four));
+    }
+    return scores;
+  }
 
   // What makes a weight of class i one relative to the level.
   static constexpr __device__ float unit(int i) { return 1.0f / (1 << weight_exponent(i)); }
