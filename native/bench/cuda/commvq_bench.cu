@@ -1,11 +1,12 @@
 // Times attention on CommVQ's pages: microseconds, and the error of one query head against double.
 //
 //   commvq_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1]
-//                [--stages 11,22] [--fast 0,1] [--wide 0] [--check 1] [--generic 0] [--json FILE]
+//                [--stages 11,22] [--fast 0,1] [--wide 0] [--trained 0] [--check 1] [--generic 0] [--json FILE]
 //
-// --wide N: N stages have an entry eight times as large as the others are, as trained tables have them, so that fast
-// tables need a second plane for each of these stages. Stages of 64 entries; as many rows in the value codebook as the
-// keys have bits, to the nearest whole bit. Pages and tables are random; launches go round enough copies of the batch
+// --wide N: N stages have an entry eight times as large as the others are, as tables trained elsewhere have them, so
+// that fast tables need a second plane for each of these stages. --trained 1: entries are bytes, but for those of the
+// first stage, as the library trains them. Stages of 64 entries; as many rows in the value codebook as the keys have
+// bits, to the nearest whole bit. Pages and tables are random; launches go round enough copies of the batch
 // that none finds its pages in the L2 cache. The last columns are the three kernels of a launch, each on its own. The
 // check in double takes seconds; --check 0 leaves it out. --generic 1: kernels that run everywhere, even where there
 // are faster ones.
@@ -30,7 +31,7 @@ namespace {
 using namespace kvasir::cuda;
 
 struct Options {
-  int kv_heads = 8, group = 4, head_dim = 128, check = 1, generic = 0;
+  int kv_heads = 8, group = 4, head_dim = 128, check = 1, generic = 0, trained = 0;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1}, stages = {11, 22}, fast = {0, 1}, wide = {0};
   std::string json;
 };
@@ -48,7 +49,8 @@ Options parse(int argc, char** argv) {
                 {"--generic", &options.generic},
                 {"--stages", &options.stages},
                 {"--fast", &options.fast},
-                {"--wide", &options.wide}});
+                {"--wide", &options.wide},
+                {"--trained", &options.trained}});
   return options;
 }
 
@@ -78,7 +80,12 @@ class Model : public kvasir::commvq::KeyModel {
       // [kv head][chunk][stage][entry][chunk's channels]
       const size_t row = i / kvasir::commvq::kChunk, stage = row / entries % page.stages;
       const float size = row % entries == 0 && stage < static_cast<size_t>(wide) ? 8.0f : 1.0f;
-      const __half half = __float2half(size * 1.7f * bench::unit(bench::hashed(i)) / std::sqrt(2.0f * stage_count));
+      float entry = size * 1.7f * bench::unit(bench::hashed(i)) / std::sqrt(2.0f * stage_count);
+      if (options.trained != 0) {
+        const float unit = stage == 0 ? 0x1p-11f : 0x1p-7f;
+        entry = (stage == 0 ? 4.0f : 1.0f) * std::nearbyint(entry / unit) * unit;
+      }
+      const __half half = __float2half(entry);
       std::memcpy(&memory[i], &half, 2);
     }
     tables = memory.data();
@@ -248,7 +255,8 @@ void run(const Options& options, int stages, bool fast, int wide, int context, i
   const Batch batch(options, stages, fast, wide, context, count);
   const bench::Timing timing = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch(i, stream); });
   const double gbps = static_cast<double>(batch.bytes()) / timing.us / 1000.0;
-  if (wide == 0) rows.add(fast ? "commvq-fast" : "commvq", stages < 16 ? 1 : 2, context, count, timing.us, gbps);
+  if (wide == 0 && options.trained == 0)
+    rows.add(fast ? "commvq-fast" : "commvq", stages < 16 ? 1 : 2, context, count, timing.us, gbps);
   double parts[3];
   for (int part = 0; part < 3; ++part) {
     parts[part] = bench::time_launches([&](int i, cudaStream_t stream) { batch.launch_part(part, i, stream); }).us;

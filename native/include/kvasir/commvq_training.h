@@ -23,6 +23,10 @@ namespace kvasir {
 // and then solves for the table that fits those weights best, all its vectors together; the temperature falls from step
 // to step. Of all tables of a stage the one with the least error under hard assignment is kept, and what it leaves over
 // is the next stage's data. A stage ends after its steps, or where a step neither gains nor loses anything.
+//
+// When the last stage of a head is done, its tables are rounded to numbers that Precision::kFast can look up as bytes,
+// from the first stage on, and each is fitted once more to what the rounded ones before it leave. Errors are then
+// measured anew.
 class KeyTrainer {
  public:
   static KeyTrainer* create(int kv_heads, int head_dim, RopePairs pairs, int stages, int entries, int64_t seed);

@@ -41,9 +41,24 @@ std::string Setting::describe() const {
   text << "kv=" << kv_heads << " group=" << group << " d=" << head_dim << " stages=" << stages << " entries=" << entries
        << " codes=" << codes << " pairs=" << static_cast<int>(pairs) << " precision=" << static_cast<int>(precision)
        << " type=" << static_cast<int>(type) << " fall=" << fall << " uniform=" << uniform << " mean=" << mean
-       << " gain=" << gain << " growth=" << growth;
+       << " whole=" << whole << " gain=" << gain << " growth=" << growth;
   return text.str();
 }
+
+namespace {
+
+// An entry as a table has it that was trained to be of bytes: steps of a pair are 4 to 7 times a power of two, stages
+// count in powers of two of them, which are each head's own, and large numbers have eight bits, so that times a step
+// they are float16 numbers.
+double whole_entry(double x, double size, int head, int stage, int pair) {
+  const double step = (4 + (pair + head) % 4) * std::exp2(std::ceil(std::log2(size / 40.0)) - 7.0);
+  const double unit = step * (stage == 0 ? 1.0 : std::exp2(std::max(6 - head % 3 - stage / 2, 0)));
+  const double most = stage == 0 ? 127 * 64 : 127;
+  const double number = std::clamp(std::nearbyint(x / unit), -most, most);
+  return (std::fabs(number) < 256 ? number : std::nearbyint(number / 32) * 32) * unit;
+}
+
+}  // namespace
 
 KeyModel::KeyModel(const Setting& s, std::mt19937& random) {
   page = {s.kv_heads, s.stages, s.entries == 64 ? 6 : s.entries == 32 ? 5 : 4};
@@ -63,9 +78,10 @@ KeyModel::KeyModel(const Setting& s, std::mt19937& random) {
         for (int e = 0; e < s.entries; ++e) {
           for (int c = 0; c < 16; ++c) {
             const int pair = (chunk * 16 + c) % (s.head_dim / 2);
-            const double size = (pair % 13 == 3 ? 4.0 : 0.7) * std::pow(s.fall, r) / std::sqrt(2.0 * all);
-            const double x = s.uniform ? uniform(random) : normal(random);
-            memory[at++] = half_of((x + (r == 0 ? s.mean : 0.0)) * size);
+            const double pair_size = (pair % 13 == 3 ? 4.0 : 0.7) / std::sqrt(2.0 * all);
+            const double size = pair_size * std::pow(s.fall, r);
+            const double x = ((s.uniform ? uniform(random) : normal(random)) + (r == 0 ? s.mean : 0.0)) * size;
+            memory[at++] = half_of(s.whole ? whole_entry(x, pair_size, h, r, pair) : x);
           }
         }
       }

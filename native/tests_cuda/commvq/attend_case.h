@@ -35,6 +35,7 @@ struct Setting {
   double fall = 0.95;    // size of a stage's entries over that of the stage before
   bool uniform = false;  // entries are uniform, not normal, numbers
   double mean = 0.0;     // of the first stage's entries, in units of their spread
+  bool whole = false;    // entries are whole numbers of steps, up to 127, and 127 * 64 in the first stage
   double gain = 1.0;     // size of the first page's gains
   double growth = 1.0;   // of gains from each distinct page to the next
 

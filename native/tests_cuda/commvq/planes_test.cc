@@ -8,6 +8,7 @@
 #include "commvq/attend_case.h"
 #include "reference/attention.h"
 #include "reference/half.h"
+#include "support/commvq_scene.h"
 
 namespace {
 
@@ -16,7 +17,8 @@ using kvasir::cuda::KeyPrecision;
 using kvasir::cuda::KeyTableLayout;
 using kvasir::cuda::PlanePlan;
 
-constexpr double kFastNmse = 1e-4;  // Precision::kFast (kvasir/config.h)
+constexpr double kFastNmse = 1e-4;   // Precision::kFast (kvasir/config.h)
+constexpr double kWholeNmse = 2e-6;  // where tables lose nothing: what float16 turns of keys and queries do
 constexpr int kMostShared = 227 * 1024;
 
 Setting setting_of(int head_dim, int stages, double fall, bool uniform, double mean = 0.0) {
@@ -25,6 +27,12 @@ Setting setting_of(int head_dim, int stages, double fall, bool uniform, double m
   s.fall = fall;
   s.uniform = uniform;
   s.mean = mean;
+  return s;
+}
+
+Setting whole_of(int head_dim, int stages) {
+  Setting s = setting_of(head_dim, stages, 0.84, false, 2.0);
+  s.whole = true;
   return s;
 }
 
@@ -109,11 +117,23 @@ class PackedTables {
 };
 
 HOST_CASE("CommVQ planes: packed tables hold the model's entries, and lose what is promised") {
-  const Setting settings[] = {
-      setting_of(128, 11, 1.0, true),      setting_of(128, 22, 0.84, false), setting_of(80, 7, 0.95, false),
-      setting_of(160, 5, 0.7, false, 3.0), setting_of(32, 64, 1.0, false),   setting_of(128, 3, 0.05, true),
-      setting_of(128, 22, 0.84, true),     setting_of(48, 1, 1.0, false),    setting_of(128, 11, 1.0, false),
-      setting_of(112, 11, 0.84, false),    setting_of(128, 3, 0.95, false),  setting_of(128, 11, 0.84, false, 3.0)};
+  const Setting settings[] = {setting_of(128, 11, 1.0, true),
+                              setting_of(128, 22, 0.84, false),
+                              setting_of(80, 7, 0.95, false),
+                              setting_of(160, 5, 0.7, false, 3.0),
+                              setting_of(32, 64, 1.0, false),
+                              setting_of(128, 3, 0.05, true),
+                              setting_of(128, 22, 0.84, true),
+                              setting_of(48, 1, 1.0, false),
+                              setting_of(128, 11, 1.0, false),
+                              setting_of(112, 11, 0.84, false),
+                              setting_of(128, 3, 0.95, false),
+                              setting_of(128, 11, 0.84, false, 3.0),
+                              whole_of(128, 11),
+                              whole_of(128, 21),
+                              whole_of(80, 7),
+                              whole_of(64, 5),
+                              whole_of(256, 12)};
   for (const Setting& s : settings) {
     std::mt19937 random(3);
     const KeyModel model(s, random);
@@ -183,6 +203,53 @@ HOST_CASE("CommVQ planes: as few as the tables allow") {
   CHECK(low_planes(setting_of(80, 11, 1.0, false)) == 0, "blocks that do not come in fours");
 }
 
+HOST_CASE("CommVQ planes: entries that are whole numbers of steps are looked up once, and exactly") {
+  for (const int stages : {3, 11, 21, 23}) {
+    const Setting s = whole_of(128, stages);
+    std::mt19937 random(7);
+    KeyModel model(s, random);
+    const KeyTableLayout layout = layout_of(model, kMostShared);
+    // The first stage has two planes.
+    CHECK(layout.planes == stages + 1 && layout.low_planes == 0, s.describe() << ": " << layout.planes);
+    const PackedTables packed(model, layout);
+    CHECK(PlanePlan(model, layout).loss() == 0.0, s.describe());
+    for (int h = 0; h < s.kv_heads; ++h) {
+      for (int i = 0; i < 64 * stages * 128; ++i) {
+        const int e = i % 64, r = i / 64 % stages, channel = i / 64 / stages;
+        int planes;
+        double size;
+        const double found = packed.entry(h, r, e, channel % 64, channel / 64, &planes, &size);
+        const double wanted = entry_of(model, h, r, e, channel);
+        CHECK(found == wanted, s.describe() << ": " << found << " for " << wanted);
+      }
+    }
+    // One entry that is none of them, and tables are as any others.
+    model.memory[1234] ^= 1;
+    const KeyTableLayout others = layout_of(model, kMostShared);
+    CHECK(others.planes + others.low_planes > stages + 1, s.describe());
+    CHECK(PlanePlan(model, others).loss() > 0.0, s.describe());
+  }
+}
+
+// Training is to make such tables.
+HOST_CASE("CommVQ planes: trained tables have one plane a stage, and one more") {
+  for (const int stages : {5, 11}) {
+    const support::KeyTraining training = {2, 128, stages, 64, kvasir::RopePairs::kHalves, 1, 3};
+    const std::vector<float> tables = training.train(support::correlated_rows(1, 2, 600, 2 * 128));
+    Setting s = setting_of(128, stages, 1.0, false);
+    std::mt19937 random(1);
+    KeyModel model(s, random);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const size_t table = i / 128 / 64, h = table / stages, r = table % stages, e = i / 128 % 64, channel = i % 128;
+      model.memory[(((h * 8 + channel / 16) * stages + r) * 64 + e) * 16 + channel % 16] =
+          reference::half_nearest(tables[i]);
+    }
+    const KeyTableLayout layout = layout_of(model, kMostShared);
+    CHECK(layout.planes == stages + 1 && layout.low_planes == 0, stages << ": " << layout.planes);
+    CHECK(PlanePlan(model, layout).loss() == 0.0, stages);
+  }
+}
+
 HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of nothing") {
   Setting s = setting_of(128, 22, 0.84, false);
   std::mt19937 random(5);
@@ -203,6 +270,24 @@ HOST_CASE("CommVQ planes: slices where shared memory is small, and entries of no
   const KeyTableLayout same = layout_of(model, kMostShared);
   const double value = PackedTables(model, same).entry(0, 2, 9, 2, 0, &planes, &size);
   CHECK(std::fabs(value - 10.0) < 0.01, value);
+}
+
+DEVICE_CASE("CommVQ planes: attention on whole numbers of steps") {
+  for (const int head_dim : {64, 96, 128, 256}) {
+    for (const int stages : {3, 11, 21}) {
+      Setting s = whole_of(head_dim, stages);
+      s.kv_heads = 3;
+      s.lengths = {{2, 4, 9}, {0, 9, 0}};
+      Batch batch(s);
+      const std::vector<float> got = batch.attend();
+      const double error = reference::nmse(got.data(), batch.expected());
+      const KeyTableLayout& tables = batch.plan().shape.tables;
+      std::printf("     %s: %d planes in %d slices, nmse %.1e\n", s.describe().c_str(), tables.planes, tables.slices(),
+                  error);
+      CHECK(tables.planes == stages + 1, s.describe());
+      CHECK(error <= kWholeNmse, s.describe() << ": " << error);
+    }
+  }
 }
 
 DEVICE_CASE("CommVQ planes: attention, whatever the sizes of stages") {

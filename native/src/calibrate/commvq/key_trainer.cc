@@ -19,6 +19,7 @@
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
+#include "calibrate/commvq/byte_tables.h"
 #include "calibrate/commvq/hermitian.h"
 #include "calibrate/commvq/random.h"
 #include "codecs/commvq/key_tables.h"
@@ -69,6 +70,7 @@ struct KeyTrainer::Impl {
     std::vector<float> squares;      // [tokens], |x|^2
     std::vector<float> table, best;  // [entries][head_dim]
     std::vector<float> done;         // finished tables, one after the other
+    std::vector<uint16_t> codes;     // [finished stages][tokens]
     std::vector<double> errors;      // per element: before stage 0, after it, ...
     std::vector<Sums> slices;
     double best_error = std::numeric_limits<double>::infinity();
@@ -236,12 +238,43 @@ struct KeyTrainer::Impl {
     head.done.insert(head.done.end(), head.best.begin(), head.best.end());
     subtract(head, Stage(shape.entries, shape.head_dim, head.best.data()));
     measure(head);
-    head.finished = head.done.size() == shape.stages * shape.table_floats();
-    if (head.finished) {
-      std::vector<float>().swap(head.points);
+    if (head.done.size() == shape.stages * shape.table_floats()) {
+      finish(head);
     } else {
       begin_stage(h);
     }
+  }
+
+  // Rounds the tables to bytes, from the first stage on, and fits each to what the rounded ones before it leave: the
+  // points as they came, to which all that was subtracted is added again, less those.
+  void finish(Head& head) const {
+    const size_t size = shape.table_floats();
+    for (int s = 0; s < shape.stages; ++s) {
+      const Stage stage(shape.entries, shape.head_dim, head.done.data() + s * size);
+      for (int64_t t = 0; t < tokens; ++t) {
+        stage.add(head.codes[static_cast<size_t>(s * tokens + t)], 1.0f, head.points.data() + t * shape.head_dim);
+      }
+    }
+    const commvq::ByteUnits units(shape, head.done.data());
+    head.codes.clear();
+    head.errors.resize(1);
+    head.step = steps;  // as cold as it gets
+    for (int s = 0; s < shape.stages; ++s) {
+      float* const table = head.done.data() + s * size;
+      head.table.assign(table, table + size);
+      if (s > 0) {
+        const Stage stage(shape.entries, shape.head_dim, table);
+        for (int slice = 0; slice < kSlices; ++slice) assign_slice(head, stage, slice);
+        fit(head);
+      }
+      units.round(s, head.table.data());
+      std::copy(head.table.begin(), head.table.end(), table);
+      subtract(head, Stage(shape.entries, shape.head_dim, table));
+      measure(head);
+    }
+    std::vector<float>().swap(head.points);
+    std::vector<uint16_t>().swap(head.codes);
+    head.finished = true;
   }
 
   void subtract(Head& head, const Stage& stage) const {
@@ -254,6 +287,7 @@ struct KeyTrainer::Impl {
       float* rows = head.points.data() + first * d;
       stage.find(kernels, rows, d, count, products.data(), codes, scores);
       for (int i = 0; i < count; ++i) stage.add(codes[i], -1.0f, rows + static_cast<size_t>(i) * d);
+      head.codes.insert(head.codes.end(), codes, codes + count);
     }
   }
 };

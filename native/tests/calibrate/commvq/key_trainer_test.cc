@@ -1,7 +1,10 @@
 // Training of key tables: one step against the paper's equations, what is kept never gets worse, stages help, and the
 // result is a function of data and seed.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "kvasir/backend.h"
@@ -66,9 +69,12 @@ TEST_CASE("commvq training: one step is the paper's") {
     const auto weights = reference::soft_assignment(points, table, temperature * std::sqrt(1.0 * d));
     const auto expected = reference::fit_table(points, weights, entries);
     for (int e = 0; e < entries; ++e) {
-      // float32 weights, and float16 at the end.
-      for (int j = 0; j < d / 2; ++j)
-        CHECK(std::abs(found[e][j] - expected[e][j]) < 2e-3 * (1 + std::abs(expected[e][j])));
+      // float32 weights, and at the end float16 numbers of eight bits: half of a last one is 2^-8 of the number at
+      // most.
+      for (int j = 0; j < d / 2; ++j) {
+        const double bound = 2e-3 + 0x1p-8 * std::abs(expected[e][j]);
+        CHECK(std::abs(found[e][j] - expected[e][j]) < bound);
+      }
     }
   }
 }
@@ -176,6 +182,38 @@ TEST_CASE("commvq training: interleaved pairs are halves in another order") {
   const auto found = training.train(shuffled);
   // Norms add up in another order, which may move one by a bit of float16.
   for (size_t i = 0; i < tables.size(); ++i) CHECK(std::fabs(found[i] - tables[i]) < 0.02);
+}
+
+// Entries of a stage and RoPE pair, as whole numbers of their greatest common divisor.
+TEST_CASE("commvq training: entries are bytes, but for those of the first stage") {
+  const int d = 64, stages = 6, entries = 32;
+  KeyTraining training = {2, d, stages, entries};
+  training.steps = 6;
+  const auto tables = training.train(correlated_rows(support::seed(), 6, 800, 2 * d));
+  for (int h = 0; h < 2; ++h) {
+    for (int j = 0; j < d / 2; ++j) {
+      int64_t first_step = 0;
+      for (int r = 0; r < stages; ++r) {
+        int64_t divisor = 0, largest = 0;
+        for (int e = 0; e < entries; ++e) {
+          for (const int c : {j, j + d / 2}) {
+            const float entry = tables[((static_cast<size_t>(h) * stages + r) * entries + e) * d + c];
+            CHECK(entry == reference::half_value(reference::half_nearest(entry)));
+            const auto number = static_cast<int64_t>(std::ldexp(std::fabs(entry), 24));
+            divisor = std::gcd(divisor, number);
+            largest = std::max(largest, number);
+          }
+        }
+        REQUIRE(divisor > 0);
+        CHECK(largest / divisor <= (r == 0 ? 127 * 64 : 127));
+        // Stages count in powers of two of one step.
+        while (divisor % 2 == 0) divisor /= 2;
+        if (r == 0) first_step = divisor;
+        CHECK(divisor == first_step);
+        CHECK(divisor <= 7);
+      }
+    }
+  }
 }
 
 TEST_CASE("commvq training: degenerate keys") {

@@ -4,6 +4,7 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 namespace kvasir::cuda {
@@ -18,10 +19,13 @@ constexpr double kWorstPair = 4.0;  // what the worst pair may lose, in units of
 // Pairs that hardly vary count as if they had this part of the average variance: a query is not that much larger there.
 constexpr double kLeastVariance = 1.0 / 16.0;
 
-// Sizes of a model's entries: the largest of each stage and pair, and what the keys' components vary by.
-class Sizes {
+}  // namespace
+
+// Sizes of a model's entries: the largest of each stage and pair, and what the keys' components vary by; or the steps
+// that they are whole numbers of.
+class TableSizes {
  public:
-  explicit Sizes(const commvq::KeyModel& model)
+  explicit TableSizes(const commvq::KeyModel& model)
       : heads(model.page.kv_heads),
         stages(model.page.stages),
         pairs(model.head_dim / 2),
@@ -44,6 +48,7 @@ class Sizes {
       by_size.push_back(s);
     }
     std::stable_sort(by_size.begin(), by_size.end(), [&](int a, int b) { return profile[a] > profile[b]; });
+    find_whole(model);
   }
 
   const double* peaks_of(int stage) const { return &peaks[static_cast<size_t>(stage) * heads * pairs]; }
@@ -53,8 +58,25 @@ class Sizes {
   std::vector<double> variances;  // [kv_heads][pairs]
   std::vector<double> profile;    // [stages]: peaks over standard deviations, root mean square over pairs
   std::vector<int> by_size;       // stages, those with the largest entries first
+  std::vector<WholeSteps> whole;  // [kv_heads], or empty where entries are of no such kind
+  int whole_twos = 0;             // stages, by size, that have two planes then
 
  private:
+  // With one plane a stage, or two for the largest.
+  void find_whole(const commvq::KeyModel& model) {
+    std::vector<bool> wide(stages, false);
+    for (whole_twos = 0; whole_twos <= 1; ++whole_twos) {
+      if (whole_twos == 1) wide[by_size.front()] = true;
+      for (int h = 0; h < heads; ++h) {
+        std::optional<WholeSteps> found = WholeSteps::find(model, h, wide);
+        if (!found) break;
+        whole.push_back(std::move(*found));
+      }
+      if (static_cast<int>(whole.size()) == heads) return;
+      whole.clear();
+    }
+  }
+
   void add(const commvq::KeyModel& model, int h, int s, int j) {
     double& peak = peaks[(static_cast<size_t>(s) * heads + h) * pairs + j];
     // Real parts of keys are sums of entries' real and imaginary parts, and so are imaginary parts.
@@ -72,6 +94,8 @@ class Sizes {
   }
 };
 
+namespace {
+
 // A choice of planes: the `twos` stages with the largest entries have two.
 struct Choice {
   std::vector<int> levels;  // of stages with one plane; -1 for those with two
@@ -81,7 +105,7 @@ struct Choice {
   double quality() const { return std::max(loss, worst_loss / kWorstPair) / kPlaneTolerance; }
 };
 
-std::vector<double> steps_of(const Sizes& sizes, const std::vector<int>& levels, bool low) {
+std::vector<double> steps_of(const TableSizes& sizes, const std::vector<int>& levels, bool low) {
   std::vector<double> steps(sizes.variances.size(), 0.0);
   for (int s = 0; s < sizes.stages; ++s) {
     const double most = levels[s] < 0 ? (low ? kMostWithLow : kMostOfTwo) : kMostByte * (1 << levels[s]);
@@ -90,7 +114,7 @@ std::vector<double> steps_of(const Sizes& sizes, const std::vector<int>& levels,
   return steps;
 }
 
-Choice judged(const Sizes& sizes, std::vector<int> levels, bool low) {
+Choice judged(const TableSizes& sizes, std::vector<int> levels, bool low) {
   Choice choice = {std::move(levels), 0.0, 0.0};
   double squares = 0.0;  // of all steps that a key's component is rounded to
   for (const int level : choice.levels) squares += 2.0 * (level < 0 ? 1.0 : std::pow(4.0, level));
@@ -104,7 +128,7 @@ Choice judged(const Sizes& sizes, std::vector<int> levels, bool low) {
 }
 
 // The best levels for so many stages of two planes. Levels follow the sizes of stages; where they begin is tried out.
-Choice best_choice(const Sizes& sizes, int twos, bool low) {
+Choice best_choice(const TableSizes& sizes, int twos, bool low) {
   const double largest = std::max(sizes.profile[sizes.by_size.front()], 1e-30);
   Choice best = {};
   for (int quarter = 0; quarter <= 4 * 3 * kHighLevel; ++quarter) {
@@ -123,9 +147,13 @@ Choice best_choice(const Sizes& sizes, int twos, bool low) {
 
 }  // namespace
 
-PlanePlan::PlanePlan(const commvq::KeyModel& model, int most, bool low, bool folded)
-    : pairs_(model.head_dim / 2), folded_(folded) {
-  const Sizes sizes(model);
+PlanePlan::PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout)
+    : PlanePlan(TableSizes(model), layout.stage_slices == 1 ? layout.planes : 0, layout.low_planes > 0,
+                layout.folded_planes > 0) {}
+
+PlanePlan::PlanePlan(const TableSizes& sizes, int most, bool low, bool folded)
+    : stages_(sizes.stages), pairs_(sizes.pairs), folded_(folded) {
+  if (plan_whole(sizes)) return;
   int too_few = -1, enough = sizes.stages;
   while (enough - too_few > 1) {
     const int twos = (too_few + enough) / 2;
@@ -139,21 +167,32 @@ PlanePlan::PlanePlan(const commvq::KeyModel& model, int most, bool low, bool fol
   worst_loss_ = choice.worst_loss;
   steps_ = steps_of(sizes, choice.levels, low);
   for (double& step : steps_) step = step > 0.0 ? step : 1.0;
-  for (int s = 0; s < sizes.stages; ++s) {
-    if (choice.levels[s] < 0) {
-      planes_.push_back({s, low ? kLowBits : kHighLevel, Plane::kHigh});
-      (low ? low_planes_ : planes_).push_back({s, 0, Plane::kLow});
-    } else {
-      planes_.push_back({s, choice.levels[s], Plane::kOnly});
-    }
+  for (int h = 0; h < sizes.heads; ++h) levels_.insert(levels_.end(), choice.levels.begin(), choice.levels.end());
+  if (low) high_level_ = kLowBits;
+  for (int s = 0; s < sizes.stages; ++s) add(s, choice.levels[s] < 0, low);
+}
+
+// Nothing is lost, so no stage gets a plane that it does not need.
+bool PlanePlan::plan_whole(const TableSizes& sizes) {
+  if (sizes.whole.empty()) return false;
+  for (const WholeSteps& head : sizes.whole) {
+    steps_.insert(steps_.end(), head.steps.begin(), head.steps.end());
+    levels_.insert(levels_.end(), head.levels.begin(), head.levels.end());
   }
+  for (int s = 0; s < sizes.stages; ++s) add(s, sizes.whole_twos > 0 && s == sizes.by_size.front(), false);
+  return true;
+}
+
+void PlanePlan::add(int stage, bool two, bool low) {
+  planes_.push_back({stage, two ? Plane::kHigh : Plane::kOnly});
+  if (two) (low ? low_planes_ : planes_).push_back({stage, Plane::kLow});
 }
 
 namespace {
 
-int byte_of(const PlanePlan::Plane& plane, double entry, double step) {
+int byte_of(const PlanePlan::Plane& plane, int level, double entry, double step) {
   if (plane.part == PlanePlan::Plane::kOnly) {
-    return static_cast<int>(std::nearbyint(entry / (step * (1 << plane.level))));
+    return static_cast<int>(std::nearbyint(entry / (step * (1 << level))));
   }
   const int number = static_cast<int>(std::nearbyint(entry / step));
   const int high = (number + (1 << kHighLevel) / 2) >> kHighLevel;
@@ -190,7 +229,8 @@ cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, Ke
   layout->pair_slices = (model.head_dim / 2 + kMaxSlicePairs - 1) / kMaxSlicePairs;
   const int most = most_planes(*layout, most_shared);
   if (most == 0) return cudaErrorInvalidValue;
-  const PlanePlan bytes(model, most, false, false);
+  const TableSizes sizes(model);
+  const PlanePlan bytes(sizes, most, false, false);
   layout->planes = static_cast<int>(bytes.planes().size());
   layout->low_planes = 0;
   layout->folded_planes = 0;
@@ -200,7 +240,7 @@ cudaError_t plan_plane_tables(const commvq::KeyModel& model, int most_shared, Ke
   const bool can_be_low = plane_swap(plane_blocks(model.head_dim)) == 2;
   for (const auto& [low, folded] : {std::pair{false, true}, {true, true}, {true, false}}) {
     if (low && !can_be_low) continue;
-    const PlanePlan plan(model, most, low, folded);
+    const PlanePlan plan(sizes, most, low, folded);
     const KeyTableLayout slice = in_one_slice(*layout, plan, folded);
     if (folded && (slice.folded_planes == 0 || slice.folded_planes == 3 || slice.planes < kRoundPlanes)) continue;
     if (plan.cost() >= least || !fits(slice, most_shared)) continue;
@@ -255,7 +295,7 @@ class SlicePacker {
 
   void label(int i, const PlanePlan::Plane& plane) {
     slice_[kPlaneStagesAt + i] = static_cast<uint8_t>(plane.stage);
-    slice_[kPlaneLevelsAt + i] = static_cast<uint8_t>(plane.level);
+    slice_[kPlaneLevelsAt + i] = static_cast<uint8_t>(plan_.level(head_, plane));
   }
 
   void put_table(int i, const PlanePlan::Plane& plane) {
@@ -264,7 +304,8 @@ class SlicePacker {
     for (int e = 0; e < layout_.entries; ++e) {
       for (int byte = 0; byte < 2 * slice_pairs_; ++byte) {
         rows[e * kPlaneRowBytes + byte] = static_cast<uint8_t>(
-            with_low ? high_byte(plane, e, byte) : byte_of(plane, entry(plane, e, byte), step(byte)));
+            with_low ? high_byte(plane, e, byte)
+                     : byte_of(plane, plan_.level(head_, plane), entry(plane, e, byte), step(byte)));
       }
     }
   }

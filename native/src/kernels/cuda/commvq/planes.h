@@ -13,9 +13,10 @@
 // average over pairs and no pair more than four times as much. 12 bits are enough for this, and rows of a low plane are
 // half as long. Second planes are of bytes where they cost nothing in the last round of four, where planes are cut into
 // slices, and for head dims whose blocks of 16 bytes do not come in fours. Scores are then off by that part of
-// their variance, and outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Trained
-// tables have two planes for three to nine of their stages, because their first stages have large entries; tables of
-// uniform random numbers of equal size need none.
+// their variance, and outputs by at most that times the variance of scores, about: 1e-4 for a variance of 4. Tables
+// that the library trains are whole numbers of such steps (whole_tables.h), with two planes for the first stage, and
+// lose nothing. Those trained elsewhere have two planes for three to nine of their stages, because their first stages
+// have large entries; tables of uniform random numbers of equal size need none.
 //
 // A slice is as table_layout.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
@@ -50,6 +51,7 @@
 #include <vector>
 
 #include "kernels/cuda/commvq/table_layout.h"
+#include "kernels/cuda/commvq/whole_tables.h"
 #include "kernels/cuda/layout/fragments.h"
 
 namespace kvasir::cuda {
@@ -58,7 +60,6 @@ constexpr double kPlaneTolerance = 2.5e-5;
 constexpr int kPlaneRowBytes = 128;
 constexpr int kPlaneBytes = kEntryStride * kPlaneRowBytes + kPlaneGap;
 constexpr int kPlaneBlockPairs = 8;
-constexpr int kHighLevel = 6;         // of the first of two planes of bytes
 constexpr int kLowBits = 4;           // of an entry in a low plane, and so the level of the plane of bytes beside it
 constexpr int kRoundPlanes = 4;       // planes that one step of the tensor cores takes
 constexpr int kPlaneScoreWarps = 12;  // as many as have registers for 16 loads on their way
@@ -103,23 +104,24 @@ constexpr int plane_shared_bytes(const KeyTableLayout& layout) {
   return layout.slice_bytes() + kZeroBytes + kTurnBytes + kPlaneScoreWarps * plane_warp_bytes(plane_rounds(layout));
 }
 
+// What plans are made from, found once.
+class TableSizes;
+
 // How a model's tables are cut into planes.
 class PlanePlan {
  public:
   // A stage's only plane, or one of its two.
   struct Plane {
     enum Part { kOnly, kHigh, kLow };
-    int stage, level;
+    int stage;
     Part part;
   };
 
   // Where rounds of four leave room, further stages get their second plane. `most`: planes that fit into a slice. low:
   // second planes are low ones. folded: what planes of bytes leave of rounds of four is folded, and no room is left.
-  PlanePlan(const commvq::KeyModel& model, int most, bool low, bool folded);
+  PlanePlan(const TableSizes& sizes, int most, bool low, bool folded);
   // The plan that a layout was made by.
-  PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout)
-      : PlanePlan(model, layout.stage_slices == 1 ? layout.planes : 0, layout.low_planes > 0,
-                  layout.folded_planes > 0) {}
+  PlanePlan(const commvq::KeyModel& model, const KeyTableLayout& layout);
 
   const std::vector<Plane>& planes() const { return planes_; }          // of bytes
   const std::vector<Plane>& low_planes() const { return low_planes_; }  // of half bytes
@@ -130,16 +132,26 @@ class PlanePlan {
            kRoundPlanes / 2 * plane_rounds(static_cast<int>(low_planes_.size()));
   }
   double step(int kv_head, int pair) const { return steps_[static_cast<size_t>(kv_head) * pairs_ + pair]; }
+  // A plane counts in 2^level steps.
+  int level(int kv_head, const Plane& plane) const {
+    if (plane.part != Plane::kOnly) return plane.part == Plane::kHigh ? high_level_ : 0;
+    return levels_[static_cast<size_t>(kv_head) * stages_ + plane.stage];
+  }
   // What keys lose of their variance, on average and in the worst pair.
   double loss() const { return loss_; }
   double worst_loss() const { return worst_loss_; }
 
  private:
-  int pairs_;
-  bool folded_;
+  void add(int stage, bool two, bool low);
+  bool plan_whole(const TableSizes& sizes);
+
+  const int stages_, pairs_;
+  const bool folded_;
+  int high_level_ = kHighLevel;
   std::vector<Plane> planes_, low_planes_;
   std::vector<double> steps_;  // [kv_heads][pairs]
-  double loss_, worst_loss_;
+  std::vector<int> levels_;    // [kv_heads][stages]: of those with one plane
+  double loss_ = 0.0, worst_loss_ = 0.0;
 };
 
 // What plan_key_tables and pack_key_tables do for KeyPrecision::kFast.

@@ -9,8 +9,10 @@ import dev.kvasir.rope.RopePairs;
  * Trains the {@link KeyCodebook} of a layer from its keys before RoPE, by expectation and maximisation.
  *
  * <p>Every head trains its stages in turn, each on what those before it left over, with a temperature that falls from
- * step to step; of all tables of a stage the best is kept. Errors are those of normalised keys. Equal data, options and
- * seeds give equal tables, whatever the machine and its threads.
+ * step to step; of all tables of a stage the best is kept. When a head's last stage is done its tables are rounded to
+ * numbers that a GPU looks up as bytes with {@code Precision.FAST}: each stage after the first is fitted once more, to
+ * what those before it leave then. Errors are those of normalised keys. Equal data, options and seeds give equal tables,
+ * whatever the machine and its threads.
  */
 public final class KeyTrainer extends CodebookTrainer<KeyCodebook> {
 
