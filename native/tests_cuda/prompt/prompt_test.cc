@@ -1,191 +1,12 @@
 // Attention of chunks of query tokens against its definition in double; and the float16 rows that it reads.
-#include "kernels/cuda/prompt/prompt.h"
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <random>
-
 #include "kernels/cuda/rows/finish.h"
 #include "kernels/cuda/rows/unpack.h"
-#include "pages/page_case.h"
-#include "reference/attention.h"
-#include "reference/half.h"
-#include "support/tolerance.h"
+#include "prompt/prompt_case.h"
 
 namespace {
 
 using namespace kvasir::cuda;
-using page_case::Buffer;
-using page_case::bytes_of;
-
-struct Setting {
-  int head_dim, kv_heads, group, tokens;
-  int64_t length;
-  PromptPrecision precision = PromptPrecision::kExact;
-  kvasir::ElementType type = kvasir::ElementType::kFloat32;
-  int64_t sliding_window = 0;
-  int64_t part = 1 << 20;   // tokens that a launch takes
-  float scale = 0.0f;       // of scores; 0: the usual one
-  double query_size = 1.0;  // standard deviation
-  double key_offset = 0.0;  // of some channels: outliers
-  int64_t strong = -1;      // a token whose keys are four times as large
-};
-
-std::string describe(const Setting& s) {
-  std::ostringstream text;
-  text << "d=" << s.head_dim << " kv=" << s.kv_heads << " group=" << s.group << " tokens=" << s.tokens << " of "
-       << s.length << " precision=" << static_cast<int>(s.precision) << " type=" << static_cast<int>(s.type)
-       << " window=" << s.sliding_window << " part=" << s.part << " scale=" << s.scale << " queries=" << s.query_size
-       << " outliers=" << s.key_offset << " strong=" << s.strong;
-  return text.str();
-}
-
-uint16_t half_bits(double x) { return reference::half_nearest(x); }
-float half_of(double x) { return static_cast<float>(reference::half_value(half_bits(x))); }
-
-uint16_t bfloat_bits(float x) {
-  uint32_t word;
-  std::memcpy(&word, &x, 4);
-  return static_cast<uint16_t>(word >> 16);
-}
-
-// What NMSE may be. Float16 rounds to within 2^-11, a third of its square on average; errors of different tokens do not
-// know of each other, so those of outputs are as large as those of what is summed.
-double limit_of(const Setting& s) {
-  constexpr double kRounded = 0x1p-22 / 3;
-  double limit = s.precision == PromptPrecision::kFast    ? support::kFastNmse
-                 : s.precision == PromptPrecision::kExact ? 2 * kRounded  // weights and values
-                                                          : support::kFloatNmse;
-  if (s.type == kvasir::ElementType::kFloat16) limit += kRounded;
-  if (s.type == kvasir::ElementType::kBFloat16) limit += 64 * kRounded;
-  return limit;
-}
-
-struct Case {
-  std::vector<float> rows[2];  // [length][kv_heads][head_dim]
-  std::vector<float> queries;  // [tokens][query heads][head_dim]: what the bytes say
-  std::vector<uint8_t> query_bytes;
-};
-
-Case make_case(const Setting& s, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<double> normal;
-  Case made;
-  for (int side = 0; side < 2; ++side) {
-    for (int64_t t = 0; t < s.length; ++t) {
-      for (int i = 0; i < s.kv_heads * s.head_dim; ++i) {
-        double x = normal(random);
-        if (side == 0 && i % 13 == 4) x += s.key_offset;
-        if (side == 0 && t == s.strong) x *= 4.0;
-        const bool half =
-            s.precision == PromptPrecision::kHalves || (side == 1 && s.precision == PromptPrecision::kTurnedHalves);
-        made.rows[side].push_back(half ? half_of(x) : static_cast<float>(x));
-      }
-    }
-  }
-  std::vector<uint16_t> narrow;
-  for (int i = 0; i < s.tokens * s.kv_heads * s.group * s.head_dim; ++i) {
-    auto x = static_cast<float>(s.query_size * normal(random));
-    if (s.type == kvasir::ElementType::kFloat16) {
-      narrow.push_back(half_bits(x));
-      x = half_of(x);
-    } else if (s.type == kvasir::ElementType::kBFloat16) {
-      narrow.push_back(bfloat_bits(x));
-      x = static_cast<float>(reference::bfloat_value(narrow.back()));
-    }
-    made.queries.push_back(x);
-  }
-  made.query_bytes = s.type == kvasir::ElementType::kFloat32 ? bytes_of(made.queries) : bytes_of(narrow);
-  return made;
-}
-
-// One side's tokens first .. first + count - 1 in float16: [kv_heads][stride][head_dim], and what they lack. Rows
-// behind the last hold NaN.
-void round_part(const Setting& s, const std::vector<float>& rows, int64_t first, int64_t count, int64_t stride,
-                std::vector<uint16_t>& high, std::vector<uint16_t>& low) {
-  high.assign(static_cast<size_t>(s.kv_heads * stride * s.head_dim), 0x7fff);
-  low = high;
-  for (int h = 0; h < s.kv_heads; ++h) {
-    for (int64_t t = 0; t < count; ++t) {
-      for (int c = 0; c < s.head_dim; ++c) {
-        const double x = rows[static_cast<size_t>(((first + t) * s.kv_heads + h) * s.head_dim + c)];
-        const auto at = static_cast<size_t>((h * stride + t) * s.head_dim + c);
-        high[at] = half_bits(x);
-        low[at] = half_bits(x - half_of(x));
-      }
-    }
-  }
-}
-
-std::vector<float> numbers_of(const std::vector<uint8_t>& bytes, kvasir::ElementType type) {
-  std::vector<float> numbers(bytes.size() / (type == kvasir::ElementType::kFloat32 ? 4 : 2));
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    uint16_t bits = 0;
-    if (type == kvasir::ElementType::kFloat32) {
-      std::memcpy(&numbers[i], bytes.data() + 4 * i, 4);
-      continue;
-    }
-    std::memcpy(&bits, bytes.data() + 2 * i, 2);
-    numbers[i] = static_cast<float>(type == kvasir::ElementType::kFloat16 ? reference::half_value(bits)
-                                                                          : reference::bfloat_value(bits));
-  }
-  return numbers;
-}
-
-std::vector<uint8_t> run(const Setting& s, const Case& made) {
-  const Buffer queries(made.query_bytes), outputs(made.query_bytes.size(), 0xff);
-  PromptRequest request = {};
-  request.kv_heads = s.kv_heads;
-  request.group = s.group;
-  request.head_dim = s.head_dim;
-  request.tokens = s.tokens;
-  request.type = s.type;
-  request.precision = s.precision;
-  request.queries = queries.data();
-  request.outputs = outputs.data();
-  request.first_query = s.length - s.tokens;
-  request.sliding_window = s.sliding_window;
-  request.scale = s.scale > 0.0f ? s.scale : 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-  const Buffer states(prompt_state_bytes(request), 0xff);
-  request.states = states.as<float>();
-  bool first = true;
-  for (int64_t begin = 0; begin < s.length; begin += s.part) {
-    const int64_t count = std::min(s.part, s.length - begin), stride = count + 3;
-    std::vector<uint16_t> high[2], low[2];
-    for (int side = 0; side < 2; ++side) {
-      round_part(s, made.rows[side], begin, count, stride, high[side], low[side]);
-    }
-    const Buffer keys(bytes_of(high[0])), keys_low(bytes_of(low[0])), values(bytes_of(high[1]));
-    const PromptRows rows = {keys.as<uint16_t>(),
-                             has_low_keys(s.precision) ? keys_low.as<uint16_t>() : nullptr,
-                             values.as<uint16_t>(),
-                             stride,
-                             count,
-                             begin};
-    const cudaError_t error = launch_prompt_part(request, rows, first, nullptr);
-    CHECK(error == cudaSuccess, describe(s) << ": " << cudaGetErrorString(error));
-    CUDA(cudaDeviceSynchronize());
-    first = false;
-  }
-  const cudaError_t error = launch_prompt_finish(request, nullptr);
-  CHECK(error == cudaSuccess, describe(s) << ": " << cudaGetErrorString(error));
-  CUDA(cudaDeviceSynchronize());
-  return outputs.read();
-}
-
-double error_of(const Setting& s, const Case& made, const std::vector<uint8_t>& outputs) {
-  const reference::AttentionShape shape = {s.kv_heads * s.group, s.kv_heads, s.head_dim, s.sliding_window, s.scale};
-  return reference::nmse(numbers_of(outputs, s.type).data(),
-                         reference::attention(shape, made.rows[0].data(), made.rows[1].data(), 0, s.length,
-                                              made.queries.data(), s.tokens));
-}
-
-void check_prompt(const Setting& s) {
-  const Case made = make_case(s, 3);
-  const double error = error_of(s, made, run(s, made));
-  CHECK(error <= limit_of(s), describe(s) << ": NMSE " << error);
-}
+using namespace prompt_case;
 
 const PromptPrecision kPrecisions[] = {PromptPrecision::kFast, PromptPrecision::kExact, PromptPrecision::kHalves,
                                        PromptPrecision::kTurnedHalves};
@@ -208,7 +29,7 @@ DEVICE_CASE("prompt: many rows, head dims that fill no tile") {
 }
 
 DEVICE_CASE("prompt: many rows, windows and parts") {
-  for (const int d : {64, 96, 128}) {
+  for (const int d : {48, 64, 80, 96, 112, 128}) {
     for (const int64_t window : {0, 1, 63, 128, 300}) {
       for (const int64_t part : {70, 128, 1 << 20}) {
         for (const PromptPrecision precision : {PromptPrecision::kFast, PromptPrecision::kExact}) {
@@ -283,10 +104,31 @@ DEVICE_CASE("prompt: scores of hundreds, outliers, queries of any size") {
 }
 
 DEVICE_CASE("prompt: a long context") {
-  for (const PromptPrecision precision : kPrecisions) {
-    Setting s = {128, 1, 2, 3, 6000, precision};
-    s.part = 2048;
-    check_prompt(s);
+  for (const int d : {96, 128}) {
+    for (const PromptPrecision precision : kPrecisions) {
+      Setting s = {d, 1, 2, 3, 6000, precision};
+      s.part = 2048;
+      check_prompt(s);
+    }
+  }
+}
+
+DEVICE_CASE("prompt: trees, caps, learned sinks and sums") {
+  for (const int d : {64, 80, 96, 112, 128}) {
+    for (const PromptPrecision precision :
+         {PromptPrecision::kFast, PromptPrecision::kExact, PromptPrecision::kHalves}) {
+      for (const int tokens : {5, 64}) {
+        Setting s = {d, 2, 4, tokens, 400, precision};
+        s.guesses = true;
+        s.part = 150;
+        s.sliding_window = tokens == 64 ? 100 : 0;
+        check_prompt(s);
+        s.guesses = false;
+        s.soft_cap = 2.0f;
+        s.ends = true;
+        check_prompt(s);
+      }
+    }
   }
 }
 
@@ -294,7 +136,7 @@ DEVICE_CASE("prompt: equal calls give equal bits") {
   Setting s = {128, 4, 4, 100, 3000};
   s.part = 1000;
   const Case made = make_case(s, 5);
-  CHECK(run(s, made) == run(s, made), describe(s));
+  CHECK(run(s, made).outputs == run(s, made).outputs, describe(s));
 }
 
 DEVICE_CASE("prompt: a query that sees nothing gives zeros") {

@@ -29,9 +29,9 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
     some.sequences += first;
     some.runs += first;
     some.count = 1;
-    while (way != Way::kRows && first + some.count < request.count && way_of(request, first + some.count) == way) {
+    while (first + some.count < request.count && way_of(request, first + some.count) == way) {
       ++some.count;
-      if (some.rows() <= kMostFusedRows) continue;
+      if (way == Way::kRows || some.rows() <= kMostFusedRows) continue;
       --some.count;
       break;
     }
@@ -43,7 +43,7 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
         attend_trees(some, rows);
         break;
       case Way::kRows:
-        attend_rows(some, 0, rows, false);
+        attend_rows(some, rows, false);
         break;
     }
     first += some.count;
@@ -120,43 +120,50 @@ void LayerAttention::attend_trees(const AttentionRequest& request, const QueryMe
   trees.outputs = others.as<void>();
   trees.ends = {memory.ends.sink_logits, sums.as<float>() + rows};  // learned sinks count once
   layer_.family().attend(request, past);
-  for (int i = 0; i < request.count; ++i) {
-    attend_rows(request, i, trees.from(layer, request.runs[i].first - request.runs[0].first), true);
-  }
+  attend_rows(request, trees, true);
   const ResultMerge merge = {
       static_cast<int64_t>(rows), layer.head_dim,      memory.type,         memory.outputs, trees.outputs,
       past.ends.log_sums,         trees.ends.log_sums, memory.ends.log_sums};
   check(launch_merge_results(merge, queue.stream), "merging attention");
 }
 
-void LayerAttention::attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory,
-                                 bool among_themselves) {
+void LayerAttention::attend_rows(const AttentionRequest& request, const QueryMemory& memory, bool among_themselves) {
   const AttentionLayer& layer = *request.layer;
-  const SequenceView& view = request.sequences[i];
-  const QueryRun& run = request.runs[i];
   PromptRequest prompt = {};
   prompt.kv_heads = layer.attended_heads();
   prompt.group = layer.group();
   prompt.head_dim = layer.query_dim();
-  prompt.tokens = run.tokens;
   prompt.type = memory.type;
-  prompt.queries = memory.queries;
-  prompt.outputs = memory.outputs;
-  prompt.first_query = view.length - run.tokens;
   prompt.sliding_window = layer.sliding_window;
   prompt.scale = layer.softmax_scale;
   prompt.soft_cap = layer.soft_cap;
-  prompt.ends = memory.ends;
-  DeviceScratch masks;
-  if (run.masks) {
-    std::vector<PromptMask> list;
-    for (int t = 0; t < run.tokens; ++t) list.push_back({run.masks[t], run.position(view.length, t)});
-    masks = layer_.queue().uploaded(list, "uploading masks");
-    prompt.masks = masks.as<PromptMask>();
-    prompt.masked_from = view.length - run.tokens;
+  std::vector<PromptMask> list;
+  for (int i = 0; i < request.count; ++i) {
+    const QueryRun& run = request.runs[i];
+    for (int t = 0; run.masks && t < run.tokens; ++t) {
+      list.push_back({run.masks[t], run.position(request.sequences[i].length, t)});
+    }
   }
-  if (layer.latent()) return attend_to_shared_rows(layer_, view, prompt);
-  attend_to_rows(layer_, view, prompt, among_themselves ? prompt.masked_from : 0);
+  DeviceScratch masks;
+  if (!list.empty()) masks = layer_.queue().uploaded(list, "uploading masks");
+  const PromptMask* next_mask = masks.as<PromptMask>();
+  std::vector<RowPrompt> prompts;
+  for (int i = 0; i < request.count; ++i) {
+    const SequenceView& view = request.sequences[i];
+    const QueryRun& run = request.runs[i];
+    const QueryMemory own = memory.from(layer, run.first - request.runs[0].first);
+    prompt.tokens = run.tokens;
+    prompt.queries = own.queries;
+    prompt.outputs = own.outputs;
+    prompt.first_query = view.length - run.tokens;
+    prompt.ends = own.ends;
+    prompt.masks = run.masks ? next_mask : nullptr;
+    prompt.masked_from = run.masks ? prompt.first_query : 0;
+    if (run.masks) next_mask += run.tokens;
+    prompts.push_back({&view, prompt, among_themselves ? prompt.masked_from : 0});
+  }
+  if (!layer.latent()) return attend_to_rows(layer_, prompts);
+  for (const RowPrompt& each : prompts) attend_to_shared_rows(layer_, *each.view, each.request);
 }
 
 }  // namespace kvasir::cuda

@@ -36,8 +36,8 @@ class LayerAttention {
   Engine::Tiles tiles_of(const AttentionRequest& request, int i) const;
   // memory: of all rows of the request.
   void attend_trees(const AttentionRequest& request, const QueryMemory& memory);
-  // memory: of the rows of sequence i. among_themselves: queries with masks see each other alone.
-  void attend_rows(const AttentionRequest& request, int i, const QueryMemory& memory, bool among_themselves);
+  // The same. among_themselves: queries with masks see each other alone.
+  void attend_rows(const AttentionRequest& request, const QueryMemory& memory, bool among_themselves);
 
   const DeviceLayer& layer_;
   std::vector<DeviceScratch> captured_;  // scaled queries of graphs, which keep theirs

@@ -15,9 +15,9 @@ namespace kvasir::cuda {
 // next keys.
 template <class Tile>
 struct PromptCopies {
-  const PromptRows& part;
+  const PromptBlock<Tile>& block;
   int64_t head;  // where its rows begin
-  int d, count, end;
+  int d, end;
   uint32_t base;  // of shared memory
 
   __device__ __forceinline__ void begin(int tile) const {
@@ -27,7 +27,7 @@ struct PromptCopies {
   __device__ __forceinline__ void await_keys(int tile) const {
     wait_copies<0>();
     block_barrier();
-    copy(Tile::kValuesAt, part.values, tile);
+    copy(Tile::kValuesAt, rows().values, tile);
     commit_copies();
   }
   __device__ __forceinline__ void leave_keys(int tile) const {
@@ -41,12 +41,14 @@ struct PromptCopies {
   }
 
  private:
-  __device__ __forceinline__ void copy(int to, const uint16_t* rows, int tile) const {
-    copy_rows<Tile>(base + to, rows + (head + int64_t{tile} * Tile::kTokens * d), count - tile * Tile::kTokens, d);
+  __device__ __forceinline__ const PromptRows& rows() const { return block.prompt().rows; }
+  __device__ __forceinline__ void copy(int to, const uint16_t* from, int tile) const {
+    copy_rows<Tile>(base + to, from + (head + int64_t{tile} * Tile::kTokens * d), block.count - tile * Tile::kTokens,
+                    d);
   }
   __device__ __forceinline__ void copy_keys(int tile) const {
-    copy(Tile::kKeysAt, part.keys, tile);
-    if constexpr (Tile::kKeyParts == 2) copy(Tile::kKeysAt + Tile::kTokenBytes, part.keys_low, tile);
+    copy(Tile::kKeysAt, rows().keys, tile);
+    if constexpr (Tile::kKeyParts == 2) copy(Tile::kKeysAt + Tile::kTokenBytes, rows().keys_low, tile);
   }
 };
 
@@ -96,7 +98,8 @@ class PromptProducts {
     }
   }
 
-  __device__ __forceinline__ void add_values(const typename Warp::Weights& weights, typename Warp::State& state) const {
+  __device__ __forceinline__ void add_values(const typename Warp::Weights& weights, const typename Warp::Keep& keep,
+                                             typename Warp::State& state) const {
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       float added[kTiles][2][4] = {};
@@ -107,8 +110,8 @@ class PromptProducts {
         for (int w = 0; w < Tile::kWeightParts; ++w) {
 #pragma unroll
           for (int m = 0; m < kTiles; ++m) {
-            mma_halves(added[m][0], weights.fragments[w][m][k], value.x, value.y);
-            mma_halves(added[m][1], weights.fragments[w][m][k], value.z, value.w);
+            mma_halves(added[m][0], weights[w][m][k], value.x, value.y);
+            mma_halves(added[m][1], weights[w][m][k], value.z, value.w);
           }
         }
       }
@@ -116,8 +119,8 @@ class PromptProducts {
       for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          state.output[m][n][i] = fmaf(state.output[m][n][i], weights.keep[m][i / 2], added[m][0][i]);
-          state.output[m][n + 1][i] = fmaf(state.output[m][n + 1][i], weights.keep[m][i / 2], added[m][1][i]);
+          state.output[m][n][i] = fmaf(state.output[m][n][i], keep[m][i / 2], added[m][0][i]);
+          state.output[m][n + 1][i] = fmaf(state.output[m][n + 1][i], keep[m][i / 2], added[m][1][i]);
         }
       }
     }
@@ -128,29 +131,23 @@ class PromptProducts {
 };
 
 template <int D, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads, 2)
-    prompt_kernel(const __grid_constant__ PromptRequest request, const __grid_constant__ PromptRows part,
-                  const int rows, const bool first) {
+__global__ void __launch_bounds__(Tile::kThreads, 2) prompt_kernel(const __grid_constant__ PromptLaunch launch) {
   extern __shared__ __align__(128) uint8_t shared[];
   using Warp = PromptWarp<D, Tile>;
-  const int d = request.head_dim, kv_head = blockIdx.y;
-  // The last rows see most: they begin.
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::kRows;
-  load_queries<Tile>(request, kv_head, first_row, rows, shared, reinterpret_cast<float*>(shared + Tile::kFactorsAt));
-  const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
-  const int split = blockIdx.z, last = min(Tile::kRows, rows - first_row) - 1, count = static_cast<int>(part.tokens);
-  const auto masked_from = static_cast<int>(min(max(request.masked_from - part.position, -kFar), kFar));
-  const PromptBlock<Tile> block = {d,     kv_head, split,  rows,          first_row,  last,
-                                   count, reach,   shared, request.masks, masked_from};
-  block.find_newest(request, part.position);
+  // Between 64 and 128 each head dim has an instance.
+  const int d = D > 64 && D <= 128 ? D : launch.head_dim;
+  const PromptBlock<Tile> block(launch, d, shared);
+  const auto place = block.place();
+  load_queries<Tile>(launch, block.prompt(), block.kv_head, place.first_row, shared, block.factors());
+  block.find_newest();
   __syncthreads();
   const auto tiles = block.tiles();
-  const Warp warp(request, block);
+  const Warp warp(block, place.last);
   const PromptProducts<D, Tile> products(shared);
   typename Warp::State state;
-  warp.load(first, state);
-  const int64_t head = kv_head * part.stride * d;
-  const PromptCopies<Tile> copies = {part, head, d, count, tiles.end, shared_address(shared)};
+  warp.load(state);
+  const int64_t head = block.kv_head * block.prompt().rows.stride * d;
+  const PromptCopies<Tile> copies = {block, head, d, tiles.end, shared_address(shared)};
   copies.begin(tiles.begin);
   if (warp.idle()) {
     for (int tile = tiles.begin; tile < tiles.end; ++tile) {
@@ -166,9 +163,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 2)
     products.multiply_keys(score);
     copies.leave_keys(tile);
     typename Warp::Weights weights;
-    warp.make_weights(tile * Tile::kTokens, score, state, weights);
+    typename Warp::Keep keep;
+    warp.weigh(tile * Tile::kTokens, score, state, keep);
+    Warp::pack(score, weights);
     copies.await_values();
-    products.add_values(weights, state);
+    products.add_values(weights, keep, state);
   }
   warp.store(state);
 }

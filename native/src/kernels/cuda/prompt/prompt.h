@@ -7,7 +7,8 @@
 //   then                                    launch_prompt_finish
 //
 // Parts may come in any order, and tokens of a part stand side by side. Between launches the softmax states of all
-// query rows are in `states`. Nothing is allocated or waited for. Equal calls give equal bits.
+// query rows are in `states`. Nothing is allocated or waited for. Equal calls give equal bits, and what a prompt gets
+// does not depend on others that are launched with it.
 //
 // Products are float16 times float16, summed in float32. What float16 cannot hold of an operand is a second operand,
 // and one more product, where the precision asks for it:
@@ -63,6 +64,7 @@ struct PromptRequest {
   RowEnds ends = {};
   const PromptMask* masks = nullptr;  // [tokens] in device memory; null: each sees what is up to it
   int64_t masked_from = 0;            // with masks; kMostMasked tokens at most come from there on
+  int64_t part_tokens = 0;            // that no part has more of: few are not divided among blocks; 0: not known
 };
 
 size_t prompt_state_bytes(const PromptRequest& request);
@@ -76,9 +78,27 @@ struct PromptRows {
   int64_t position;  // of the first token; the others follow
 };
 
-// `first`: the states hold nothing yet.
-cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& rows, bool first, cudaStream_t stream);
+// A part of one prompt among those that are launched together. Their requests differ in tokens, positions, masks and
+// memory alone, and no two are of one prompt.
+struct PromptPart {
+  PromptRequest request;
+  PromptRows rows;
+  bool first;  // the states hold nothing yet
+};
+constexpr int kMostPrompts = 32;  // that one launch takes; more are several
+
+cudaError_t launch_prompt_parts(const PromptPart* parts, int count, cudaStream_t stream);
 // Writes the outputs; zeros where a query saw nothing.
-cudaError_t launch_prompt_finish(const PromptRequest& request, cudaStream_t stream);
+cudaError_t launch_prompt_finishes(const PromptRequest* requests, int count, cudaStream_t stream);
+
+// The same of one prompt.
+inline cudaError_t launch_prompt_part(const PromptRequest& request, const PromptRows& rows, bool first,
+                                      cudaStream_t stream) {
+  const PromptPart part = {request, rows, first};
+  return launch_prompt_parts(&part, 1, stream);
+}
+inline cudaError_t launch_prompt_finish(const PromptRequest& request, cudaStream_t stream) {
+  return launch_prompt_finishes(&request, 1, stream);
+}
 
 }  // namespace kvasir::cuda

@@ -1,37 +1,66 @@
 // What prompt attention does between products: which tokens a row sees, weights from scores, states of rows.
 #pragma once
 
-#include "kernels/cuda/prompt/instance.h"
 #include "kernels/cuda/prompt/tile.cuh"
 
 namespace kvasir::cuda {
-
-constexpr int64_t kFar = 1 << 30;  // tokens: further than any part reaches
 
 // A block's query rows, and which tokens of the part they see: those up to a row's newest, `reach` of them. A row
 // behind the end sees nothing.
 template <class Tile>
 struct PromptBlock {
-  int d, kv_head, split;
-  int rows;       // of all blocks of the kv head
-  int first_row;  // the block's
-  int last;       // row that there is, counted from first_row
-  int count;      // tokens of the part
+  const PromptLaunch& launch;
+  int index;  // of the prompt
+  int d, kv_head;
+  int count;  // tokens of the part
   int reach;
   uint8_t* shared;
-  const PromptMask* masks;  // those of the request, or null
-  int masked_from;          // token of the part where they begin
 
+  __device__ PromptBlock(const PromptLaunch& parameters, int head_dim, uint8_t* memory)
+      : launch(parameters),
+        index(parameters.prompt_of(static_cast<int>(blockIdx.x))),
+        d(head_dim),
+        kv_head(blockIdx.y),
+        count(static_cast<int>(prompt().rows.tokens)),
+        reach(parameters.reach),
+        shared(memory) {}
+
+  // Parameters are near, and registers few in loops: each use reads anew, and finds anew what is seldom needed.
+  __device__ __forceinline__ const LaunchedPrompt& prompt() const {
+    int at = index;
+    asm volatile("" : "+r"(at));
+    return launch.prompts[at];
+  }
+  struct Place {
+    int split;
+    int first_row;  // the block's
+    int last;       // row that there is, counted from first_row
+  };
+  __device__ __forceinline__ Place place() const {
+    const LaunchedPrompt& of = prompt();
+    const int block = static_cast<int>(blockIdx.x) - of.first_block;
+    // The last rows see most: they begin.
+    const int tiles = (of.row_count + Tile::kRows - 1) / Tile::kRows;
+    const int first_row = (tiles - 1 - block % tiles) * Tile::kRows;
+    return {block / tiles, first_row, min(Tile::kRows, of.row_count - first_row) - 1};
+  }
   __device__ float* factors() const { return reinterpret_cast<float*>(shared + Tile::kFactorsAt); }
   __device__ int* newest() const { return reinterpret_cast<int*>(shared + Tile::kNewestAt); }
 
-  __device__ __forceinline__ void find_newest(const PromptRequest& request, int64_t position) const {
-    const int64_t first_newest = request.first_query - position;
+  __device__ __forceinline__ void find_newest() const {
+    const LaunchedPrompt& of = prompt();
+    const Place at = place();
     for (int r = threadIdx.x; r < Tile::kRows; r += Tile::kThreads) {
-      const int query = (first_row + r) / request.group;
-      const bool live = first_row + r < rows;
-      const int64_t token = masks != nullptr && live ? masks[query].position - position : first_newest + query;
-      newest()[r] = live ? static_cast<int>(min(max(token, -kFar), kFar)) : -static_cast<int>(kFar);
+      const int query = (at.first_row + r) / launch.group;
+      int token = -kFar;
+      if (r <= at.last) {
+        token = of.newest + query;
+        if (of.masks != nullptr) {
+          const int64_t from_part = of.masks[query].position - of.rows.position;
+          token = static_cast<int>(min(max(from_part, int64_t{-kFar}), int64_t{kFar}));
+        }
+      }
+      newest()[r] = token;
     }
   }
 
@@ -42,12 +71,15 @@ struct PromptBlock {
   __device__ __forceinline__ Tiles tiles() const {
     constexpr int kTokens = Tile::kTokens;
     // Guesses stand in any order, at or after the first of them, and see any of the others.
-    const int oldest = masks != nullptr ? masked_from : newest()[0];
-    const int tokens = masks != nullptr ? count : min(max(newest()[last] + 1, 0), count);
+    const LaunchedPrompt& of = prompt();
+    const Place at = place();
+    const bool masked = of.masks != nullptr;
+    const int oldest = masked ? of.masked_from : newest()[0];
+    const int tokens = masked ? count : min(max(newest()[at.last] + 1, 0), count);
     const int begin = max(oldest - reach + 1, 0) / kTokens, end = (tokens + kTokens - 1) / kTokens;
-    const int all = max(end - begin, 0), splits = static_cast<int>(gridDim.z);
-    return {begin + static_cast<int>(static_cast<int64_t>(all) * split / splits),
-            begin + static_cast<int>(static_cast<int64_t>(all) * (split + 1) / splits)};
+    const auto all = static_cast<unsigned>(max(end - begin, 0)), splits = static_cast<unsigned>(of.splits);
+    const auto share = static_cast<unsigned>(at.split) * all;
+    return {begin + static_cast<int>(share / splits), begin + static_cast<int>((share + all) / splits)};
   }
 };
 
@@ -63,44 +95,59 @@ class PromptWarp {
   struct State {
     float peak[kTiles][2], sum[kTiles][2], output[kTiles][D / 8][4];
   };
-  // A tile's weights as fragments of A, and what outputs so far are multiplied by.
-  struct Weights {
-    uint4 fragments[Tile::kWeightParts][kTiles][kTokens / 16];
-    float keep[kTiles][2];
-  };
+  // A tile's weights as fragments of A.
+  using Weights = uint4[Tile::kWeightParts][kTiles][kTokens / 16];
+  // What outputs so far are multiplied by.
+  using Keep = float[kTiles][2];
 
-  __device__ PromptWarp(const PromptRequest& request, const PromptBlock<Tile>& block)
-      : request_(request),
-        block_(block),
+  __device__ PromptWarp(const PromptBlock<Tile>& block, int last)
+      : block_(block),
         lane_(threadIdx.x % 32),
         first_(16 * kTiles * static_cast<int>(threadIdx.x / 32)),
-        idle_(first_ > block.last),
-        oldest_newest_(idle_                    ? 0
-                       : block.masks != nullptr ? block.masked_from - 1
-                                                : block.newest()[first_]),
-        newest_newest_(idle_                    ? -1
-                       : block.masks != nullptr ? block.masked_from + kMostMasked - 1
-                                                : block.newest()[min(first_ + 16 * kTiles - 1, block.last)]) {}
+        idle_(first_ > last),
+        oldest_newest_(idle_                             ? 0
+                       : block.prompt().masks != nullptr ? block.prompt().masked_from - 1
+                                                         : block.newest()[first_]),
+        newest_newest_(idle_                             ? -1
+                       : block.prompt().masks != nullptr ? block.prompt().masked_from + kMostMasked - 1
+                                                         : block.newest()[min(first_ + 16 * kTiles - 1, last)]) {}
 
   // Whether it has no rows.
   __device__ __forceinline__ bool idle() const { return idle_; }
 
   // The states of its rows, or none.
-  __device__ __forceinline__ void load(bool none, State& state) const {
+  __device__ __forceinline__ void load(State& state) const {
+    const bool first = block_.prompt().first;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.peak[m][h] = -INFINITY;
+        state.sum[m][h] = 0.0f;
+      }
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (float& output : state.output[m][n]) output = 0.0f;
+      }
+    }
+    if (first) return;
+    const auto place = block_.place();
+    const float* const states = states_at(place);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row_of(m, h);
-        const bool known = !none && row <= block_.last;
-        const float* from = known ? state_of(row) : nullptr;
-        state.peak[m][h] = known ? from[0] : -INFINITY;
-        state.sum[m][h] = known && lane_ % 4 == 0 ? from[1] : 0.0f;  // lanes of a row add up in the end
+        if (row > place.last) continue;
+        const float* from = states + row * (block_.d + kPromptStateHead);
+        state.peak[m][h] = from[0];
+        if (lane_ % 4 == 0) state.sum[m][h] = from[1];  // lanes of a row add up in the end
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
           const int c = 8 * n + 2 * (lane_ % 4);
-          const float2 pair = known && c < block_.d ? *reinterpret_cast<const float2*>(from + kPromptStateHead + c)
-                                                    : make_float2(0.0f, 0.0f);
+          if (c >= block_.d) continue;
+          const float2 pair = *reinterpret_cast<const float2*>(from + kPromptStateHead + c);
           state.output[m][n][2 * h] = pair.x;
           state.output[m][n][2 * h + 1] = pair.y;
         }
@@ -108,25 +155,42 @@ class PromptWarp {
     }
   }
 
-  // token: the tile's first.
-  __device__ __forceinline__ void make_weights(int token, Scores& score, State& state, Weights& weights) const {
+  // Scores become weights, by rows. token: the tile's first.
+  __device__ __forceinline__ void weigh(int token, Scores& score, State& state, Keep& keep) const {
     const bool cut =
         (token + kTokens > min(oldest_newest_ + 1, block_.count)) | (token <= newest_newest_ - block_.reach);
+    if (block_.launch.soft_cap > 0.0f) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) cap(m, h, score);
+      }
+    }
+    if (cut) {
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) hide(token, m, h, score);
+      }
+    }
+    // Rows without branches between them, so that their chains run side by side.
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (request_.soft_cap > 0.0f) cap(m, h, score);
-        if (cut) hide(token, m, h, score);
-        weights.keep[m][h] = softmax(m, h, score, state);
-      }
-      // What a lane has of two columns of C is what it needs of A.
+      for (int h = 0; h < 2; ++h) keep[m][h] = softmax(m, h, score, state);
+    }
+  }
+
+  // What a lane has of two columns of C is what it needs of A.
+  static __device__ __forceinline__ void pack(Scores& score, Weights& weights) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int k = 0; k < kTokens / 16; ++k) {
 #pragma unroll
         for (int w = 0; w < Tile::kWeightParts; ++w) {
           float(&a)[4] = score[m][2 * k], (&b)[4] = score[m][2 * k + 1];
-          uint4& fragment = weights.fragments[w][m][k];
+          uint4& fragment = weights[w][m][k];
           if (w + 1 < Tile::kWeightParts) {
             fragment = {take_halves(a[0], a[1]), take_halves(a[2], a[3]), take_halves(b[0], b[1]),
                         take_halves(b[2], b[3])};
@@ -140,14 +204,16 @@ class PromptWarp {
   }
 
   __device__ __forceinline__ void store(const State& state) const {
+    const auto place = block_.place();
+    float* const states = states_at(place);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float sum = sum_over_columns(state.sum[m][h]);
         const int row = row_of(m, h);
-        if (row > block_.last) continue;
-        float* to = state_of(row);
+        if (row > place.last) continue;
+        float* to = states + row * (block_.d + kPromptStateHead);
         if (lane_ % 4 == 0) *reinterpret_cast<float2*>(to) = make_float2(state.peak[m][h], sum);
 #pragma unroll
         for (int n = 0; n < D / 8; ++n) {
@@ -162,14 +228,16 @@ class PromptWarp {
 
  private:
   __device__ __forceinline__ int row_of(int tile, int half) const { return first_ + 16 * tile + 8 * half + lane_ / 4; }
-  __device__ __forceinline__ float* state_of(int row) const {
-    const int64_t heads = static_cast<int64_t>(block_.split) * request_.kv_heads + block_.kv_head;
-    return request_.states + (heads * block_.rows + block_.first_row + row) * (block_.d + kPromptStateHead);
+  // The block's states.
+  __device__ __forceinline__ float* states_at(const typename PromptBlock<Tile>::Place& place) const {
+    const int64_t heads = static_cast<int64_t>(place.split) * block_.launch.kv_heads + block_.kv_head;
+    return block_.prompt().states +
+           (heads * block_.prompt().row_count + place.first_row) * (block_.d + kPromptStateHead);
   }
 
   // Makes products capped scores.
   __device__ __forceinline__ void cap(int m, int h, Scores& score) const {
-    const float factor = block_.factors()[row_of(m, h)], most = request_.soft_cap * kLog2E;
+    const float factor = block_.factors()[row_of(m, h)], most = block_.launch.soft_cap * kLog2E;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
@@ -180,12 +248,14 @@ class PromptWarp {
   // The same as hide for a guess.
   __device__ __forceinline__ void hide_by_mask(int token, int m, int h, Scores& score) const {
     const int row = row_of(m, h), row_newest = block_.newest()[row];
-    const uint64_t bits = row <= block_.last ? block_.masks[(block_.first_row + row) / request_.group].bits : 0;
+    const auto place = block_.place();
+    const uint64_t bits =
+        row <= place.last ? block_.prompt().masks[(place.first_row + row) / block_.launch.group].bits : 0;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const int at = token + 8 * n + 2 * (lane_ % 4) + i, guess = at - block_.masked_from;
+        const int at = token + 8 * n + 2 * (lane_ % 4) + i, guess = at - block_.prompt().masked_from;
         const bool seen = guess < 0 ? at > row_newest - block_.reach : (bits >> min(guess, kMostMasked - 1) & 1) != 0;
         float& x = score[m][n][2 * h + i];
         x = seen & (at < block_.count) ? x : -INFINITY;
@@ -195,7 +265,7 @@ class PromptWarp {
 
   // Scores of tokens that a row does not see. One condition, not two branches.
   __device__ __forceinline__ void hide(int token, int m, int h, Scores& score) const {
-    if (block_.masks != nullptr) return hide_by_mask(token, m, h, score);
+    if (block_.prompt().masks != nullptr) return hide_by_mask(token, m, h, score);
     const int row_newest = block_.newest()[row_of(m, h)], row_last = min(row_newest, block_.count - 1);
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) {
@@ -210,7 +280,7 @@ class PromptWarp {
 
   // Turns a row's products into weights, and returns what its outputs so far are multiplied by.
   __device__ __forceinline__ float softmax(int m, int h, Scores& score, State& state) const {
-    const float factor = request_.soft_cap > 0.0f ? 1.0f : block_.factors()[row_of(m, h)];
+    const float factor = block_.launch.soft_cap > 0.0f ? 1.0f : block_.factors()[row_of(m, h)];
     float most = -INFINITY;
 #pragma unroll
     for (int n = 0; n < kTokens / 8; ++n) most = fmaxf(most, fmaxf(score[m][n][2 * h], score[m][n][2 * h + 1]));
@@ -233,7 +303,6 @@ class PromptWarp {
     return keep;
   }
 
-  const PromptRequest& request_;
   const PromptBlock<Tile> block_;
   const int lane_;
   const int first_;  // row of the block

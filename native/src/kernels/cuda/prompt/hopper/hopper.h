@@ -1,11 +1,11 @@
-// Prompt attention on Hopper (kernel.cuh), for head dims up to the number, and precisions kFast and kExact.
+// Prompt attention on Hopper (kernel.cuh), for one head dim and precisions kFast and kExact. A file instantiates each.
 #pragma once
 
 #include "kernels/cuda/prompt/instance.h"
 
 namespace kvasir::cuda {
 
-PromptKernel hopper_prompt_64(const PromptRequest& request);
-PromptKernel hopper_prompt_128(const PromptRequest& request);
+template <int D>
+PromptKernel hopper_prompt(const PromptRequest& request);
 
 }  // namespace kvasir::cuda

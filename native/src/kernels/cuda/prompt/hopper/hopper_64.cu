@@ -1,6 +1,5 @@
-#include "kernels/cuda/prompt/hopper/hopper.h"
 #include "kernels/cuda/prompt/hopper/kernel.cuh"
 
 namespace kvasir::cuda {
-PromptKernel hopper_prompt_64(const PromptRequest& request) { return hopper_kernel_for<64>(request); }
+template PromptKernel hopper_prompt<64>(const PromptRequest& request);
 }  // namespace kvasir::cuda

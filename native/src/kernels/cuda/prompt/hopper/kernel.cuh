@@ -1,25 +1,29 @@
 // Prompt attention on Hopper: as prompt/kernel.cuh, with products of warp groups. Two groups of four warps take 64
-// query rows each; four warps more copy tiles of keys and values ahead of them. While one group makes weights of
-// scores, the other multiplies.
+// query rows each; four warps more copy tiles of keys and values ahead of them. While weights are made of a tile's
+// scores, outputs of the tile before are summed, and the other group multiplies.
 //
 // Outputs are summed by tensor cores alone, which cut off where they should round: 2^-24 of a sum for each 16 tokens,
 // far below what weights of float16 cost.
 #pragma once
 
-#include "kernels/cuda/primitives/wgmma.cuh"
+#include "kernels/cuda/prompt/hopper/columns.cuh"
+#include "kernels/cuda/prompt/hopper/hopper.h"
 #include "kernels/cuda/prompt/warp.cuh"
 
 namespace kvasir::cuda {
 
+// D: the head dim. Lines of shared memory are of 64 channels; what is missing of the last is never touched.
 template <int D, int kQueryParts_, int kKeyParts_, int kWeightParts_, int kTokens_, int kStages_>
 struct HopperTile {
   static constexpr int kQueryParts = kQueryParts_, kKeyParts = kKeyParts_, kWeightParts = kWeightParts_;
   static constexpr int kGroups = 2, kWarps = 4 * kGroups, kThreads = 32 * kWarps;  // that compute
   static constexpr int kCopyThreads = 128;
+  // Of which so many copy: a piece of eight channels each, of kCopyStep tokens side by side.
+  static constexpr int kOctets = D / 8, kCopyStep = kCopyThreads / kOctets / 8 * 8, kCopying = kCopyStep * kOctets;
   static constexpr int kWarpTiles = 1;
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kTokens = kTokens_, kStages = kStages_;
-  static constexpr int kRowBytes = 2 * D;
+  static constexpr int kRowBytes = 2 * ((D + 63) / 64 * 64);
   // Shared memory: queries, then stages of keys and values, each in blocks of 64 channels; for each row a factor and
   // the newest token that it sees; barriers.
   static constexpr int kQueryBytes = kRows * kRowBytes, kTokenBytes = kTokens * kRowBytes;
@@ -56,8 +60,8 @@ struct HopperStages {
   __device__ uint32_t values(int stage) const { return keys(stage, Tile::kKeyParts); }
   __device__ void init() const {
     for (int s = 0; s < Tile::kStages; ++s) {
-      barrier_init(keys_there(s), Tile::kCopyThreads);
-      barrier_init(values_there(s), Tile::kCopyThreads);
+      barrier_init(keys_there(s), Tile::kCopying);
+      barrier_init(values_there(s), Tile::kCopying);
       barrier_init(keys_free(s), Tile::kWarps);
       barrier_init(values_free(s), Tile::kWarps);
     }
@@ -65,29 +69,27 @@ struct HopperStages {
   }
 };
 
-// The warps that copy.
-template <class Tile>
-__device__ __forceinline__ void copy_tiles(const PromptRows& part, int64_t head, int d, int begin, int end,
+// The warps that copy. Rows of a head follow on each other: what threads side by side copy does, too.
+template <int D, class Tile>
+__device__ __forceinline__ void copy_tiles(const PromptRows& part, int64_t head, int begin, int end,
                                            const HopperStages<Tile>& stages) {
-  constexpr int kOctets = Tile::kRowBytes / 16, kStep = Tile::kCopyThreads / kOctets;  // tokens
-  const int thread = threadIdx.x - Tile::kThreads, octet = thread % kOctets, first = thread / kOctets;
-  static_assert(kStep % 8 == 0, "a thread's pieces of all its tokens stand alike");
+  constexpr int kStep = Tile::kCopyStep, kCopies = Tile::kTokens / kStep;
+  static_assert(kStep % 8 == 0 && Tile::kTokens % kStep == 0, "a thread's pieces of all its tokens stand alike");
+  const int thread = threadIdx.x - Tile::kThreads, octet = thread % Tile::kOctets, first = thread / Tile::kOctets;
+  if (thread >= Tile::kCopying) return;
   const uint32_t place = Tile::token_byte(first, octet);
-  const bool channels = 8 * octet < d;
   const auto copy = [&](uint32_t to, const uint16_t* rows, int tile) {
     const int count = static_cast<int>(part.tokens) - tile * Tile::kTokens - first;
-    const uint16_t* from = rows + head + (int64_t{tile} * Tile::kTokens + first) * d + 8 * octet;
-    if (count + first >= Tile::kTokens && d == Tile::kRowBytes / 2) {
+    const uint16_t* from = rows + head + (int64_t{tile} * Tile::kTokens + first) * D + 8 * octet;
+    if (count + first >= Tile::kTokens) {
 #pragma unroll
-      for (int i = 0; i < Tile::kTokens / kStep; ++i) {
-        copy16(to + place + i * (kStep * 128), from + i * (kStep * Tile::kRowBytes / 2));
-      }
+      for (int i = 0; i < kCopies; ++i) copy16(to + place + i * (kStep * 128), from + i * (kStep * D));
       return;
     }
 #pragma unroll 4
-    for (int i = 0; i < Tile::kTokens / kStep; ++i) {
-      copy_or_clear(to + place + i * (kStep * 128), from, i * kStep < count && channels);
-      from += kStep * d;
+    for (int i = 0; i < kCopies; ++i) {
+      copy_or_clear(to + place + i * (kStep * 128), from, i * kStep < count);
+      from += kStep * D;
     }
   };
   RingPosition at;
@@ -132,43 +134,37 @@ __device__ __forceinline__ void add_values(const typename PromptWarp<D, Tile>::W
   for (int w = 0; w < Tile::kWeightParts; ++w) {
 #pragma unroll
     for (int k = 0; k < Tile::kTokens / 16; ++k) {
-      add_products(outputs, weights.fragments[w][0][k], tile_descriptor(values + k * 16 * 128, Tile::kTokens * 128));
+      add_products(outputs, weights[w][0][k], tile_descriptor(values + k * 16 * 128, Tile::kTokens * 128));
     }
   }
 }
 
 template <int D, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
-    hopper_prompt_kernel(const __grid_constant__ PromptRequest request, const __grid_constant__ PromptRows part,
-                         const int rows, const bool first) {
+    hopper_prompt_kernel(const __grid_constant__ PromptLaunch launch) {
   extern __shared__ __align__(1024) uint8_t shared[];
   using Warp = PromptWarp<D, Tile>;
   const bool computes = threadIdx.x < Tile::kThreads;
-  const int d = request.head_dim, kv_head = blockIdx.y;
-  const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * Tile::kRows;
-  const int reach = request.sliding_window > 0 ? static_cast<int>(min(request.sliding_window, kFar)) : kFar;
-  const int split = blockIdx.z, last = min(Tile::kRows, rows - first_row) - 1, count = static_cast<int>(part.tokens);
-  const auto masked_from = static_cast<int>(min(max(request.masked_from - part.position, -kFar), kFar));
-  const PromptBlock<Tile> block = {d,     kv_head, split,  rows,          first_row,  last,
-                                   count, reach,   shared, request.masks, masked_from};
+  const PromptBlock<Tile> block(launch, D, shared);
   const HopperStages<Tile> stages = {shared_address(shared)};
   if (threadIdx.x == 0) stages.init();
   if (computes) {
-    load_queries<Tile>(request, kv_head, first_row, rows, shared, block.factors());
-    block.find_newest(request, part.position);
+    load_queries<Tile>(launch, block.prompt(), block.kv_head, block.place().first_row, shared, block.factors());
+    block.find_newest();
     fence_shared_operands();
   }
   __syncthreads();
   const auto tiles = block.tiles();
-  const int64_t head = kv_head * part.stride * d;
   if (!computes) {
-    leave_registers<56>();
-    return copy_tiles<Tile>(part, head, d, tiles.begin, tiles.end, stages);
+    const PromptRows& part = block.prompt().rows;
+    const int64_t head = block.kv_head * part.stride * D;
+    leave_registers<24>();
+    return copy_tiles<D, Tile>(part, head, tiles.begin, tiles.end, stages);
   }
-  take_registers<224>();
-  const Warp warp(request, block);
+  take_registers<240>();
+  const Warp warp(block, block.place().last);
   typename Warp::State state;
-  warp.load(first, state);
+  warp.load(state);
   const uint32_t queries = stages.base + threadIdx.x / 128 * (64 * 128);
   RingPosition at;
   typename Warp::Scores score;
@@ -176,8 +172,27 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
     barrier_wait(stages.keys_there(at.slot), at.parity);
     fence_shared_operands();
   };
+  const auto await_values = [&] {
+    barrier_wait(stages.values_there(at.slot), at.parity);
+    fence_shared_operands();
+  };
   const bool leads = threadIdx.x % 32 == 0;  // a warp
   if (tiles.begin < tiles.end) {
+    typename Warp::Keep keep = {};
+    typename Warp::Weights weights;
+    // Whether outputs so far must be multiplied: peaks seldom rise after the first tiles. Sums are never negative;
+    // asking makes the compiler weigh before it waits for outputs.
+    const auto rises = [&] {
+      const bool own = keep[0][0] != 1.0f || keep[0][1] != 1.0f;
+      return __any_sync(0xffffffffu, own || state.sum[0][0] < 0.0f || state.sum[0][1] < 0.0f);
+    };
+    const auto multiply_outputs = [&] {
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state.output[0][n][i] *= keep[0][i / 2];
+      }
+    };
     await_keys();
     fence_products();
     multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
@@ -185,35 +200,41 @@ __global__ void __launch_bounds__(Tile::kThreads + Tile::kCopyThreads, 1)
     wait_products<0>();
     fence_sums(score[0]);
     if (leads) barrier_arrive(stages.keys_free(at.slot));
-  }
-  for (int tile = tiles.begin; tile < tiles.end; ++tile) {
-    typename Warp::Weights weights;
-    warp.make_weights(tile * Tile::kTokens, score, state, weights);
-    // Peaks seldom rise after the first tiles.
-    if (__any_sync(0xffffffffu, weights.keep[0][0] != 1.0f || weights.keep[0][1] != 1.0f)) {
-#pragma unroll
-      for (int n = 0; n < D / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) state.output[0][n][i] *= weights.keep[0][i / 2];
+    warp.weigh(tiles.begin * Tile::kTokens, score, state, keep);
+    multiply_outputs();
+    Warp::pack(score, weights);
+    // A tile's weights are made while the outputs of the one before are summed.
+    for (int tile = tiles.begin + 1; tile < tiles.end; ++tile) {
+      const int before = at.slot;
+      await_values();
+      at.advance(Tile::kStages);
+      await_keys();
+      fence_products();
+      multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
+      commit_products();
+      add_values<D, Tile>(weights, stages.values(before), state.output[0]);
+      commit_products();
+      wait_products<1>();
+      fence_sums(score[0]);
+      if (leads) barrier_arrive(stages.keys_free(at.slot));
+      warp.weigh(tile * Tile::kTokens, score, state, keep);
+      if (rises()) {
+        wait_products<0>();
+        fence_sums(state.output[0]);
+        multiply_outputs();
+      } else {
+        wait_products<0>();
+        fence_sums(state.output[0]);
       }
+      if (leads) barrier_arrive(stages.values_free(before));
+      Warp::pack(score, weights);
     }
-    const int stage = at.slot;
-    barrier_wait(stages.values_there(stage), at.parity);
-    fence_shared_operands();
-    at.advance(Tile::kStages);
-    const bool more = tile + 1 < tiles.end;
-    if (more) await_keys();
+    await_values();
     fence_products();
-    add_values<D, Tile>(weights, stages.values(stage), state.output[0]);
-    if (more) multiply_keys<D, Tile>(queries, stages.keys(at.slot, 0), score[0]);
+    add_values<D, Tile>(weights, stages.values(at.slot), state.output[0]);
     commit_products();
     wait_products<0>();
     fence_sums(state.output[0]);
-    fence_sums(score[0]);
-    if (leads) {
-      barrier_arrive(stages.values_free(stage));
-      if (more) barrier_arrive(stages.keys_free(at.slot));
-    }
   }
   if (!warp.idle()) warp.store(state);
 }
@@ -226,7 +247,7 @@ PromptKernel hopper_kernel_with() {
 }
 
 template <int D>
-PromptKernel hopper_kernel_for(const PromptRequest& request) {
+PromptKernel hopper_prompt(const PromptRequest& request) {
   const bool wide = request.type == ElementType::kFloat32;
   if (request.precision == PromptPrecision::kFast) return hopper_kernel_with<D, 1, 1, 1, 128, 3>();
   return wide ? hopper_kernel_with<D, 2, 2, 1, 64, 3>() : hopper_kernel_with<D, 1, 2, 1, 128, 2>();

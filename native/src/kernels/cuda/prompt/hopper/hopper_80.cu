@@ -1,0 +1,5 @@
+#include "kernels/cuda/prompt/hopper/kernel.cuh"
+
+namespace kvasir::cuda {
+template PromptKernel hopper_prompt<80>(const PromptRequest& request);
+}  // namespace kvasir::cuda
