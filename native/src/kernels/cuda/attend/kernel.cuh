@@ -93,8 +93,10 @@ __device__ __forceinline__ void begin_own_ring(const AttendParams& params, const
   constexpr int kHeads = 4 * kTiles;
   const FoundUnit<D> found = reader.find_first(work, range);
   const int segment = uniform(found.segment);
-  const UnitRange units = {uniform(found.units.begin), uniform(found.units.end)}, ours = shares.range();
-  const int sharers = units.end >= ours.end ? shares.count() : uniform(shares.of(units.end - 1) + 1);
+  const UnitRange units = {uniform(found.units.begin), uniform(found.units.end)};
+  const UnitRange ours = {uniform(shares.range().begin), uniform(shares.range().end)};
+  // Lanes are not to part here for all that the compiler knows: it would reckon with it in every page.
+  const int sharers = uniform(units.end >= ours.end ? shares.count() : shares.of(units.end - 1) + 1);
   const bool together = units.begin <= ours.begin && sharers >= kHeads / 2;
   const int second = warp + sharers;  // head; the first one is `warp`
   QueryRow<D> row, second_row;

@@ -108,6 +108,10 @@ struct Floats {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) vectors(at)[i] = vectors(from)[i];
   }
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) at[i] = 0.0f;
+  }
   __device__ __forceinline__ void store(float* to) const {
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) vectors(to)[i] = vectors(at)[i];
@@ -124,27 +128,37 @@ struct Floats {
 // other. For the weights each lane looks at one part, 32 at a time.
 //
 // This runs once or twice a launch, when instructions come from far away and every dependent load is waited for: loads
-// are issued together, kAtOnce parts of them.
-template <int D, int kWidth, int kAtOnce, class PartialAt>
+// are issued together, kAtOnce parts of them. kStride: floats from each part to the next, but for the first, where that
+// is constant: then addresses need no instructions.
+template <int D, int kWidth, int kAtOnce, int kStride = 0, class PartialAt>
 __device__ __forceinline__ void merge_partials(const AttendParams& params, int64_t row, int head, int first_channel,
                                                int parts, PartialAt partial, float* merged) {
   constexpr int kHead = kPartialHead<D>;
   const int lane = threadIdx.x % 32, channel = first_channel + kWidth * lane;
   float highest = kNothing, sum = 0.0f;
   Floats<kWidth> output;
-#pragma unroll
-  for (int w = 0; w < kWidth; ++w) output.at[w] = 0.0f;
+  output.clear();
 #pragma unroll 1
   for (int base = 0; base < parts; base += 32) {
-    float2 state = {kNothing, 0.0f};  // maximum and sum of the lane's part
-    if (base + lane < parts) state = *reinterpret_cast<const float2*>(partial(base + lane) + head * kHead + D);
     float next = highest, weight = 0.0f;
 #pragma unroll 1
     for (int first = 0; first < 32 && base + first < parts; first += kAtOnce) {
+      // Maximum and sum of the lane's part. In the loop: before it they would be waited for before the rest is asked
+      // for.
+      float2 state = {kNothing, 0.0f};
+      if (first == 0 && base + lane < parts) {
+        state = *reinterpret_cast<const float2*>(partial(base + lane) + head * kHead + D);
+      }
       Floats<kWidth> values[kAtOnce];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {  // past the end the last one again: its weight is 0
-        values[k].load(partial(min(base + first + k, parts - 1)) + head * kHead + channel);
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (kStride == 0 || k == 0) {  // past the end the last one again: its weight is 0
+          values[k].load(partial(min(base + first + k, parts - 1)) + head * kHead + channel);
+        } else if (base + first + k < parts) {
+          values[k].load(partial(base + first + 1) + (k - 1) * kStride + head * kHead + channel);
+        } else {
+          values[k].clear();
+        }
       }
       if (first == 0) {
         next = fmaxf(highest, highest_of_warp(state.x));
@@ -252,7 +266,7 @@ class BlockMerge {
   __device__ __forceinline__ void merge_blocks(const MergeJob& job, int head, int channel) {
     const float* const first = share(job.first_block, 0);
     const int start = job.first_share * kFloats;
-    merge_partials<D, kTiles, 16>(
+    merge_partials<D, kTiles, 16, 2 * kFloats>(
         params_, job.heads.first + head, head, channel, job.blocks,
         [&](int p) { return first + (p == 0 ? start : p * 2 * kFloats); }, nullptr);
   }

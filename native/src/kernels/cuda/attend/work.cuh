@@ -15,7 +15,27 @@ __device__ __forceinline__ int units_of(const DeviceSequence& sequence) {
 }
 
 __device__ __forceinline__ const DeviceSequence& sequence_at(const AttendParams& params, int i) {
-  return *(params.listed_sequences != nullptr ? params.listed_sequences[i] : params.inline_sequences[i]);
+  const DeviceSequence* sequence = params.inline_sequences[i % kInlineSequences];
+  asm("" : "+l"(sequence));  // or it is loaded from one of two places by an address of either memory, which is slow
+  if (params.listed_sequences != nullptr) sequence = params.listed_sequences[i];
+  return *sequence;
+}
+
+// All of it by loads that do not wait for each other. The compiler would first load what units are counted by, and what
+// is only kept when that is there.
+__device__ __forceinline__ DeviceSequence load_sequence(const DeviceSequence& from) {
+  constexpr int kVectors = sizeof(DeviceSequence) / 16;
+  union {
+    uint4 vectors[kVectors];
+    DeviceSequence sequence;
+  };
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(vectors[i].x), "=r"(vectors[i].y), "=r"(vectors[i].z), "=r"(vectors[i].w)
+                 : "l"(__cvta_generic_to_global(reinterpret_cast<const uint4*>(&from) + i)));
+  }
+  return sequence;
 }
 
 // a / b, b > 0, a >= 0. The compiler's own takes twice as long, and at the start of a launch everything waits for a
@@ -132,7 +152,7 @@ __device__ inline bool count_units(const AttendParams& params, int* before, Devi
       const int i = threadIdx.x;
       int units = 0;
       if (i < params.count) {
-        const DeviceSequence sequence = sequence_at(params, i);
+        const DeviceSequence sequence = load_sequence(sequence_at(params, i));
         units = units_of(sequence);
         if (i < params.cached) sequences[i] = sequence;
       }
@@ -151,7 +171,7 @@ __device__ inline bool count_units(const AttendParams& params, int* before, Devi
     return __syncthreads_and(equal) != 0;
   }
   for (int i = threadIdx.x; i < params.count; i += blockDim.x) {
-    const DeviceSequence sequence = sequence_at(params, i);
+    const DeviceSequence sequence = load_sequence(sequence_at(params, i));
     before[i + 1] = units_of(sequence);
     if (i < params.cached) sequences[i] = sequence;
   }
