@@ -135,40 +135,43 @@ __device__ void make_parameters(const Side& side, bool keys, uint8_t* block, Til
 }
 
 // The four bytes of word `word` of a lane, each the code of one element of fragment (unit, odd) of a part.
-template <int D>
-__device__ __forceinline__ uint32_t fragment_word(const Side& side, bool keys, int part, int unit, int odd, int word,
-                                                  int lane, const Tile<D>& tile) {
-  const int steps = side.part.x_size / 32;
-  const int y = unit / steps * 32 + odd * 16 + word % 2 * 8 + lane / 4;
+template <int D, bool kKeys, bool kCells>
+__device__ __forceinline__ uint32_t fragment_word(const Side& side, int part, int unit, int odd, int word, int lane,
+                                                  const Tile<D>& tile) {
+  constexpr int kSteps = (kKeys ? D : kTokens) / 32;  // along x
+  const int y = unit / kSteps * 32 + odd * 16 + word % 2 * 8 + lane / 4;
   uint32_t bytes = 0;
 #pragma unroll
   for (int b = 0; b < 4; ++b) {
-    const int x = unit % steps * 32 + word / 2 * 16 + b % 2 * 8 + lane % 4 * 2 + b / 2;  // as fragment_byte has it
-    const float element = tile.rows[keys ? y * tile.kStride + x : x * tile.kStride + part * kValueSpan + y];
-    const int parameter = keys ? x : part * kTokens + x;
-    const uint32_t code =
-        uniform_code(element, tile.lo[parameter], tile.inverse[parameter], side.codes.cells, side.codes.last);
+    const int x = unit % kSteps * 32 + word / 2 * 16 + b % 2 * 8 + lane % 4 * 2 + b / 2;  // as fragment_byte has it
+    const float element = tile.rows[kKeys ? y * tile.kStride + x : x * tile.kStride + part * kValueSpan + y];
+    const int parameter = kKeys ? x : part * kTokens + x;
+    const uint32_t code = uniform_code(element, tile.lo[parameter], tile.inverse[parameter], kCells, side.codes.last);
     bytes |= (code & static_cast<uint32_t>(side.codes.last)) << 8 * b;
   }
   return bytes;
 }
 
 // All groups, 16 bytes a thread and turn. Positions of codes in bytes are those of PartLayout::code_place.
-template <int D>
-__device__ void pack_codes(const Side& side, bool keys, uint8_t* block, const Tile<D>& tile) {
+template <int D, bool kKeys, bool kCells>
+__device__ void pack_codes(const Side& side, uint8_t* block, const Tile<D>& tile) {
+  constexpr HeadLayout kTwoBits = {D, 2, 2};
+  constexpr PartLayout kTwoBitPart = kKeys ? kTwoBits.key() : kTwoBits.value();
   const int groups = side.part.groups(), bits = side.part.bits;
   for (int i = threadIdx.x; i < side.parts * groups * 32; i += kThreads) {
     const int lane = i % 32, group = i / 32 % groups, part = i / 32 / groups;
     uint32_t words[4];
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      auto code = [&](int unit, int odd) { return fragment_word<D>(side, keys, part, unit, odd, w, lane, tile); };
+      auto code = [&](int unit, int odd) {
+        return fragment_word<D, kKeys, kCells>(side, part, unit, odd, w, lane, tile);
+      };
       if (bits == 8) {
         words[w] = code(group / 2, group % 2);
       } else if (bits == 4) {
         words[w] = code(group, 0) | code(group, 1) << 4;
       } else if (bits == 2) {
-        const int low = side.part.half_unit(group, 0), high = side.part.half_unit(group, 1);
+        const int low = kTwoBitPart.half_unit(group, 0), high = kTwoBitPart.half_unit(group, 1);
         words[w] = code(low, 0) | code(low, 1) << 2 | code(high, 0) << 4 | code(high, 1) << 6;
       } else if (bits == 1) {
         words[w] = 0;
@@ -221,7 +224,12 @@ __global__ void __launch_bounds__(kThreads)
         static_cast<uint8_t>(tile.label[threadIdx.x]);
   }
   make_parameters(side, keys, block, tile);
-  pack_codes(side, keys, block, tile);
+  // Codes have divisions and a rule for each element, which are cheap where the side and the grid are known.
+  if (keys) {
+    side.codes.cells ? pack_codes<D, true, true>(side, block, tile) : pack_codes<D, true, false>(side, block, tile);
+  } else {
+    side.codes.cells ? pack_codes<D, false, true>(side, block, tile) : pack_codes<D, false, false>(side, block, tile);
+  }
 }
 
 template <int D>
