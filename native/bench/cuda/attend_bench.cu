@@ -2,12 +2,14 @@
 //
 //   attend_bench [--kv-heads 8] [--group 4] [--head-dim 128] [--contexts 8192,32768,131072] [--batches 1,16]
 //                [--kinds f16,uniform:2,progressive:2,pattern:2,...] [--window 0] [--patterns 32] [--added 0]
-//                [--lengths 100,5000,...] [--json FILE] [--consumers N] [--slots N] [--check 1]
+//                [--lengths 100,5000,...] [--json FILE] [--consumers N] [--slots N] [--check 1] [--settled 1]
 //
 // --lengths is a batch of sequences of these lengths, in place of those of --contexts and --batches; it is followed by
 // one of as many equal sequences with as many pages and rows in all. Tokens that fill no page are 16-bit rows.
 // --check 0 leaves out the comparison with double, which takes seconds on the host.
 // --patterns is how many patterns sequences have; with --added 1 every page adds one, and labels are any that it sees.
+// --settled 0: descriptions are read when the launch before has ended, not as in a graph, which leaves them as they
+// are.
 // --consumers and --slots divide a block's shared memory otherwise than the plan would, to see what it is worth.
 // Pages are random. Launches go round enough copies of the batch that none finds its pages in the L2 cache. A graph of
 // launches is replayed and timed with events; the figure is the median over replays, the spread is (90th - 10th) /
@@ -59,7 +61,7 @@ std::vector<Kind> kinds(const std::string& text) {
 }
 
 struct Options {
-  int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0, check = 1;
+  int kv_heads = 8, group = 4, head_dim = 128, window = 0, consumers = 0, slots = 0, check = 1, settled = 1;
   std::vector<int> contexts = {8192, 32768, 131072}, batches = {1, 16}, lengths;
   std::vector<Kind> kinds;
   int patterns = 32, added = 0;
@@ -85,7 +87,8 @@ Options parse(int argc, char** argv) {
                 {"--json", &options.json},
                 {"--consumers", &options.consumers},
                 {"--slots", &options.slots},
-                {"--check", &options.check}});
+                {"--check", &options.check},
+                {"--settled", &options.settled}});
   options.kinds = kinds(wanted);
   if (options.added != 0 && !options.lengths.empty()) {
     std::fprintf(stderr, "--added knows equal sequences only\n");
@@ -234,18 +237,19 @@ class Batch {
   }
   void launch(int set, cudaStream_t stream) const {
     const bool listed = count_ > kInlineSequences;
-    const AttendRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
-                                   listed,
-                                   count_,
-                                   queries_,
-                                   outputs_,
-                                   kvasir::ElementType::kFloat32,
-                                   1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
-                                   &layout_,
-                                   1,
-                                   workspace_,
-                                   room_,
-                                   room_vectors_};
+    AttendRequest request = {listed ? listed_[set % sets_] : addresses_[set % sets_].data(),
+                             listed,
+                             count_,
+                             queries_,
+                             outputs_,
+                             kvasir::ElementType::kFloat32,
+                             1.0f / std::sqrt(static_cast<float>(options_.head_dim)),
+                             &layout_,
+                             1,
+                             workspace_,
+                             room_,
+                             room_vectors_};
+    request.settled = options_.settled != 0;
     CUDA(launch_attend(plan_, request, stream));
   }
 

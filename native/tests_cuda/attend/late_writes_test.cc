@@ -106,6 +106,8 @@ class LateBatch {
   LateBatch& operator=(const LateBatch&) = delete;
 
   const std::vector<DeviceSequence>& known() const { return known_; }
+  // From here on attention may look at descriptions early, and at nothing else.
+  void settle() { request_.settled = true; }
 
   // Outputs where descriptions were these before; all else was of no use.
   std::vector<float> attend(const LateWriter& writer, const std::vector<DeviceSequence>& before, size_t numbers) {
@@ -228,6 +230,12 @@ DEVICE_CASE("attend: what the grid before writes while attention begins") {
                       << setting.formats.size());
       CHECK(batch.workspace_is_clear(), kind.name);
     }
+    late.settle();
+    const std::vector<float> got = late.attend(writer, late.known(), expected.size());
+    CHECK(std::memcmp(got.data(), expected.data(), 4 * got.size()) == 0,
+          "settled: d " << setting.shape.head_dim << " group " << setting.shape.group << ", " << setting.lengths.size()
+                        << " sequences");
+    CHECK(batch.workspace_is_clear(), "settled");
   }
 }
 

@@ -123,7 +123,7 @@ void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory&
     described = queue.uploaded(steps_of(request), "describing sequences");
     for (int i = 0; i < count; ++i) sequences.push_back(described.as<DeviceSequence>() + i);
   }
-  launch(planned, make_room(planned.plan, most_vectors(request)), request, sequences, listed(sequences), memory,
+  launch(planned, make_room(planned.plan, most_vectors(request)), request, sequences, listed(sequences), memory, false,
          queue.stream);
 }
 
@@ -136,7 +136,8 @@ void FragmentsFamily::capture(const AttentionRequest& request, const QueryMemory
   if (layouts_[0].labels) made.room = make_room(made.launch.plan, most_vectors(request) + kMoreVectors);
   made.list = listed(descriptions(request));
   check(cudaStreamSynchronize(layer_.queue().stream), "making ready for a graph");
-  launch(made.launch, made.room, request, descriptions(request), made.list, memory, stream);
+  // Descriptions change between launches of a graph.
+  launch(made.launch, made.room, request, descriptions(request), made.list, memory, true, stream);
   captured_.push_back(std::move(made));
 }
 
@@ -147,8 +148,10 @@ DeviceScratch FragmentsFamily::listed(const std::vector<const DeviceSequence*>& 
 
 void FragmentsFamily::launch(const PlannedLaunch<AttendPlan>& planned, const Room& room,
                              const AttentionRequest& request, const std::vector<const DeviceSequence*>& sequences,
-                             const DeviceScratch& list, const QueryMemory& memory, cudaStream_t stream) const {
+                             const DeviceScratch& list, const QueryMemory& memory, bool settled,
+                             cudaStream_t stream) const {
   auto launch = launch_of<AttendRequest>(request, memory, planned.workspace);
+  launch.settled = settled;
   launch.vector_room = room.memory.as<void>();
   launch.room_vectors = room.vectors;
   launch.sequences = sequences.data();

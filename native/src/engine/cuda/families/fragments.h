@@ -64,9 +64,10 @@ class FragmentsFamily : public PageFamily {
   Room make_room(const AttendPlan& plan, int vectors) const;
   // Addresses of sequences on the device, where kernel parameters have no room for them.
   DeviceScratch listed(const std::vector<const DeviceSequence*>& sequences) const;
+  // settled: as AttendRequest has it.
   void launch(const PlannedLaunch<AttendPlan>& planned, const Room& room, const AttentionRequest& request,
               const std::vector<const DeviceSequence*>& sequences, const DeviceScratch& list, const QueryMemory& memory,
-              cudaStream_t stream) const;
+              bool settled, cudaStream_t stream) const;
 
   const std::vector<HeadLayout> layouts_;  // by level
   std::vector<Sides> sides_;               // the same

@@ -169,6 +169,7 @@ cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, 
   params.scale = request.softmax_scale * static_cast<float>(M_LOG2E);
   params.cap = request.soft_cap * static_cast<float>(M_LOG2E);
   params.ends = request.ends;
+  params.settled = request.settled;
   params.pages = request.soft_cap != 0.0f       ? PageKinds::kAny
                  : request.softmax_scale < 0.0f ? PageKinds::kPlain
                                                 : PageKinds::kTwoBits;  // which looks for the greatest sums

@@ -57,6 +57,9 @@ struct AttendRequest {
   int room_vectors = 0;   // that it has room for, a multiple of kTileSize
   float soft_cap = 0.0f;  // scaled scores become soft_cap * tanh(score / soft_cap); 0: none
   RowEnds ends = {};
+  // Descriptions, and the list of them, are what they are to be before the grid before this one begins, as in a graph
+  // that does not write them. They are then read while that grid ends; all else is read when it has ended.
+  bool settled = false;
 };
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.

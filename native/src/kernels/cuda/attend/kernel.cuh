@@ -310,21 +310,14 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   if (threadIdx.x == 0) tail.merges->finished = 0;
   fence_barrier_inits();
   let_next_grid_start();
-  wait_for_grids_before();  // nothing before this reads or writes global memory
+  // Nothing before one of the two waits writes global memory, or reads anything but descriptions that are settled.
+  if (!params.settled) wait_for_grids_before();
   const bool equal = count_units(params, tail.before, tail.sequences);
 
   const Work work = {tail.before, tail.sequences, params.count, params.kv_heads * params.row_blocks};
-  const int64_t row = static_cast<int64_t>(params.kv_heads) * params.group * D;
-  for (int s = blockIdx.x; s < params.count; s += gridDim.x) {  // sequences without tokens
-    if (work.units(s) > 0) continue;
-    for (int i = threadIdx.x; i < row; i += blockDim.x) {
-      store_number(params.outputs, params.type, s * row + i, 0.0f);
-      if (i % D == 0) end_row(params.ends, params.kv_heads * params.group, (s * row + i) / D, kHidden, 0.0f, true);
-    }
-  }
   const BlockDivision division = BlockDivision::of(work, equal, gridDim.x, params.short_units, params.even);
-  if (static_cast<int>(blockIdx.x) >= uniform(division.blocks)) return;
-  const UnitRange ours = division.pieces.at(blockIdx.x);
+  const bool works = static_cast<int>(blockIdx.x) < uniform(division.blocks);
+  const UnitRange ours = works ? division.pieces.at(blockIdx.x) : UnitRange{0, 1};
   // As many as make all of them equally busy, where they have little to do, or much to do at the ends of it.
   constexpr bool kLabels = kPages == PageKinds::kLabelledTwoBits || kPages == PageKinds::kFarTwoBits;
   const int most = Place::kNeeds.producer ? consumers : max(consumers - 1, 1);  // of 16 pages eight warps have two each
@@ -336,6 +329,17 @@ __global__ void __launch_bounds__(32 * (kBlockNeeds<kPages, D, kTiles>.consumers
   }
   const int warps = uniform(busy);
   const Pieces shares(ours, warps);
+  if (params.settled) wait_for_grids_before();
+
+  const int64_t row = static_cast<int64_t>(params.kv_heads) * params.group * D;
+  for (int s = blockIdx.x; s < params.count; s += gridDim.x) {  // sequences without tokens
+    if (work.units(s) > 0) continue;
+    for (int i = threadIdx.x; i < row; i += blockDim.x) {
+      store_number(params.outputs, params.type, s * row + i, 0.0f);
+      if (i % D == 0) end_row(params.ends, params.kv_heads * params.group, (s * row + i) / D, kHidden, 0.0f, true);
+    }
+  }
+  if (!works) return;
 
   uint8_t* const own = tail.own + warp * Place::kNeeds.warp_bytes;
   if constexpr (!Place::kNeeds.producer) {

@@ -83,7 +83,8 @@ struct AttendParams {
   int cached;       // sequences that are kept in shared memory
   int short_units;  // units of a block that count as little to do
   EvenDivision even;
-  bool labels;  // some pages have labels
+  bool labels;   // some pages have labels
+  bool settled;  // AttendRequest::settled
   PageKinds pages;
   ElementType type;  // of queries and outputs
   float scale;       // of scores, times log2(e)

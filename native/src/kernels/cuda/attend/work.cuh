@@ -22,7 +22,7 @@ __device__ __forceinline__ const DeviceSequence& sequence_at(const AttendParams&
 }
 
 // All of it by loads that do not wait for each other. The compiler would first load what units are counted by, and what
-// is only kept when that is there.
+// is only kept when that is there. From where all see the same, since the grid before may still be running.
 __device__ __forceinline__ DeviceSequence load_sequence(const DeviceSequence& from) {
   constexpr int kVectors = sizeof(DeviceSequence) / 16;
   union {
@@ -31,7 +31,7 @@ __device__ __forceinline__ DeviceSequence load_sequence(const DeviceSequence& fr
   };
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(vectors[i].x), "=r"(vectors[i].y), "=r"(vectors[i].z), "=r"(vectors[i].w)
                  : "l"(__cvta_generic_to_global(reinterpret_cast<const uint4*>(&from) + i)));
   }
