@@ -54,7 +54,8 @@ class KeyTrainer {
   int stage(int kv_head) const;
   // Mean squared error of a head's normalised keys, per element: after its first `stage` stages, 0..stage(kv_head).
   double error(int kv_head, int stage) const;
-  // The least error so far in the stage that a head is in; infinity before its second step.
+  // The least error so far in the stage that a head is in, infinity before its second step; when it is done, that of
+  // its tables.
   double stage_error(int kv_head) const;
   // out: [kv_heads][stages][entries][head_dim], as KeyCodebook takes it. Stages that are not done are all 0.
   void read_tables(float* out) const;

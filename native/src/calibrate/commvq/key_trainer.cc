@@ -274,6 +274,7 @@ struct KeyTrainer::Impl {
     }
     std::vector<float>().swap(head.points);
     std::vector<uint16_t>().swap(head.codes);
+    head.best_error = head.errors.back();
     head.finished = true;
   }
 
