@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "codecs/commvq/model.h"
+
 namespace kvasir::commvq {
 namespace {
 
-constexpr int kMostByte = 127;
-constexpr int kMostLevel = 6;  // what look-ups can be multiplied by is 2^6 at most
 constexpr int kHalfBits = 11;  // of a float16 number
 constexpr float kMostHalf = 65504.0f;
-
 constexpr int kWideStages = 1;  // that have two bytes, in units of the step itself
 
 // The greatest number of units that an entry can be.

@@ -13,6 +13,10 @@ namespace kvasir::commvq {
 // Channels that stand together in the float16 tables.
 constexpr int kChunk = 16;
 
+// Entries that can be looked up as bytes: so many units at most, which are a step times 2^0 .. 2^kMostLevel.
+constexpr int kMostByte = 127;
+constexpr int kMostLevel = 6;
+
 // Key tables as whole numbers, so that a key costs one 16-bit addition for each 32 channels and code.
 //
 // Entry z of RoPE pair j is stored as round(z / unit[j]), real and imaginary part side by side. `run` stages at a time

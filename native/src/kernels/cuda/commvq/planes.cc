@@ -10,10 +10,10 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr double kMostByte = 127.0;
+constexpr double kMostByte = commvq::kMostByte;
 // What two planes hold: 2^6 * 127 and a low part that stays within a byte; or 2^4 * 128, where bytes also make up for
 // half bytes of -8 .. 7 that are not theirs.
-constexpr double kMostOfTwo = 127.0 * (1 << kHighLevel);
+constexpr double kMostOfTwo = kMostByte * (1 << kHighLevel);
 constexpr double kMostWithLow = 120.0 * (1 << kLowBits) - 1.0;
 constexpr double kWorstPair = 4.0;  // what the worst pair may lose, in units of what is lost on average
 // Pairs that hardly vary count as if they had this part of the average variance: a query is not that much larger there.
@@ -59,14 +59,14 @@ class TableSizes {
   std::vector<double> profile;    // [stages]: peaks over standard deviations, root mean square over pairs
   std::vector<int> by_size;       // stages, those with the largest entries first
   std::vector<WholeSteps> whole;  // [kv_heads], or empty where entries are of no such kind
-  int whole_twos = 0;             // stages, by size, that have two planes then
+  bool whole_two = false;         // whether the largest stage has two planes then
 
  private:
   // With one plane a stage, or two for the largest.
   void find_whole(const commvq::KeyModel& model) {
     std::vector<bool> wide(stages, false);
-    for (whole_twos = 0; whole_twos <= 1; ++whole_twos) {
-      if (whole_twos == 1) wide[by_size.front()] = true;
+    for (const bool two : {false, true}) {
+      wide[by_size.front()] = whole_two = two;
       for (int h = 0; h < heads; ++h) {
         std::optional<WholeSteps> found = WholeSteps::find(model, h, wide);
         if (!found) break;
@@ -179,7 +179,7 @@ bool PlanePlan::plan_whole(const TableSizes& sizes) {
     steps_.insert(steps_.end(), head.steps.begin(), head.steps.end());
     levels_.insert(levels_.end(), head.levels.begin(), head.levels.end());
   }
-  for (int s = 0; s < sizes.stages; ++s) add(s, sizes.whole_twos > 0 && s == sizes.by_size.front(), false);
+  for (int s = 0; s < sizes.stages; ++s) add(s, sizes.whole_two && s == sizes.by_size.front(), false);
   return true;
 }
 

@@ -87,7 +87,7 @@ std::optional<WholeSteps> WholeSteps::find(const commvq::KeyModel& model, int kv
     odd >>= twos_of(odd);
     for (int s = 0; s < stages; ++s) {
       if (numbers[s].divisor == 0) continue;
-      const int64_t most = wide[s] ? 127 << kHighLevel : 127;
+      const int64_t most = commvq::kMostByte << (wide[s] ? kHighLevel : 0);
       int least = 0;
       while ((most * odd << least) < numbers[s].largest) ++least;
       const int greatest = twos_of(numbers[s].divisor);

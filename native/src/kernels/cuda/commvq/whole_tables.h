@@ -14,7 +14,7 @@
 
 namespace kvasir::cuda {
 
-constexpr int kHighLevel = 6;  // of the first of two planes of bytes, and the highest of all
+constexpr int kHighLevel = commvq::kMostLevel;  // of the first of two planes of bytes
 
 // Of one kv head.
 struct WholeSteps {

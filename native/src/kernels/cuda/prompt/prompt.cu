@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(32 * kWarps) prompt_finish(const __grid_consta
 
 bool known(const PromptRequest& request) {
   const int d = request.head_dim;
+  if (reinterpret_cast<uintptr_t>(request.queries) % 16 != 0) return false;
   return d >= 32 && d <= 256 && d % 16 == 0 && request.kv_heads > 0 && request.group > 0 && request.tokens > 0;
 }
 

@@ -54,7 +54,7 @@ struct PromptRequest {
   int tokens;    // query tokens
   ElementType type;
   PromptPrecision precision;
-  const void* queries;  // [tokens][kv_heads * group][head_dim]
+  const void* queries;  // [tokens][kv_heads * group][head_dim], 16-byte aligned
   void* outputs;        // the same
   int64_t first_query;  // position of the first query token
   int64_t sliding_window;

@@ -6,7 +6,7 @@
 // far below what weights of float16 cost.
 #pragma once
 
-#include "kernels/cuda/prompt/hopper/columns.cuh"
+#include "kernels/cuda/primitives/wgmma.cuh"
 #include "kernels/cuda/prompt/hopper/hopper.h"
 #include "kernels/cuda/prompt/warp.cuh"
 
