@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -143,9 +142,13 @@ struct Rows {
   InputRows input;
 };
 
-void seal(const Rows& rows, const SideFormat sides[2], const std::vector<uint8_t*>& pages, cudaStream_t stream) {
-  const EncodeRequest request = {rows.shape, {sides[0], sides[1]}, rows.staging,
-                                 0,          pages.data(),         static_cast<int64_t>(pages.size())};
+// From the staging, or from the input itself.
+enum class From { kStaging, kInput };
+void seal(const Rows& rows, const SideFormat sides[2], const std::vector<uint8_t*>& pages, cudaStream_t stream,
+          From from = From::kStaging) {
+  EncodeRequest request = {rows.shape, {sides[0], sides[1]}, rows.staging,
+                           0,          pages.data(),         static_cast<int64_t>(pages.size())};
+  if (from == From::kInput) request.input = &rows.input;
   CUDA(encode_pages(request, stream));
 }
 
@@ -194,12 +197,9 @@ void bench_prompt(const Options& options) {
     const double moved = input + static_cast<double>(bytes * pages);
     measure(options, std::string("seal the prompt, ") + kind.name + " [in + out]", moved, 4,
             [&](cudaStream_t stream) { seal(rows, sides, table, stream); });
-    if (std::strcmp(kind.name, "uniform 2") == 0) {
-      measure(options, "stage and seal the prompt, uniform 2 [in + out]", input + static_cast<double>(bytes * pages), 4,
-              [&](cudaStream_t stream) {
-                CUDA(stage_rows(rows.shape, rows.input, 0, options.prompt, rows.staging, 0, stream));
-                seal(rows, sides, table, stream);
-              });
+    if (kind.fragments) {
+      measure(options, std::string("the same from appended rows, ") + kind.name + " [in + out]", moved, 4,
+              [&](cudaStream_t stream) { seal(rows, sides, table, stream, From::kInput); });
     }
     const std::vector<const uint8_t*> readable(table.begin(), table.end());
     const UnpackRowsRequest request = {

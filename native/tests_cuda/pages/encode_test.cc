@@ -1,10 +1,14 @@
-// Sealing: pages from the device are those that docs/format.md prescribes, byte for byte, and nothing else is written.
+// Sealing: pages from the device are those that docs/format.md prescribes, byte for byte, and nothing else is written,
+// from the staging and from rows as they are appended.
 #include "kernels/cuda/pages/encode.h"
 
+#include <cmath>
 #include <cstring>
+#include <random>
 
 #include "kernels/cuda/pages/canonical_pack.cuh"
 #include "kernels/cuda/pages/fragment_pack.cuh"
+#include "kernels/cuda/rows/rows.h"
 #include "pages/page_case.h"
 #include "reference/half.h"
 #include "reference/uniform_page.h"
@@ -135,35 +139,90 @@ void check_packing(const Setting& setting, const Layer& layer) {
   }
 }
 
+// Memory of the pages of a setting, with guards behind each.
+class Pages {
+ public:
+  explicit Pages(const Setting& setting, size_t page_bytes)
+      : bytes_(page_bytes + kGuard), memory_(bytes_ * setting.pages) {
+    for (int p = 0; p < setting.pages; ++p) list_.push_back(memory_.data() + bytes_ * p);
+  }
+  uint8_t* const* list() const { return list_.data(); }
+  std::vector<uint8_t> read() const { return memory_.read(); }
+  void check(const Setting& setting, const Layer& layer, const char* rows) const {
+    const std::vector<uint8_t> got = read();
+    for (int p = 0; p < setting.pages; ++p) {
+      std::vector<uint8_t> expected = layer.pages[p];
+      expected.resize(bytes_, 0xa5);
+      const std::vector<uint8_t> page(got.begin() + bytes_ * p, got.begin() + bytes_ * (p + 1));
+      const std::string wrong = difference(page, expected);
+      CHECK(wrong.empty(), describe(setting) << ", " << rows << ", page " << p << ": " << wrong);
+    }
+  }
+
+ private:
+  size_t bytes_;
+  Buffer memory_;
+  std::vector<uint8_t*> list_;
+};
+
+EncodeRequest request_for(const Setting& setting, const Pages& pages) {
+  EncodeRequest request = {};
+  request.shape = {setting.kv_heads, setting.head_dim};
+  make_sides(setting, request.sides);
+  request.first_row = kFirstRow;
+  request.pages = pages.list();
+  request.page_count = setting.pages;
+  return request;
+}
+
+void encode(const Setting& setting, const EncodeRequest& request) {
+  const cudaError_t error = encode_pages(request, nullptr);
+  CHECK(error == cudaSuccess, describe(setting) << ": " << cudaGetErrorString(error));
+  CUDA(cudaDeviceSynchronize());
+}
+
+// [heads][tokens][d] as float32 [tokens][heads][d], behind rows that are far from them.
+std::vector<float> appended(const std::vector<float>& rows, const Setting& setting) {
+  const int64_t tokens = int64_t{setting.pages} * kvasir::kPageTokens;
+  const int heads = setting.kv_heads, d = setting.head_dim;
+  std::vector<float> out(static_cast<size_t>(kFirstRow) * heads * d, 30000.0f);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int h = 0; h < heads; ++h) {
+      const auto from = rows.begin() + (h * tokens + t) * d;
+      out.insert(out.end(), from, from + d);
+    }
+  }
+  return out;
+}
+
 // The steps on the host or, in device cases, the launch.
 void check_encode(bool device, const Setting& setting) {
   const Layer layer = make_layer(setting, 1);
   if (!device) return check_packing(setting, layer);
+  const Pages pages(setting, layer.pages[0].size());
   const Buffer keys(bytes_of(staged(layer.rows[0], setting))), values(bytes_of(staged(layer.rows[1], setting)));
-  const size_t bytes = layer.pages[0].size() + kGuard;
-  const Buffer memory(bytes * setting.pages);
-  std::vector<uint8_t*> pages;
-  for (int p = 0; p < setting.pages; ++p) pages.push_back(memory.data() + bytes * p);
-
-  EncodeRequest request = {};
-  request.shape = {setting.kv_heads, setting.head_dim};
-  make_sides(setting, request.sides);
+  EncodeRequest request = request_for(setting, pages);
   request.staging = {{keys.as<uint16_t>(), values.as<uint16_t>()},
                      kFirstRow + setting.pages * kvasir::kPageTokens + kRowsAfter};
-  request.first_row = kFirstRow;
-  request.pages = pages.data();
-  request.page_count = setting.pages;
-  const cudaError_t error = encode_pages(request, nullptr);
-  CHECK(error == cudaSuccess, describe(setting) << ": " << cudaGetErrorString(error));
-  CUDA(cudaDeviceSynchronize());
-  const std::vector<uint8_t> got = memory.read();
-  for (int p = 0; p < setting.pages; ++p) {
-    std::vector<uint8_t> expected = layer.pages[p];
-    expected.resize(bytes, 0xa5);
-    const std::vector<uint8_t> page(got.begin() + bytes * p, got.begin() + bytes * (p + 1));
-    const std::string wrong = difference(page, expected);
-    CHECK(wrong.empty(), describe(setting) << " page " << p << ": " << wrong);
-  }
+  encode(setting, request);
+  pages.check(setting, layer, "staged");
+  if (!setting.fragments) return;
+
+  const Buffer new_keys(bytes_of(appended(layer.rows[0], setting)));
+  const Buffer new_values(bytes_of(appended(layer.rows[1], setting)));
+  const Buffer refused(8, 0);
+  InputRows input = {};
+  input.sides[0] = new_keys.data();
+  input.sides[1] = new_values.data();
+  for (auto& type : input.types) type = kvasir::ElementType::kFloat32;
+  input.tokens = kFirstRow + setting.pages * kvasir::kPageTokens;
+  input.refused = refused.as<uint32_t>();
+  const Pages others(setting, layer.pages[0].size());
+  request = request_for(setting, others);
+  request.input = &input;
+  encode(setting, request);
+  others.check(setting, layer, "appended");
+  CHECK(refused.read() == std::vector<uint8_t>(8, 0), describe(setting));
 }
 
 void check_fragments(bool device) {
@@ -210,6 +269,95 @@ DEVICE_CASE("encode: canonical pages of every codec, width, axis, group and head
 DEVICE_CASE("encode: more pages than a launch takes") {
   check_encode(true, {64, 1, kPagesPerLaunch + 3, uniform(2), uniform(4), true});
   check_encode(true, {32, 1, kPagesPerLaunch + 3, uniform(2), uniform(4), false});
+}
+
+// Rows of all types and strides, scaled, some of them refused: pages are those of rows that stage_rows has staged.
+DEVICE_CASE("encode: rows as they are appended, and the same rows staged") {
+  using kvasir::ElementType;
+  constexpr ElementType kTypes[][2] = {{ElementType::kFloat32, ElementType::kFloat16},
+                                       {ElementType::kBFloat16, ElementType::kFloat32},
+                                       {ElementType::kFloat16, ElementType::kBFloat16}};
+  std::mt19937 random(11);
+  for (const int d : {64, 96, 128, 256}) {
+    for (const auto& types : kTypes) {
+      for (const int variant : {0, 1, 2, 3}) {
+        const bool heads_first = variant % 2 == 1, scaled = variant >= 2, spoiled = variant >= 1;
+        const Setting setting = {d, 3, 2, progressive(variant == 3 ? 16 : 4), uniform(2), true};
+        const int64_t tokens = kFirstRow + setting.pages * kvasir::kPageTokens + kRowsAfter, token_elements = 3 * d;
+        std::vector<uint8_t> bytes[2];
+        for (int side = 0; side < 2; ++side) {
+          std::normal_distribution<float> normal;
+          for (int64_t i = 0; i < tokens * token_elements; ++i) {
+            float x = normal(random);
+            if (spoiled && random() % 5000 == 0) x = random() % 2 ? NAN : random() % 2 ? 1e30f : -33000.0f;
+            uint32_t word;
+            std::memcpy(&word, &x, 4);
+            if (types[side] == ElementType::kBFloat16) word >>= 16;
+            if (types[side] == ElementType::kFloat16) {
+              word = std::isnan(x) ? 0x7e01 : reference::half_nearest(std::fabs(x) < 40000.0f ? x : 1.0f);
+            }
+            const auto* from = reinterpret_cast<const uint8_t*>(&word);
+            bytes[side].insert(bytes[side].end(), from, from + (types[side] == ElementType::kFloat32 ? 4 : 2));
+          }
+        }
+        std::vector<float> factors;
+        for (int64_t i = 0; i < token_elements; ++i) factors.push_back(0.5f + static_cast<float>(random() % 99) / 7.0f);
+        const Buffer keys(bytes[0]), values(bytes[1]), scaling(bytes_of(factors));
+        const Buffer refused(8, 0), others_refused(8, 0);
+        InputRows input = {{keys.data(), values.data()}, {types[0], types[1]}, tokens, nullptr, nullptr, {}, {}};
+        if (scaled) input.key_scaling = scaling.as<float>();
+        for (int side = 0; heads_first && side < 2; ++side) {
+          input.token_strides[side] = d;
+          input.head_strides[side] = tokens * d;
+        }
+
+        SideFormat sides[2];
+        make_sides(setting, sides);
+        const auto page_bytes = static_cast<size_t>(kvasir::cuda::page_bytes(setting.kv_heads, sides));
+        const Pages pages(setting, page_bytes), others(setting, page_bytes);
+        EncodeRequest request = request_for(setting, pages);
+        input.refused = refused.as<uint32_t>();
+        request.input = &input;
+        encode(setting, request);
+
+        // As many tokens as the pages have, no more: others are not looked at.
+        const int64_t rows = setting.pages * kvasir::kPageTokens;
+        const Buffer staged(static_cast<size_t>(4 * rows * token_elements));
+        request = request_for(setting, others);
+        request.staging = {{staged.as<uint16_t>(), staged.as<uint16_t>() + rows * token_elements}, rows};
+        request.first_row = 0;
+        input.refused = others_refused.as<uint32_t>();
+        CUDA(stage_rows(request.shape, input, kFirstRow, rows, request.staging, 0, nullptr));
+        encode(setting, request);
+        const std::string wrong = difference(pages.read(), others.read());
+        CHECK(wrong.empty(), describe(setting) << " variant " << variant << ": " << wrong);
+        CHECK(refused.read() == others_refused.read(), describe(setting) << " variant " << variant);
+        CHECK((refused.read() != std::vector<uint8_t>(8, 0)) == spoiled, describe(setting) << " variant " << variant);
+      }
+    }
+  }
+}
+
+DEVICE_CASE("encode: rows that cannot be read as they are") {
+  const Setting setting = {128, 1, 1, uniform(2), uniform(2), true};
+  const Buffer memory(1 << 20, 0), refused(8, 0);
+  const Pages pages(setting, 1 << 16);
+  InputRows input = {{memory.data(), memory.data()}, {}, kFirstRow + 128, nullptr, refused.as<uint32_t>(), {}, {}};
+  EncodeRequest request = request_for(setting, pages);
+  request.input = &input;
+  const auto refuses = [&](const char* what) { CHECK(encode_pages(request, nullptr) == cudaErrorInvalidValue, what); };
+  --input.tokens;
+  refuses("a token less than the pages have");
+  ++input.tokens;
+  input.sides[1] = memory.data() + 8;
+  refuses("values that are not aligned");
+  input.sides[1] = memory.data();
+  input.token_strides[0] = 131;
+  refuses("strides that are not whole vectors");
+  input.token_strides[0] = 0;
+  make_sides({128, 1, 1, uniform(2), uniform(2), false}, request.sides);
+  refuses("canonical pages");
+  CUDA(cudaDeviceSynchronize());
 }
 
 }  // namespace

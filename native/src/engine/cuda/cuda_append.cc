@@ -14,19 +14,29 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
   before_ = before;
   staged_.count = pages;
   if (pages == 0) return;
-  const int64_t sinks = new_sinks(), rows = present() > 0 ? tokens_ - sinks : 0;
-  const cudaStream_t stream = layer_.queue().stream;
+  const int64_t sinks = new_sinks(), new_rows = present() > 0 ? tokens_ - sinks : 0;
+  int64_t rows = before.window + new_rows;
+  if (layer_.family().seals_input()) {
+    const int64_t begun = (before.window + kPageTokens - 1) / kPageTokens;  // pages of which the window has rows
+    rows = std::min<int64_t>(pages, begun) * kPageTokens;
+  }
+  const int64_t old_rows = std::min<int64_t>(before.window, rows);
   Staging& staging = staged_.staging;
-  staging.rows = before.window + rows;
+  staging.rows = rows;
+  staged_.input = &input_;
+  staged_.first_token = begin_ + sinks + rows - before.window;
+  if (rows == 0) return;
+  const cudaStream_t stream = layer_.queue().stream;
   staging_memory_ = layer_.queue().take(2 * side_halves() * sizeof(uint16_t));
   staging.sides[0] = staging_memory_.as<uint16_t>();
   staging.sides[1] = staging.sides[0] + side_halves();
-  if (before.window > 0) {
-    check(gather_rows(layer_.row_shape(), row_list(before.window_blocks), 0, before.window, staging, 0, stream),
+  if (old_rows > 0) {
+    check(gather_rows(layer_.row_shape(), row_list(before.window_blocks), 0, old_rows, staging, 0, stream),
           "gathering the window");
   }
-  if (rows == 0) return;
-  check(stage_rows(layer_.row_shape(), input_, begin_ + sinks, rows, staging, before.window, stream), "staging rows");
+  if (rows == old_rows) return;
+  check(stage_rows(layer_.row_shape(), input_, begin_ + sinks, rows - old_rows, staging, old_rows, stream),
+        "staging rows");
 }
 
 void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const {

@@ -1,5 +1,6 @@
-// Appends to sequences on the device. Rows go up once; what is sealed passes through a staging in float16, which
-// encoders read, on the device or, for sides without one there, on this machine.
+// Appends to sequences on the device. Rows go up once. What is sealed passes through a staging in float16, which
+// encoders read, on the device or, for sides without one there, on this machine; where the family can, only rows of
+// pages that begin in the window do, and others become pages in one pass.
 #pragma once
 
 #include <atomic>

@@ -7,18 +7,25 @@ namespace kvasir::cuda {
 
 void seal_codes(const DeviceLayer& layer, const StagedPages& staged, const NewPages& pages, const SidesOf& sides_of,
                 const AddressOf& address_of) {
-  // Runs of pages of one shape: mixed widths come in order.
+  // Runs of pages of one shape, because mixed widths come in order, whose rows are in one place.
   const std::vector<NewPage>& all = pages.pages;
+  const auto is_staged = [&](size_t page) { return staged.staged(static_cast<int64_t>(page)); };
   for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     const PageShape* shape = all[begin].view->shape;
     std::vector<uint8_t*> run;
-    for (; end < all.size() && all[end].view->shape == shape; ++end) run.push_back(address_of(all[end]));
+    for (; end < all.size() && all[end].view->shape == shape && is_staged(end) == is_staged(begin); ++end) {
+      run.push_back(address_of(all[end]));
+    }
     const Sides sides = sides_of(*shape);
     EncodeRequest request = {};
     request.shape = layer.row_shape();
     for (size_t side = 0; side < 2; ++side) request.sides[side] = sides[side];
     request.staging = staged.staging;
     request.first_row = static_cast<int64_t>(begin) * kPageTokens;
+    if (!is_staged(begin)) {
+      request.input = staged.input;
+      request.first_row += staged.first_token - staged.staging.rows;
+    }
     request.pages = run.data();
     request.page_count = static_cast<int64_t>(run.size());
     check(encode_pages(request, layer.queue().stream), "sealing pages");

@@ -19,6 +19,7 @@
 #include "engine/cuda/device_layer.h"
 #include "engine/engine.h"
 #include "kernels/cuda/attend/types.h"
+#include "kernels/cuda/layout/input_rows.h"
 #include "kernels/cuda/pages/repack.h"
 #include "kernels/cuda/rows/unpack.h"
 
@@ -39,11 +40,17 @@ struct QueryMemory {
   QueryMemory from(const AttentionLayer& layer, int64_t row) const;
 };
 
-// Rows of an append on the device, the oldest of which are to be sealed: page p takes rows 128 p .. 128 p + 127.
+// Rows of an append on the device, the oldest of which are to be sealed: page p takes rows 128 p .. 128 p + 127. They
+// are in the staging, or in families that seal appended rows as they are (PageFamily::seals_input) the first whole
+// pages of them: the row after those is the input's token `first_token`, and so on.
 struct StagedPages {
   Staging staging;
   int64_t count;
   DeviceScratch laid_out;  // what lay_out found, for seal
+  const InputRows* input;
+  int64_t first_token;
+
+  bool staged(int64_t page) const { return (page + 1) * kPageTokens <= staging.rows; }
 };
 
 // The memory that they go to.
@@ -78,6 +85,7 @@ class PageFamily {
   virtual bool lay_out(StagedPages&, const uint8_t*, PartHeads&) const { return false; }
   virtual bool grow(const StagedPages&, Side, SealInput&, SideTable&, CudaLayerState&) const { return false; }
   virtual void seal(const StagedPages& staged, const NewPages& pages) const = 0;
+  virtual bool seals_input() const { return false; }
 
   // Pages ---------------------------------------------------------------------------------------------------------
   // A part in the layout of docs/format.md, in memory of this machine. Valid until this thread asks again. Waits.

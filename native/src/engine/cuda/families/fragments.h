@@ -19,6 +19,7 @@ class FragmentsFamily : public PageFamily {
   FragmentsFamily(const DeviceLayer& layer, std::vector<HeadLayout> layouts);
 
   void seal(const StagedPages& staged, const NewPages& pages) const override;
+  bool seals_input() const override { return true; }
   const uint8_t* part(const PageView& page, Side side, int kv_head) const override;
   std::optional<RepackShape> repack(const PageShape& shape) const override;
   void write_page(const NewPage& page, const uint8_t* from) const override;

@@ -67,6 +67,7 @@ class PatternFamily : public FragmentsFamily {
     return true;
   }
 
+  bool seals_input() const override { return false; }
   void seal(const StagedPages& staged, const NewPages& pages) const override {
     PatternSealRequest request = {};
     request.shape = layer_.row_shape();

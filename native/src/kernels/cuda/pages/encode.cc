@@ -19,8 +19,10 @@ bool of_family(bool fragments, const EncodeRequest& request, EncodeRequest* out)
 }  // namespace
 
 cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream) {
-  if (request.page_count < 0 || request.first_row < 0 ||
-      request.first_row + request.page_count * kPageTokens > request.staging.rows) {
+  const int64_t rows = request.page_count * kPageTokens;
+  if (request.page_count < 0 || request.first_row < 0) return cudaErrorInvalidValue;
+  if (request.input != nullptr ? !request.input->readable(request.first_row, rows)
+                               : request.first_row + rows > request.staging.rows) {
     return cudaErrorInvalidValue;
   }
   for (const SideFormat& side : request.sides) {
@@ -33,7 +35,8 @@ cudaError_t encode_pages(const EncodeRequest& request, cudaStream_t stream) {
     const cudaError_t error = encode_fragments(part, stream);
     if (error != cudaSuccess) return error;
   }
-  return of_family(false, request, &part) ? encode_canonical(part, stream) : cudaSuccess;
+  if (!of_family(false, request, &part)) return cudaSuccess;
+  return request.input == nullptr ? encode_canonical(part, stream) : cudaErrorInvalidValue;
 }
 
 }  // namespace kvasir::cuda

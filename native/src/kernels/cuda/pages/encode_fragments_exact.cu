@@ -5,6 +5,7 @@
 // neighbouring x at one y that stands in one 32-bit word of a group.
 #include <cuda_fp16.h>
 
+#include "kernels/cuda/layout/input_octets.cuh"
 #include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/encode_parts.h"
 #include "kernels/cuda/pages/fragment_pack.cuh"
@@ -14,13 +15,10 @@ namespace kvasir::cuda {
 namespace {
 
 constexpr int kTokens = kPageTokens;
-constexpr int kOctet = 8;     // elements of a 16-byte load
 constexpr int kRowStep = 16;  // rows that a block loads at a time
 
 // One side, as the kernel needs it.
 struct Side {
-  const uint16_t* rows;   // of kv head 0, first page
-  int64_t head_elements;  // from one kv head's rows to the next one's
   int64_t offset, stride;
   PartLayout part;
   int parts;
@@ -32,7 +30,6 @@ struct Side {
 
 struct Params {
   Side sides[2];
-  int head_dim;
   int slabs;  // of up to 128 channels
 };
 
@@ -56,43 +53,118 @@ __device__ __forceinline__ uint32_t greatest(uint32_t a, uint32_t b) {
   return as_word(__hmax2(as_halves(a), as_halves(b)));
 }
 
-// Loads the slab and leaves extremes of each thread's share.
-template <int kSpan>
-__device__ __forceinline__ void load_rows(const uint16_t* rows, int head_dim, bool per_token, bool wanted,
-                                          Tile<kSpan>& tile) {
-  constexpr int kOctets = kSpan / kOctet;
+// Loads the slab and leaves extremes of each thread's share. A reader loads octets of it (fetch), then makes float16 of
+// them (convert). Returns whether it made what it should of this thread's.
+template <int kSpan, class Reader>
+__device__ __forceinline__ bool load_rows(const Reader& reader, bool per_token, bool wanted, Tile<kSpan>& tile) {
+  constexpr int kOctets = kSpan / kOctet, kLoads = kTokens / kRowStep;
+  constexpr int kAtOnce = kLoads / Reader::kVectors;  // as many vectors are under way as registers hold
   const int octet = static_cast<int>(threadIdx.x) % kOctets;
   const int first = static_cast<int>(threadIdx.x) / kOctets;
-  uint4 loaded[kTokens / kRowStep];
+  uint4 lowest, highest;
+  bool fine = true;
 #pragma unroll
-  for (int i = 0; i < kTokens / kRowStep; ++i) {
-    const int64_t row = first + i * kRowStep;
-    loaded[i] = __ldcs(reinterpret_cast<const uint4*>(rows + row * head_dim + octet * kOctet));
-  }
-  uint4 lowest = loaded[0], highest = loaded[0];
+  for (int done = 0; done < kLoads; done += kAtOnce) {
+    decltype(reader.fetch(0, 0)) loaded[kAtOnce];
 #pragma unroll
-  for (int i = 0; i < kTokens / kRowStep; ++i) {
-    const int row = first + i * kRowStep;
-    const uint4 v = loaded[i];
-    *reinterpret_cast<uint4*>(&tile.rows[row][octet * kOctet]) = v;
-    if (!wanted) continue;
-    if (per_token) {
-      const uint32_t low = least(least(v.x, v.y), least(v.z, v.w));
-      const uint32_t high = greatest(greatest(v.x, v.y), greatest(v.z, v.w));
-      const uint32_t odd = __byte_perm(low, high, 0x7632), even = __byte_perm(low, high, 0x5410);
-      // {least, greatest} of even channels and of odd ones: keep the lower of one half, the higher of the other.
-      tile.by_token[row][octet] = __byte_perm(least(odd, even), greatest(odd, even), 0x7610);
-    } else {
-      lowest = make_uint4(least(lowest.x, v.x), least(lowest.y, v.y), least(lowest.z, v.z), least(lowest.w, v.w));
-      highest = make_uint4(greatest(highest.x, v.x), greatest(highest.y, v.y), greatest(highest.z, v.z),
-                           greatest(highest.w, v.w));
+    for (int i = 0; i < kAtOnce; ++i) loaded[i] = reader.fetch(first + (done + i) * kRowStep, octet * kOctet);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = first + (done + i) * kRowStep;
+      uint4 v;
+      fine &= reader.convert(loaded[i], octet * kOctet, &v);
+      *reinterpret_cast<uint4*>(&tile.rows[row][octet * kOctet]) = v;
+      if (!wanted) continue;
+      if (per_token) {
+        const uint32_t low = least(least(v.x, v.y), least(v.z, v.w));
+        const uint32_t high = greatest(greatest(v.x, v.y), greatest(v.z, v.w));
+        const uint32_t odd = __byte_perm(low, high, 0x7632), even = __byte_perm(low, high, 0x5410);
+        // {least, greatest} of even channels and of odd ones: keep the lower of one half, the higher of the other.
+        tile.by_token[row][octet] = __byte_perm(least(odd, even), greatest(odd, even), 0x7610);
+      } else if (done + i == 0) {
+        lowest = highest = v;
+      } else {
+        lowest = make_uint4(least(lowest.x, v.x), least(lowest.y, v.y), least(lowest.z, v.z), least(lowest.w, v.w));
+        highest = make_uint4(greatest(highest.x, v.x), greatest(highest.y, v.y), greatest(highest.z, v.z),
+                             greatest(highest.w, v.w));
+      }
     }
   }
   if (wanted && !per_token) {
     *reinterpret_cast<uint4*>(&tile.by_channel[0][first][octet * kOctet]) = lowest;
     *reinterpret_cast<uint4*>(&tile.by_channel[1][first][octet * kOctet]) = highest;
   }
+  return fine;
 }
+
+// Where rows of pages come from. `place` is the first of a slab: of the page's tokens, of the slab's channels. Loading
+// ends with a barrier.
+struct StagedPageRows {
+  const uint16_t* sides[2];  // kv head 0, first page
+  int64_t head_elements;     // from one kv head's rows to the next one's
+  int head_dim;
+
+  template <int kSpan>
+  __device__ __forceinline__ void load(const RowPlace& place, bool per_token, bool wanted, Tile<kSpan>& tile) const {
+    const int64_t first = place.head * head_elements + place.token * head_dim + place.channel;
+    load_rows(Reader{sides[place.side] + first, head_dim}, per_token, wanted, tile);
+    __syncthreads();
+  }
+
+ private:
+  struct Reader {
+    static constexpr int kVectors = 1;
+    const uint16_t* rows;
+    int head_dim;
+    __device__ __forceinline__ uint4 fetch(int row, int channel) const {
+      return __ldcs(reinterpret_cast<const uint4*>(rows + int64_t{row} * head_dim + channel));
+    }
+    __device__ __forceinline__ bool convert(const uint4& raw, int, uint4* out) const {
+      *out = raw;
+      return true;
+    }
+  };
+};
+
+struct InputPageRows {
+  InputSource source;
+
+  // Slabs that are scaled, or have elements that are not acceptable, take a reader that looks at each of them.
+  template <int kSpan>
+  __device__ __forceinline__ void load(const RowPlace& place, bool per_token, bool wanted, Tile<kSpan>& tile) const {
+    const bool wide = source.wide(place.side);
+    if (!source.scaled(place.side)) {
+      const bool fine = wide ? load_rows(Reader<2, false>{source, place}, per_token, wanted, tile)
+                             : load_rows(Reader<1, false>{source, place}, per_token, wanted, tile);
+      if (__syncthreads_and(fine)) return;
+    }
+    wide ? load_rows(Reader<2, true>{source, place}, per_token, wanted, tile)
+         : load_rows(Reader<1, true>{source, place}, per_token, wanted, tile);
+    __syncthreads();
+  }
+
+ private:
+  template <int kVectors_, bool kChecks>
+  struct Reader {
+    static constexpr int kVectors = kVectors_;
+    const InputSource& source;
+    RowPlace place;
+    __device__ __forceinline__ InputSource::Raw<kVectors> fetch(int row, int channel) const {
+      return source.fetch<kVectors>({place.side, place.token + row, place.head, place.channel + channel});
+    }
+    __device__ __forceinline__ bool convert(const InputSource::Raw<kVectors>& raw, int channel, uint4* out) const {
+      Octet octet;
+      bool fine = true;
+      if constexpr (kChecks) {
+        octet = source.checked({place.side, 0, place.head, place.channel + channel}, raw);
+      } else {
+        fine = InputSource::round(raw, source.rows.types[place.side], &octet);
+      }
+      *out = make_uint4(octet.words[0], octet.words[1], octet.words[2], octet.words[3]);
+      return fine;
+    }
+  };
+};
 
 // Parameters of each token or channel, to the page and to shared memory. `out` is the part; a slab that is one of
 // several of a part begins at parameter `first`.
@@ -140,19 +212,18 @@ __device__ __forceinline__ void make_parameters(const Side& side, int first, uin
   *reinterpret_cast<uint32_t*>(out + side.part.parameter_byte(first + thread)) = word;
 }
 
-template <int kSpan>
+template <int kSpan, class Rows>
 __global__ void __launch_bounds__(2 * kSpan, 512 / kSpan)
-    seal(const __grid_constant__ PageList<uint8_t> pages, const __grid_constant__ Params params) {
+    seal(const __grid_constant__ PageList<uint8_t> pages, const __grid_constant__ Params params,
+         const __grid_constant__ Rows rows) {
   constexpr int kWarps = 2 * kSpan / 32;
   __shared__ Tile<kSpan> tile;
   const Side& side = params.sides[blockIdx.z];
   if (!side.present) return;
   const int head = static_cast<int>(blockIdx.y) / params.slabs, slab = static_cast<int>(blockIdx.y) % params.slabs;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kTokens * params.head_dim;
-  const uint16_t* rows = side.rows + head * side.head_elements + first + slab * kSpan;
   const bool coded = side.part.bits != kFloat16Bits;
-  load_rows(rows, params.head_dim, side.per_token, coded, tile);
-  __syncthreads();
+  rows.load({static_cast<int>(blockIdx.z), int64_t{kTokens} * blockIdx.x, head, slab * kSpan}, side.per_token, coded,
+            tile);
 
   // A slab is a part of its own, or a stretch of x of the only part.
   const bool own = side.parts > 1;
@@ -191,8 +262,6 @@ Side side_of(const EncodeRequest& request, int index) {
   Side side = {};
   side.present = format.format.elements != Elements::kOwn;
   if (!side.present) return side;
-  side.rows = request.staging.sides[index] + request.first_row * request.shape.head_dim;
-  side.head_elements = request.staging.rows * request.shape.head_dim;
   side.offset = format.offset;
   side.stride = format.stride;
   side.part = format.part();
@@ -206,28 +275,40 @@ Side side_of(const EncodeRequest& request, int index) {
   return side;
 }
 
+template <class Rows>
+cudaError_t launch(const EncodeRequest& request, const PageList<uint8_t>& list, int count, const Params& params,
+                   const Rows& rows, cudaStream_t stream) {
+  const dim3 grid(count, request.shape.kv_heads * params.slabs, 2);
+  switch (request.shape.head_dim) {
+    case 64:
+      seal<64><<<grid, 128, 0, stream>>>(list, params, rows);
+      break;
+    case 96:
+      seal<96><<<grid, 192, 0, stream>>>(list, params, rows);
+      break;
+    default:
+      seal<128><<<grid, 256, 0, stream>>>(list, params, rows);
+      break;
+  }
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t encode_fragments(const EncodeRequest& request, cudaStream_t stream) {
   const int d = request.shape.head_dim;
   if (!head_dim_supported(d)) return cudaErrorInvalidValue;
-  Params params = {{side_of(request, 0), side_of(request, 1)}, d, d > kValueSpan ? d / kValueSpan : 1};
-  const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
-    Params here = params;
-    for (Side& side : here.sides) {
-      if (side.present) side.rows += first * kTokens * d;
+  const Params params = {{side_of(request, 0), side_of(request, 1)}, d > kValueSpan ? d / kValueSpan : 1};
+  return for_page_lists(request.pages, request.page_count, [&](const PageList<uint8_t>& list, int count, int64_t page) {
+    const int64_t first = request.first_row + page * kTokens;
+    if (request.input != nullptr) {
+      const InputSource source = {request.input->with_strides(request.shape), request.shape, first};
+      return launch(request, list, count, params, InputPageRows{source}, stream);
     }
-    const dim3 grid(count, request.shape.kv_heads * params.slabs, 2);
-    if (d == 64) {
-      seal<64><<<grid, 128, 0, stream>>>(list, here);
-    } else if (d == 96) {
-      seal<96><<<grid, 192, 0, stream>>>(list, here);
-    } else {
-      seal<128><<<grid, 256, 0, stream>>>(list, here);
-    }
-    return cudaGetLastError();
-  };
-  return for_page_lists(request.pages, request.page_count, launch);
+    const StagedPageRows rows = {
+        {request.staging.sides[0] + first * d, request.staging.sides[1] + first * d}, request.staging.rows * d, d};
+    return launch(request, list, count, params, rows, stream);
+  });
 }
 
 }  // namespace kvasir::cuda

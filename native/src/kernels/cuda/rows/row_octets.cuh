@@ -3,83 +3,10 @@
 #pragma once
 
 #include "kernels/cuda/layout/fragments.h"
-#include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/layout/input_octets.cuh"
 #include "kernels/cuda/rows/rows.h"
-#include "kvasir/types.h"
 
 namespace kvasir::cuda {
-
-constexpr int kOctet = 8;
-
-// Float16 bits, two channels a word.
-struct Octet {
-  uint32_t words[4];
-};
-
-// Which octet: `token` counts from the first row of the move.
-struct RowPlace {
-  int side;
-  int64_t token;
-  int head;
-  int channel;  // a multiple of 8
-};
-
-// NaN is not.
-__device__ __forceinline__ bool acceptable(float x) { return fabsf(x) <= kMaxMagnitude; }
-
-struct InputSource {
-  InputRows rows;  // with strides
-  RowShape shape;
-  int64_t first;
-
-  __device__ bool has(int) const { return true; }
-  __device__ Octet load(const RowPlace& at) const {
-    const int64_t index =
-        (first + at.token) * rows.token_strides[at.side] + at.head * rows.head_strides[at.side] + at.channel;
-    float x[kOctet];
-    load_floats(rows.sides[at.side], rows.types[at.side], index, x);
-    bool fine = true;
-    const bool scaled = at.side == 0 && rows.key_scaling != nullptr;
-    float factors[kOctet];
-    if (scaled) {
-      const int64_t factor = static_cast<int64_t>(at.head) * shape.head_dim + at.channel;
-      load_floats(rows.key_scaling, ElementType::kFloat32, factor, factors);
-    }
-#pragma unroll
-    for (int i = 0; i < kOctet; ++i) {
-      bool good = acceptable(x[i]);
-      if (scaled) {
-        x[i] = __fdiv_rn(x[i], factors[i]);
-        good &= acceptable(x[i]);
-      }
-      if (!good) x[i] = 0.0f;
-      fine &= good;
-    }
-    // All that store here store the same.
-    if (!fine) *static_cast<volatile uint32_t*>(rows.refused + at.side) = 1;
-    return {{floats_to_halves(x[0], x[1]), floats_to_halves(x[2], x[3]), floats_to_halves(x[4], x[5]),
-             floats_to_halves(x[6], x[7])}};
-  }
-
- private:
-  static __device__ void load_floats(const void* numbers, ElementType type, int64_t index, float (&x)[kOctet]) {
-    if (type == ElementType::kFloat32) {
-      const float4* vectors = reinterpret_cast<const float4*>(static_cast<const float*>(numbers) + index);
-      const float4 a = vectors[0], b = vectors[1];
-      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-      x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
-      return;
-    }
-    const uint4 vector = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(numbers) + index);
-    const uint32_t words[4] = {vector.x, vector.y, vector.z, vector.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float2 pair = numbers_of(words[i], type);
-      x[2 * i] = pair.x;
-      x[2 * i + 1] = pair.y;
-    }
-  }
-};
 
 // The staging, from row `first` on.
 struct StagingRows {

@@ -4,7 +4,9 @@
 //              append_listed_rows                the same for many sequences
 //              append_newest_rows                the same for tokens that descriptions know of already
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
-//              pages/encode.h, append_rows       pages from the staging's front; what is in none of them, as ever
+//              pages/encode.h, append_rows       pages from the staging's front, or from new rows themselves; what is
+//              in
+//                                                none of them, as ever
 //   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
 //   inspect    read_rows                         window rows as float32
 //
@@ -17,27 +19,10 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout/device_sequence.h"
+#include "kernels/cuda/layout/input_rows.h"
 #include "kernels/cuda/layout/staging.h"
-#include "kvasir/types.h"
 
 namespace kvasir::cuda {
-
-// Rows that a caller appends, both sides: [tokens][kv_heads][head_dim], or with strides.
-//
-// Elements must be finite and at most kMaxMagnitude, keys also after scaling. Where one is not, the kernels store 0
-// in its place and set refused[0] (keys) or refused[1] (values) to 1; they never set them to 0. So a refused append
-// leaves finite rows behind the end, and the caller, who learns of it later, simply does not move the end.
-struct InputRows {
-  const void* sides[2];  // keys, values; 16-byte aligned
-  ElementType types[2];  // of each side
-  int64_t tokens;        // rows of each side
-  // [kv_heads][head_dim]: keys are divided by it in float32 before rounding; 16-byte aligned, or null.
-  const float* key_scaling;
-  uint32_t* refused;  // [2]
-  // By side, in elements, multiples of 16 bytes; both 0: dense.
-  int64_t token_strides[2];
-  int64_t head_strides[2];
-};
 
 // Where one input row goes: row `row` of a block.
 struct RowMove {

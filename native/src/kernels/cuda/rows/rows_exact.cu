@@ -113,31 +113,15 @@ cudaError_t with_tile_rows(const RowShape& shape, RowList blocks, int64_t row, i
              : for_tile_rows<kManyBlocks>(shape, blocks, row, total, move);
 }
 
-bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
-bool readable(const InputRows& input, int64_t first, int64_t count) {
-  for (int side = 0; side < 2; ++side) {
-    const int64_t vector = input.types[side] == ElementType::kFloat32 ? 4 : 8;  // elements in 16 bytes
-    if (input.token_strides[side] % vector != 0 || input.head_strides[side] % vector != 0) return false;
-  }
-  return aligned(input.sides[0]) && aligned(input.sides[1]) && aligned(input.key_scaling) && input.refused != nullptr &&
-         first >= 0 && count >= 0 && count <= input.tokens - first;
-}
-
-InputSource source_of(const RowShape& shape, InputRows input, int64_t first) {
-  for (int side = 0; side < 2; ++side) {
-    if (input.token_strides[side] != 0 || input.head_strides[side] != 0) continue;
-    input.head_strides[side] = shape.head_dim;
-    input.token_strides[side] = int64_t{shape.kv_heads} * shape.head_dim;
-  }
-  return {input, shape, first};
+InputSource source_of(const RowShape& shape, const InputRows& input, int64_t first) {
+  return {input.with_strides(shape), shape, first};
 }
 
 }  // namespace
 
 cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count, RowList window,
                         int64_t row, cudaStream_t stream) {
-  if (!readable(input, first, count)) return cudaErrorInvalidValue;
+  if (!input.readable(first, count)) return cudaErrorInvalidValue;
   return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
     return launch(shape, source_of(shape, input, first + done), rows, some, stream);
   });
@@ -145,7 +129,7 @@ cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t f
 
 cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, const RowMove* moves, int64_t count,
                                cudaStream_t stream) {
-  if (!readable(input, 0, count) || !known(shape)) return cudaErrorInvalidValue;
+  if (!input.readable(0, count) || !known(shape)) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
   move_listed_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), moves, count);
   return cudaGetLastError();
@@ -153,7 +137,7 @@ cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, co
 
 cudaError_t append_newest_rows(const RowShape& shape, const InputRows& input, const DeviceSequence* const* sequences,
                                int64_t count, cudaStream_t stream) {
-  if (!readable(input, 0, count) || !known(shape)) return cudaErrorInvalidValue;
+  if (!input.readable(0, count) || !known(shape)) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
   move_newest_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), sequences, count);
   return cudaGetLastError();
@@ -161,7 +145,7 @@ cudaError_t append_newest_rows(const RowShape& shape, const InputRows& input, co
 
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
                        const Staging& staging, int64_t row, cudaStream_t stream) {
-  if (!readable(input, first, count) || row + count > staging.rows) return cudaErrorInvalidValue;
+  if (!input.readable(first, count) || row + count > staging.rows) return cudaErrorInvalidValue;
   return launch(shape, source_of(shape, input, first), StagingRows{staging, shape, row}, count, stream);
 }
 
