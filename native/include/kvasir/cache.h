@@ -143,7 +143,9 @@ class Cache {
   // for up to 4096 sequences, commvq 64, and follows sequences that grow, by extend or by plain appends; with patterns
   // and commvq by 32K tokens (outputs are NaN afterwards). For codecs that go by queries it counts those of each run.
   // A graph does not follow shifts, and sees pages that gave up precision from the next extend on. The caller waits for
-  // it before other calls read what it writes, and does not run it once one of its sequences is released.
+  // it before other calls read what it writes, and does not run it once one of its sequences is released. After calls
+  // that have no stream, such as append and truncate, it may run at once: once there is a graph, they wait for the
+  // device.
   //
   // extend: one more token for each sequence in all layers, before a graph writes its rows; all sequences, or nothing,
   // but what was reserved for them is given back then. Layers must be of one length, without guesses and shifts. Pages

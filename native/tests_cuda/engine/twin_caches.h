@@ -68,16 +68,17 @@ class Twins {
     ~Graph() { cudaGraphExecDestroy(runnable_); }
     Graph(const Graph&) = delete;
 
-    // What the graph gives, and in `here` what this machine's cache gives.
+    // What the graph gives, and in `here` what this machine's cache gives. The graph comes first: what a call before
+    // it did is there when that returns.
     std::vector<float> run(const std::vector<float>& queries, std::vector<float>& here) {
-      here.resize(queries.size());
-      twins_.here_->attend(0, ids_.data(), static_cast<int>(ids_.size()), 1, queries.data(), here.data());
       const size_t bytes = queries.size() * sizeof(float);
       CUDA(cudaMemcpyAsync(queries_.data(), queries.data(), bytes, cudaMemcpyHostToDevice, twins_.stream_));
       CUDA(cudaGraphLaunch(runnable_, twins_.stream_));
       std::vector<float> outputs(queries.size());
       CUDA(cudaMemcpyAsync(outputs.data(), outputs_.data(), bytes, cudaMemcpyDeviceToHost, twins_.stream_));
       CUDA(cudaStreamSynchronize(twins_.stream_));
+      here.resize(queries.size());
+      twins_.here_->attend(0, ids_.data(), static_cast<int>(ids_.size()), 1, queries.data(), here.data());
       return outputs;
     }
 

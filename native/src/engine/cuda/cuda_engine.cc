@@ -6,6 +6,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checks.h"
@@ -184,7 +185,7 @@ class CudaEngine : public Engine {
       input.sides[side] = memory.as<uint8_t>() + side * bytes;
       input.types[side] = ElementType::kFloat16;
     }
-    return std::make_unique<CudaAppends>(layer.device, layer.epoch, input, std::move(memory), counts);
+    return std::make_unique<HostAppends>(*this, layer, input, std::move(memory), counts);
   }
 
   std::unique_ptr<Extension> extend(int count, void* stream) override {
@@ -199,6 +200,7 @@ class CudaEngine : public Engine {
   void capture_append(const LayerPlan& plan, const TokenRows& rows, const std::vector<SequenceView>& views) override {
     const CurrentDevice current(kDevice);
     const RelaxedCapture relaxed;
+    has_graphs_ = true;
     const Layer& layer = *layers_[plan.index];
     const InputRows input = input_of(layer.device, rows, refused_.there());
     std::vector<const DeviceSequence*> sequences;
@@ -227,6 +229,7 @@ class CudaEngine : public Engine {
     if (!state) return;
     const CurrentDevice current(kDevice);
     static_cast<CudaLayerState*>(state)->update(view, layers_[plan.index]->epoch);
+    let_graphs_follow();
   }
 
   // Pages ------------------------------------------------------------------------------------------------------
@@ -339,6 +342,7 @@ class CudaEngine : public Engine {
     std::lock_guard<std::mutex> lock(mutex_);
     if (cuda::capturing(stream)) {
       if (!dense.in_place()) refuse("only dense queries and outputs of one type can be captured in a graph");
+      has_graphs_ = true;
       return layer.attention.capture(request, memory(), layer.epoch, stream);
     }
     before_.order(stream, stream_);
@@ -355,6 +359,27 @@ class CudaEngine : public Engine {
     DeviceLayer device;
     LayerAttention attention;
     std::atomic<uint64_t> epoch{0};  // shrinks: descriptions made before are out of date
+  };
+
+  // Graphs run on streams of callers, which a call without one cannot put in order: where there are any, what the
+  // device is told has reached it when the call returns.
+  void let_graphs_follow() const {
+    if (has_graphs_) check(cudaStreamSynchronize(stream_), "telling graphs of sequences");
+  }
+
+  // Rows of this machine.
+  class HostAppends : public CudaAppends {
+   public:
+    HostAppends(const CudaEngine& engine, const Layer& layer, const InputRows& input, DeviceScratch memory,
+                const std::vector<int64_t>& counts)
+        : CudaAppends(layer.device, layer.epoch, input, std::move(memory), counts), engine_(engine) {}
+    void finish(const SequenceView* views) override {
+      CudaAppends::finish(views);
+      engine_.let_graphs_follow();
+    }
+
+   private:
+    const CudaEngine& engine_;
   };
 
   // Rows that a caller's stream made: the engine's stream waits for it, and lets it go on at the end.
@@ -481,6 +506,7 @@ class CudaEngine : public Engine {
   const DeviceQueue queue_{*arena_, stream_};
   Event before_, after_;  // with the mutex held
   Flags refused_;
+  std::atomic<bool> has_graphs_{false};
   std::vector<std::unique_ptr<Layer>> layers_;
   std::vector<DeviceScratch> captured_;  // what graphs read, with the mutex held
   ImageTransfers images_{kDevice, queue_,

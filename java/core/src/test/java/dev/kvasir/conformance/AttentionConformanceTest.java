@@ -125,14 +125,15 @@ class AttentionConformanceTest {
     }
   }
 
-  /** What the fused kernels of a GPU must serve; other head dims and groups may take the slower path. */
+  /** What the fused kernels of a GPU must serve; other head dims, groups and parameters may take the slower path. */
   private static boolean hasFusedKernel(Width width, Method method, int headDim) {
     boolean groups = !width.codec().equals("tiered")
         && (method.keys().options().containsKey("group")
             || method.keys().options().containsKey("axis")
             || method.values().options().containsKey("group")
             || method.values().options().containsKey("axis"));
-    return FUSED_HEAD_DIMS.contains(headDim) && !groups;
+    boolean byteParameters = method.keys().options().getOrDefault("parameter_bits", 16.0) == 8;
+    return FUSED_HEAD_DIMS.contains(headDim) && !groups && !byteParameters;
   }
 
   private static KvCache cache(int headDim, int ratio, Method method, String backend, Precision precision) {

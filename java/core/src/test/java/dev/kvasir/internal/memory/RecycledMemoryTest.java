@@ -111,7 +111,7 @@ class RecycledMemoryTest {
   @Test
   void cachesOnACpuTakeAnyMemory() {
     ByteBuffer direct = ByteBuffer.allocateDirect(10).put(3, (byte) 7).position(3);
-    try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).build();
+    try (KvCache cache = KvCache.builder(Testing.small()).backend("scalar").method(Uniform.bits(2)).build();
         BlockMemory memory = cache.blockMemory(1 << 20)) {
       ByteBuffer same = memory.hold(direct);
       direct.put(3, (byte) 8);
