@@ -9,9 +9,12 @@
 
 namespace check {
 
+// What a case needs of the device; kAlone: that no other process takes memory of it.
+enum class Needs { kNothing, kDevice, kAlone };
+
 struct Case {
   const char* name;
-  bool needs_device;
+  Needs needs;
   void (*run)();
 };
 
@@ -26,7 +29,7 @@ inline int& failures() {
 }
 
 struct Registration {
-  Registration(const char* name, bool needs_device, void (*run)()) { cases().push_back({name, needs_device, run}); }
+  Registration(const char* name, Needs needs, void (*run)()) { cases().push_back({name, needs, run}); }
 };
 
 inline void report(const char* file, int line, const std::string& text) {
@@ -38,12 +41,13 @@ inline void report(const char* file, int line, const std::string& text) {
 
 #define CHECK_NAME2(prefix, line) prefix##line
 #define CHECK_NAME(prefix, line) CHECK_NAME2(prefix, line)
-#define CHECK_CASE(name, needs_device)                                                                            \
-  static void CHECK_NAME(run_, __LINE__)();                                                                       \
-  static check::Registration CHECK_NAME(registration_, __LINE__)(name, needs_device, CHECK_NAME(run_, __LINE__)); \
+#define CHECK_CASE(name, needs)                                                                            \
+  static void CHECK_NAME(run_, __LINE__)();                                                                \
+  static check::Registration CHECK_NAME(registration_, __LINE__)(name, needs, CHECK_NAME(run_, __LINE__)); \
   static void CHECK_NAME(run_, __LINE__)()
-#define HOST_CASE(name) CHECK_CASE(name, false)
-#define DEVICE_CASE(name) CHECK_CASE(name, true)
+#define HOST_CASE(name) CHECK_CASE(name, check::Needs::kNothing)
+#define DEVICE_CASE(name) CHECK_CASE(name, check::Needs::kDevice)
+#define LONE_DEVICE_CASE(name) CHECK_CASE(name, check::Needs::kAlone)
 
 // CHECK(condition, what << to << print)
 #define CHECK(condition, message)                    \

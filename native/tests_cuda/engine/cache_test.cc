@@ -208,7 +208,7 @@ DEVICE_CASE("cache: memory that the device cannot reach is refused, and nothing 
   CHECK(std::isfinite(outputs.read(nullptr)[0]), "the device still works");
 }
 
-DEVICE_CASE("cache: caches and sequences come and go without a leak") {
+LONE_DEVICE_CASE("cache: caches and sequences come and go without a leak") {
   const auto rows = random_numbers(9, 600 * kRow), queries = random_numbers(10, kQuery);
   size_t before = 0, total = 0;
   for (int round = 0; round < 12; ++round) {
@@ -236,7 +236,7 @@ DEVICE_CASE("cache: caches and sequences come and go without a leak") {
   }
 }
 
-DEVICE_CASE("cache: too much for the device is refused, and nothing is lost") {
+LONE_DEVICE_CASE("cache: too much for the device is refused, and nothing is lost") {
   const CachePointer cache = make_cache("f16", 16);
   const int64_t id = cache->new_sequence();
   const auto rows = random_numbers(11, 1000 * kRow), queries = random_numbers(12, kQuery);
