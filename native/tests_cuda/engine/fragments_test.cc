@@ -2,16 +2,15 @@
 // pages come from the window, from appended rows, and from both: pages and rows are equal byte for byte.
 #include <cuda_runtime_api.h>
 
-#include <cstring>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "engine/twin_caches.h"
 #include "kvasir/kvasir.h"
 #include "pages/page_case.h"
-#include "reference/half.h"
 
 namespace {
 
@@ -20,7 +19,7 @@ using kvasir::CacheConfig;
 using kvasir::ElementType;
 using kvasir::Side;
 using page_case::Buffer;
-using page_case::bytes_of;
+using page_case::TypedNumbers;
 using twin_caches::CachePointer;
 using twin_caches::ConfigPointer;
 
@@ -54,38 +53,13 @@ CachePointer make_cache(const Setting& s, const char* backend) {
   return CachePointer(Cache::create(*config));
 }
 
-// Numbers of a type, as what they are and as they lie in memory.
-struct Rows {
-  std::vector<float> numbers;
-  std::vector<uint8_t> bytes;
-
-  Rows(size_t count, ElementType type, std::mt19937& random) {
-    std::normal_distribution<float> normal;
-    std::vector<uint16_t> narrow;
-    for (size_t i = 0; i < count; ++i) {
-      float x = normal(random);
-      if (type == ElementType::kFloat16) {
-        narrow.push_back(reference::half_nearest(x));
-        x = static_cast<float>(reference::half_value(narrow.back()));
-      } else if (type == ElementType::kBFloat16) {
-        uint32_t word;
-        std::memcpy(&word, &x, sizeof word);
-        narrow.push_back(static_cast<uint16_t>(word >> 16));
-        x = static_cast<float>(reference::bfloat_value(narrow.back()));
-      }
-      numbers.push_back(x);
-    }
-    bytes = type == ElementType::kFloat32 ? bytes_of(numbers) : bytes_of(narrow);
-  }
-};
-
 class Pair : public twin_caches::Twins {
  public:
   explicit Pair(const Setting& s) : Twins(make_cache(s, "scalar"), make_cache(s, "cuda")), setting_(s), random_(7) {}
 
   // From memory of this machine.
   void append(int64_t id, int tokens) {
-    const Rows keys = rows(tokens, ElementType::kFloat32), values = rows(tokens, ElementType::kFloat32);
+    const TypedNumbers keys = rows(tokens, ElementType::kFloat32), values = rows(tokens, ElementType::kFloat32);
     for (Cache* cache : {here_.get(), there_.get()}) {
       cache->append(id, 0, keys.numbers.data(), values.numbers.data(), tokens);
     }
@@ -95,7 +69,7 @@ class Pair : public twin_caches::Twins {
   void append(const std::vector<int64_t>& ids, const std::vector<int64_t>& counts, ElementType type) {
     int tokens = 0;
     for (const int64_t count : counts) tokens += static_cast<int>(count);
-    const Rows keys = rows(tokens, type), values = rows(tokens, type);
+    const TypedNumbers keys = rows(tokens, type), values = rows(tokens, type);
     const auto view = [&](const void* data, ElementType of) {
       return kvasir::RowsView{data, of, static_cast<int64_t>(setting_.width()), setting_.head_dim};
     };
@@ -110,19 +84,15 @@ class Pair : public twin_caches::Twins {
 
   void compare(int64_t id, int64_t least) const {
     compare_pages(id, least, setting_.kv_heads, setting_.describe());
-    const int64_t length = there_->length(id, 0);
-    CHECK(length == here_->length(id, 0), setting_.describe() << ": " << length);
-    for (const Side side : {Side::kKeys, Side::kValues}) {
-      std::vector<float> here(static_cast<size_t>(length) * setting_.width()), there(here);
-      here_->read(id, 0, side, 0, length, here.data());
-      there_->read(id, 0, side, 0, length, there.data());
-      CHECK(here == there, setting_.describe() << ": rows of side " << static_cast<int>(side) << " differ");
-    }
+    compare_rows(id, setting_.width(), setting_.describe());
   }
 
  private:
-  Rows rows(int tokens, ElementType type) {
-    return Rows(static_cast<size_t>(tokens) * setting_.width(), type, random_);
+  TypedNumbers rows(int tokens, ElementType type) {
+    std::normal_distribution<float> normal;
+    std::vector<float> numbers(static_cast<size_t>(tokens) * setting_.width());
+    for (float& x : numbers) x = normal(random_);
+    return page_case::typed(std::move(numbers), type);
   }
 
   const Setting setting_;

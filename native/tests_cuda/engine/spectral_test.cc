@@ -107,13 +107,7 @@ class Pair : public twin_caches::Twins {
 
   void compare(int64_t id, int64_t least) const {
     compare_pages(id, least, setting_.kv_heads, setting_.describe());
-    const int64_t length = there_->length(id, 0);
-    for (const Side side : {Side::kKeys, Side::kValues}) {
-      std::vector<float> here(static_cast<size_t>(length) * setting_.kv_heads * setting_.head_dim), there(here);
-      here_->read(id, 0, side, 0, length, here.data());
-      there_->read(id, 0, side, 0, length, there.data());
-      CHECK(here == there, setting_.describe() << ": rows of side " << static_cast<int>(side) << " differ");
-    }
+    compare_rows(id, static_cast<size_t>(setting_.kv_heads) * setting_.head_dim, setting_.describe());
   }
 
   // Whether all single query tokens so far were a fused kernel's.

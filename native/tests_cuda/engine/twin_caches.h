@@ -114,6 +114,18 @@ class Twins {
     }
   }
 
+  // All rows, of `width` elements each.
+  void compare_rows(int64_t id, size_t width, const std::string& setting) const {
+    const int64_t length = there_->length(id, 0);
+    CHECK(length == here_->length(id, 0), setting << ": " << length);
+    for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
+      std::vector<float> here(static_cast<size_t>(length) * width), there(here);
+      here_->read(id, 0, side, 0, length, here.data());
+      there_->read(id, 0, side, 0, length, there.data());
+      CHECK(here == there, setting << ": rows of side " << static_cast<int>(side) << " differ");
+    }
+  }
+
   CachePointer here_, there_;
   cudaStream_t stream_ = nullptr;
 };

@@ -4,16 +4,38 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "codecs/progressive/formula.h"
 #include "kernels/cuda/layout/pack.h"
 #include "reference/f16_page.h"
+#include "reference/half.h"
 #include "reference/progressive_page.h"
 #include "reference/uniform_page.h"
 
 namespace page_case {
 
 using namespace kvasir::cuda;
+
+uint16_t bfloat_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+TypedNumbers typed(std::vector<float> numbers, kvasir::ElementType type) {
+  if (type == kvasir::ElementType::kFloat32) {
+    std::vector<uint8_t> bytes = bytes_of(numbers);
+    return {std::move(numbers), std::move(bytes)};
+  }
+  std::vector<uint16_t> narrow;
+  for (float& x : numbers) {
+    const bool half = type == kvasir::ElementType::kFloat16;
+    narrow.push_back(half ? reference::half_nearest(x) : bfloat_bits(x));
+    x = static_cast<float>(half ? reference::half_value(narrow.back()) : reference::bfloat_value(narrow.back()));
+  }
+  return {std::move(numbers), bytes_of(narrow)};
+}
 
 Buffer::Buffer(size_t bytes, int fill) : bytes_(bytes) {
   CUDA(cudaMalloc(reinterpret_cast<void**>(&data_), std::max<size_t>(bytes, 16)));

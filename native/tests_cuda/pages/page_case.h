@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "kernels/cuda/layout/side_format.h"
+#include "kvasir/types.h"
 #include "reference/page.h"
 
 namespace page_case {
@@ -37,6 +38,15 @@ std::vector<uint8_t> bytes_of(const std::vector<T>& values) {
   const auto* first = reinterpret_cast<const uint8_t*>(values.data());
   return {first, first + values.size() * sizeof(T)};
 }
+
+// Numbers as callers append them in a type: what is left of them there, and how they lie in memory. To nearest in
+// float16, cut off in bfloat16.
+struct TypedNumbers {
+  std::vector<float> numbers;
+  std::vector<uint8_t> bytes;
+};
+uint16_t bfloat_bits(float x);
+TypedNumbers typed(std::vector<float> numbers, kvasir::ElementType type);
 
 // One side of a layer: a codec, a width, and options by name.
 struct Kind {

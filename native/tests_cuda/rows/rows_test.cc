@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "pages/page_case.h"
 #include "reference/half.h"
@@ -12,44 +13,26 @@
 namespace {
 
 using namespace kvasir::cuda;
+using page_case::bfloat_bits;
 using page_case::Buffer;
 using page_case::bytes_of;
+using page_case::TypedNumbers;
 
 constexpr float kMost = 32752.0f;
 
-struct Input {
-  std::vector<float> numbers;  // what the bytes say
-  std::vector<uint8_t> bytes;
-};
-
-uint16_t bfloat_bits(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return static_cast<uint16_t>(bits >> 16);
-}
-
-Input make_input(int64_t count, kvasir::ElementType type, unsigned seed, float most = kMost) {
+TypedNumbers make_input(int64_t count, kvasir::ElementType type, unsigned seed, float most = kMost) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
-  Input input;
-  std::vector<uint16_t> narrow;
+  std::vector<float> numbers;
   for (int64_t i = 0; i < count; ++i) {
     float x = normal(random) * std::exp2(static_cast<float>(random() % 40) - 26.0f);  // down to subnormal float16
     if (random() % 16 == 0) x = random() % 2 ? most : -most;
     if (random() % 16 == 0) x = random() % 2 ? 0.0f : -0.0f;
     if (random() % 16 == 0) x = (static_cast<float>(random() % 4096) + 0.5f) / 2048.0f;  // ties of float16
     if (std::fabs(x) > most) x = most;
-    if (type == kvasir::ElementType::kFloat16) {
-      narrow.push_back(reference::half_nearest(x));
-      x = static_cast<float>(reference::half_value(narrow.back()));
-    } else if (type == kvasir::ElementType::kBFloat16) {
-      narrow.push_back(bfloat_bits(x));
-      x = static_cast<float>(reference::bfloat_value(narrow.back()));
-    }
-    input.numbers.push_back(x);
+    numbers.push_back(x);
   }
-  input.bytes = type == kvasir::ElementType::kFloat32 ? bytes_of(input.numbers) : bytes_of(narrow);
-  return input;
+  return page_case::typed(std::move(numbers), type);
 }
 
 // The float16 bits that an element is stored as.
@@ -127,8 +110,9 @@ void check_append(const Place& place, kvasir::ElementType key_type, kvasir::Elem
   const RowShape& shape = place.shape;
   const int64_t row_elements = int64_t{shape.kv_heads} * shape.head_dim;
   const int64_t first = 2;  // rows of the input that stay out
-  const Input inputs[2] = {make_input((first + place.tokens) * row_elements, key_type, 1, scaled ? 8000.0f : kMost),
-                           make_input((first + place.tokens) * row_elements, value_type, 2)};
+  const TypedNumbers inputs[2] = {
+      make_input((first + place.tokens) * row_elements, key_type, 1, scaled ? 8000.0f : kMost),
+      make_input((first + place.tokens) * row_elements, value_type, 2)};
   std::mt19937 random(3);
   std::vector<float> factors;
   for (int64_t i = 0; i < row_elements; ++i) factors.push_back(0.25f + static_cast<float>(random() % 1000) / 37.0f);

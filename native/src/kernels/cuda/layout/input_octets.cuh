@@ -32,6 +32,10 @@ struct InputSource {
   RowShape shape;
   int64_t first;
 
+  static InputSource of(const RowShape& shape, const InputRows& rows, int64_t first) {
+    return {rows.with_strides(shape), shape, first};
+  }
+
   __device__ bool has(int) const { return true; }
   __device__ Octet load(const RowPlace& at) const {
     float x[kOctet];  // one way from here on: instructions come from far away

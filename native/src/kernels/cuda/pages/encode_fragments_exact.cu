@@ -302,8 +302,8 @@ cudaError_t encode_fragments(const EncodeRequest& request, cudaStream_t stream) 
   return for_page_lists(request.pages, request.page_count, [&](const PageList<uint8_t>& list, int count, int64_t page) {
     const int64_t first = request.first_row + page * kTokens;
     if (request.input != nullptr) {
-      const InputSource source = {request.input->with_strides(request.shape), request.shape, first};
-      return launch(request, list, count, params, InputPageRows{source}, stream);
+      const InputPageRows rows = {InputSource::of(request.shape, *request.input, first)};
+      return launch(request, list, count, params, rows, stream);
     }
     const StagedPageRows rows = {
         {request.staging.sides[0] + first * d, request.staging.sides[1] + first * d}, request.staging.rows * d, d};

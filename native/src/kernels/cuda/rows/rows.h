@@ -4,9 +4,8 @@
 //              append_listed_rows                the same for many sequences
 //              append_newest_rows                the same for tokens that descriptions know of already
 //   seal       gather_rows, stage_rows           window tail and new rows, side by side in the staging
-//              pages/encode.h, append_rows       pages from the staging's front, or from new rows themselves; what is
-//              in
-//                                                none of them, as ever
+//              pages/encode.h                    pages from the staging's front, or from new rows themselves
+//              append_rows                       what is in none of them, as ever
 //   truncate   unpack.h, restore_rows            the rows of a cut page return to the window
 //   inspect    read_rows                         window rows as float32
 //

@@ -113,17 +113,13 @@ cudaError_t with_tile_rows(const RowShape& shape, RowList blocks, int64_t row, i
              : for_tile_rows<kManyBlocks>(shape, blocks, row, total, move);
 }
 
-InputSource source_of(const RowShape& shape, const InputRows& input, int64_t first) {
-  return {input.with_strides(shape), shape, first};
-}
-
 }  // namespace
 
 cudaError_t append_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count, RowList window,
                         int64_t row, cudaStream_t stream) {
   if (!input.readable(first, count)) return cudaErrorInvalidValue;
   return with_tile_rows(shape, window, row, count, [&](const auto& rows, int64_t done, int64_t some) {
-    return launch(shape, source_of(shape, input, first + done), rows, some, stream);
+    return launch(shape, InputSource::of(shape, input, first + done), rows, some, stream);
   });
 }
 
@@ -131,7 +127,8 @@ cudaError_t append_listed_rows(const RowShape& shape, const InputRows& input, co
                                cudaStream_t stream) {
   if (!input.readable(0, count) || !known(shape)) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  move_listed_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), moves, count);
+  move_listed_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, InputSource::of(shape, input, 0), moves,
+                                                                   count);
   return cudaGetLastError();
 }
 
@@ -139,14 +136,15 @@ cudaError_t append_newest_rows(const RowShape& shape, const InputRows& input, co
                                int64_t count, cudaStream_t stream) {
   if (!input.readable(0, count) || !known(shape)) return cudaErrorInvalidValue;
   if (count == 0) return cudaSuccess;
-  move_newest_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, source_of(shape, input, 0), sequences, count);
+  move_newest_rows<<<grid_of(shape, count), kThreads, 0, stream>>>(shape, InputSource::of(shape, input, 0), sequences,
+                                                                   count);
   return cudaGetLastError();
 }
 
 cudaError_t stage_rows(const RowShape& shape, const InputRows& input, int64_t first, int64_t count,
                        const Staging& staging, int64_t row, cudaStream_t stream) {
   if (!input.readable(first, count) || row + count > staging.rows) return cudaErrorInvalidValue;
-  return launch(shape, source_of(shape, input, first), StagingRows{staging, shape, row}, count, stream);
+  return launch(shape, InputSource::of(shape, input, first), StagingRows{staging, shape, row}, count, stream);
 }
 
 cudaError_t gather_rows(const RowShape& shape, RowList window, int64_t row, int64_t count, const Staging& staging,
