@@ -14,7 +14,7 @@
 
 namespace kvasir::cuda {
 
-constexpr int kShrinksPerLaunch = 256;
+constexpr int kShrinksPerLaunch = 1024;
 
 // Device addresses, 128-byte aligned. `to` is `from` itself (in place: the page takes the front of its old bytes), or
 // overlaps no page of the request.

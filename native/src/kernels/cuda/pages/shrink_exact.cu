@@ -11,30 +11,24 @@
 namespace kvasir::cuda {
 namespace {
 
-constexpr int kInPlaceThreads = 512;
+constexpr int kInPlaceThreads = 1024;
 constexpr int kClusterBlocks = 8;
 constexpr int kFewPages = 16;  // whose clusters all have their place at once
-constexpr int kThreads = 256;
-constexpr int kVectorsPerThread = 4;  // of a block that does not work in place
+constexpr int kThreads = 256;  // of a block that does not work in place
 
+// Lists of few pages are not charged for the room of many.
+template <int kPages>
 struct Params {
-  ShrinkPage pages[kShrinksPerLaunch];
+  ShrinkPage pages[kPages];
   ShrinkPlan plan;
 };
 
-__global__ void __launch_bounds__(kThreads) shrink_apart(const __grid_constant__ Params params) {
+template <int kPages, bool kModifies>
+__global__ void __launch_bounds__(kThreads) shrink_apart(const __grid_constant__ Params<kPages> params) {
   const ShrinkPage& page = params.pages[blockIdx.y];
-  const uint32_t first = blockIdx.x * (kThreads * kVectorsPerThread) + threadIdx.x;
-  Moving moving[kVectorsPerThread];
-#pragma unroll
-  for (uint32_t i = 0; i < kVectorsPerThread; ++i) {
-    if (first + i * kThreads < params.plan.vectors)
-      moving[i] = load_vector(params.plan, page.from, first + i * kThreads);
-  }
-#pragma unroll
-  for (uint32_t i = 0; i < kVectorsPerThread; ++i) {
-    if (first + i * kThreads < params.plan.vectors) store_vector(page.to, first + i * kThreads, moving[i]);
-  }
+  const uint32_t vector = blockIdx.x * kThreads + threadIdx.x;
+  if (vector >= params.plan.vectors) return;
+  store_vector<kModifies>(page.to, vector, load_vector<kModifies>(params.plan, page.from, vector));
 }
 
 // Blocks of this cluster, and which of them this one is. Without the launch attribute a cluster is one block.
@@ -55,29 +49,32 @@ __device__ __forceinline__ void cluster_barrier() {
 #endif
 }
 
-__global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_constant__ Params params) {
+template <int kPages, bool kModifies>
+__global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_constant__ Params<kPages> params) {
   const uint2 cluster = cluster_place();
   uint8_t* const page = params.pages[blockIdx.x / cluster.x].to;
   const uint32_t step = cluster.x * kInPlaceThreads;
   uint32_t vector = cluster.y * kInPlaceThreads + threadIdx.x;
   Moving moving = {};
-  if (vector < params.plan.vectors) moving = load_vector(params.plan, page, vector);
+  if (vector < params.plan.vectors) moving = load_vector<kModifies>(params.plan, page, vector);
   for (uint32_t begin = 0; begin < params.plan.vectors; begin += step) {
     const uint32_t next = vector + step;
     cluster_barrier();
     Moving ahead = {};
-    if (next < params.plan.vectors) ahead = load_vector(params.plan, page, next);
-    if (vector < params.plan.vectors) store_vector(page, vector, moving);
+    if (next < params.plan.vectors) ahead = load_vector<kModifies>(params.plan, page, next);
+    if (vector < params.plan.vectors) store_vector<kModifies>(page, vector, moving);
     moving = ahead;
     vector = next;
   }
 }
 
-cudaError_t launch_in_place(const Params& params, unsigned pages, cudaStream_t stream) {
-  cudaFuncAttributes kernel;
-  const cudaError_t error = cudaFuncGetAttributes(&kernel, shrink_in_place);
+template <int kPages, bool kModifies>
+cudaError_t launch_in_place(const Params<kPages>& params, unsigned pages, cudaStream_t stream) {
+  const auto kernel = shrink_in_place<kPages, kModifies>;
+  cudaFuncAttributes compiled;
+  const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
   if (error != cudaSuccess) return error;
-  const bool clusters = kernel.ptxVersion >= 90 && pages <= kFewPages;
+  const bool clusters = compiled.ptxVersion >= 90 && kPages <= kFewPages;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kClusterBlocks, 1, 1};
@@ -87,7 +84,28 @@ cudaError_t launch_in_place(const Params& params, unsigned pages, cudaStream_t s
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = clusters ? 1 : 0;
-  return cudaLaunchKernelEx(&config, shrink_in_place, params);
+  return cudaLaunchKernelEx(&config, kernel, params);
+}
+
+template <int kPages, bool kModifies>
+cudaError_t launch_apart(const Params<kPages>& params, unsigned pages, cudaStream_t stream) {
+  const dim3 grid((params.plan.vectors + kThreads - 1) / kThreads, pages);
+  shrink_apart<kPages, kModifies><<<grid, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <int kPages, bool kModifies>
+cudaError_t shrink_lists(const ShrinkRequest& request, const ShrinkPlan& plan, bool in_place, cudaStream_t stream) {
+  const ShrinkPage* const end = request.pages + request.page_count;
+  for (const ShrinkPage* first = request.pages; first < end; first += kPages) {
+    const auto count = static_cast<unsigned>(std::min<int64_t>(end - first, kPages));
+    Params<kPages> params = {{}, plan};
+    std::copy_n(first, count, params.pages);
+    const auto launch = in_place ? launch_in_place<kPages, kModifies> : launch_apart<kPages, kModifies>;
+    const cudaError_t error = launch(params, count, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -95,25 +113,16 @@ cudaError_t launch_in_place(const Params& params, unsigned pages, cudaStream_t s
 cudaError_t shrink_pages(const ShrinkRequest& request, cudaStream_t stream) {
   if (request.page_count < 0) return cudaErrorInvalidValue;
   if (request.page_count == 0) return cudaSuccess;
-  Params params = {};
-  if (!plan_shrink(request.shape.kv_heads, request.from, request.to, &params.plan)) return cudaErrorInvalidValue;
-  const ShrinkPage* const end = request.pages + request.page_count;
-  const int64_t in_place = std::count_if(request.pages, end, [](const ShrinkPage& p) { return p.from == p.to; });
+  ShrinkPlan plan;
+  if (!plan_shrink(request.shape.kv_heads, request.from, request.to, &plan)) return cudaErrorInvalidValue;
+  const int64_t in_place = std::count_if(request.pages, request.pages + request.page_count,
+                                         [](const ShrinkPage& page) { return page.from == page.to; });
   if (in_place != 0 && in_place != request.page_count) return cudaErrorInvalidValue;
-  for (const ShrinkPage* first = request.pages; first < end; first += kShrinksPerLaunch) {
-    const auto count = static_cast<unsigned>(std::min<int64_t>(end - first, kShrinksPerLaunch));
-    std::copy_n(first, count, params.pages);
-    cudaError_t error = cudaSuccess;
-    if (in_place != 0) {
-      error = launch_in_place(params, count, stream);
-    } else {
-      constexpr int kPerBlock = kThreads * kVectorsPerThread;
-      shrink_apart<<<dim3((params.plan.vectors + kPerBlock - 1) / kPerBlock, count), kThreads, 0, stream>>>(params);
-      error = cudaGetLastError();
-    }
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  const auto shrink =
+      request.page_count <= kFewPages
+          ? (plan.modifies ? shrink_lists<kFewPages, true> : shrink_lists<kFewPages, false>)
+          : (plan.modifies ? shrink_lists<kShrinksPerLaunch, true> : shrink_lists<kShrinksPerLaunch, false>);
+  return shrink(request, plan, in_place != 0, stream);
 }
 
 }  // namespace kvasir::cuda

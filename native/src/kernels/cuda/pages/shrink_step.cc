@@ -17,6 +17,7 @@ bool make_side(const SideFormat& from, const SideFormat& to, ShrinkSide* out) {
                     from.format.axis == to.format.axis && from.format.group == to.format.group &&
                     from.format.head_dim == to.format.head_dim;
   if (!same || from.format.elements == Elements::kOwn) return false;
+  side.per_stride = reciprocal_of(side.to_stride);
   const int parts = from.fragments ? from.parts() : 1;
   side.from_part = static_cast<uint32_t>(from.bytes() / parts);
   side.to_part = static_cast<uint32_t>(to.bytes() / parts);
@@ -54,6 +55,7 @@ bool plan_shrink(int kv_heads, const SideFormat from[2], const SideFormat to[2],
   ShrinkPlan made = {};
   for (int i = 0; i < 2; ++i) {
     if (!make_side(from[i], to[i], &made.sides[i])) return false;
+    made.modifies |= made.sides[i].to_bits != 0 && made.sides[i].shift == Shift::kModified;
   }
   if (from[0].fragments != from[1].fragments || page_bytes(kv_heads, from) > INT32_MAX) return false;
   made.vectors = static_cast<uint32_t>(page_bytes(kv_heads, to) / kVectorBytes);

@@ -18,6 +18,7 @@ constexpr int kVectorBytes = 16;
 struct ShrinkSide {
   uint32_t from_offset, from_stride, from_part;  // of kv heads, of parts of layout/fragments.h
   uint32_t to_offset, to_stride, to_part;
+  uint32_t per_stride;       // reciprocal_of(to_stride)
   uint32_t parameter_bytes;  // of a part; what follows are codes
   // Chunk i of the smaller part's codes, of 2^chunk_bits bytes, comes from pitch * i and from `distance` later.
   uint32_t chunk_bits, pitch, distance;
@@ -31,6 +32,7 @@ struct ShrinkSide {
 struct ShrinkPlan {
   ShrinkSide sides[2];
   uint32_t vectors;  // of the smaller page
+  bool modifies;     // some side has parameters to modify
   bool head_blocks;  // both sides of a head, then the next head; else all keys, then all values
 };
 
@@ -54,20 +56,33 @@ KVASIR_HOST_DEVICE inline uint4 read_vector(const uint8_t* page, uint32_t offset
 #endif
 }
 
+constexpr uint32_t reciprocal_of(uint32_t stride) { return static_cast<uint32_t>((uint64_t{1} << 32) / stride); }
+
+// Into which kv head's bytes of a side `at` falls; `at` becomes the place in them.
+KVASIR_HOST_DEVICE inline uint32_t take_head(const ShrinkSide& side, uint32_t* at) {
+  uint32_t head = static_cast<uint32_t>(uint64_t{*at} * side.per_stride >> 32);  // or one more: the reciprocal was cut
+  *at -= head * side.to_stride;
+  if (*at >= side.to_stride) {
+    *at -= side.to_stride;
+    ++head;
+  }
+  return head;
+}
+
+// kModifies is the plan's: arithmetic on parameters takes twice the registers of all else.
+template <bool kModifies>
 KVASIR_HOST_DEVICE inline Moving load_vector(const ShrinkPlan& plan, const uint8_t* page, uint32_t vector) {
   uint32_t at = vector * kVectorBytes;
   uint32_t head = 0;
   int index;
   if (plan.head_blocks) {
-    head = at / plan.sides[0].to_stride;
-    at -= head * plan.sides[0].to_stride;
+    head = take_head(plan.sides[0], &at);
     index = at >= plan.sides[1].to_offset;
     at -= plan.sides[index].to_offset;
   } else {
     index = at >= plan.sides[1].to_offset;
     at -= plan.sides[index].to_offset;
-    head = at / plan.sides[index].to_stride;
-    at -= head * plan.sides[index].to_stride;
+    head = take_head(plan.sides[index], &at);
   }
   const ShrinkSide& side = plan.sides[index];
   uint32_t base = side.from_offset + head * side.from_stride;
@@ -80,7 +95,7 @@ KVASIR_HOST_DEVICE inline Moving load_vector(const ShrinkPlan& plan, const uint8
   moving.rounded = side.shift == Shift::kEquivalent;
   if (side.to_bits == 0 || at < side.parameter_bytes) {
     moving.first = read_vector(page, base + at);
-    if (side.to_bits == 0 || side.shift != Shift::kModified) return moving;
+    if (!kModifies || side.to_bits == 0 || side.shift != Shift::kModified) return moving;
     if (side.entries == 0) {
       moving.kind = kPairs;
     } else if (at / (2 * side.entries) % 2 == 1) {
@@ -118,6 +133,7 @@ KVASIR_HOST_DEVICE inline uint32_t modified(const Moving& moving, uint32_t first
                             : range[0] | static_cast<uint32_t>(range[1]) << 16;
 }
 
+template <bool kModifies>
 KVASIR_HOST_DEVICE inline void store_vector(uint8_t* page, uint32_t vector, const Moving& moving) {
   uint4 out = moving.first;
   if (moving.kind > 0) {
@@ -125,7 +141,7 @@ KVASIR_HOST_DEVICE inline void store_vector(uint8_t* page, uint32_t vector, cons
     out.y = narrow_words(moving.first.y, moving.second.y, moving.kind, moving.rounded);
     out.z = narrow_words(moving.first.z, moving.second.z, moving.kind, moving.rounded);
     out.w = narrow_words(moving.first.w, moving.second.w, moving.kind, moving.rounded);
-  } else if (moving.kind < 0) {
+  } else if (kModifies && moving.kind < 0) {
     out.x = modified(moving, moving.first.x, moving.second.x);
     out.y = modified(moving, moving.first.y, moving.second.y);
     out.z = modified(moving, moving.first.z, moving.second.z);
