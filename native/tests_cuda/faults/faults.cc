@@ -1,12 +1,12 @@
 // Faults of a device, each in a process of its own, for ci/test-gpu to combine:
 //
-//   kvasir_cuda_faults work SECONDS          caches come and go and are checked against the CPU's; device memory stays
-//   flat kvasir_cuda_faults work SECONDS tight    the same where another process may have taken the memory: refusals
-//   are typed
-//                                            errors that change nothing; a refused sequence is let go, and work goes on
-//   kvasir_cuda_faults hog MEGABYTES SECONDS takes the device's memory but for so much, in turns of half a second
-//   kvasir_cuda_faults sticky                the device breaks: caches there say so, caches on the CPU go on, nothing
-//   crashes
+//   kvasir_cuda_faults work SECONDS [tight]
+//     caches come and go and are checked against this machine's; device memory stays flat. tight: another process may
+//     have taken the memory; refusals are typed errors that change nothing, the refused sequence goes, and work goes on
+//   kvasir_cuda_faults hog MEGABYTES SECONDS
+//     takes the device's memory but for so much, in turns of half a second
+//   kvasir_cuda_faults sticky
+//     the device breaks: caches there say so, caches of this machine go on, nothing crashes
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,6 +36,13 @@ CachePointer make_cache(const char* codec, int bits, const char* backend) {
   config->set_codec(0, Side::kValues, codec, bits);
   config->set_backend(backend);
   return {kvasir::Cache::create(*config), kvasir::Cache::destroy};
+}
+
+// The best backend that is no device.
+const char* own_backend() {
+  int index = 0;
+  while (!std::strcmp(kvasir::backend_name(index), "cuda") || !kvasir::backend_available(index)) ++index;
+  return kvasir::backend_name(index);
 }
 
 std::vector<float> numbers(uint64_t seed, int64_t count) {
@@ -82,7 +89,7 @@ int live(int round, bool tight) {
   };
   CachePointer there(nullptr, kvasir::Cache::destroy);
   if (!attempt([&] { there = make_cache(codec.codec, codec.bits, "cuda"); })) return refused;
-  const CachePointer here = make_cache(codec.codec, codec.bits, "auto");
+  const CachePointer here = make_cache(codec.codec, codec.bits, own_backend());
   const auto query = numbers(3, kQuery);
   for (int i = 0; i < 20; ++i) {
     const int64_t tokens = 100 + 377 * i;
