@@ -2,9 +2,8 @@
 // that instructions bound:
 //
 // - Sums of codes are scaled by the multiplication of the exponent, not before.
-// - The reference of the softmax stays until a score is kReferenceSlack above it, so that a page is added to outputs,
-// and
-//   they are not multiplied before.
+// - The reference of the softmax stays until a score is kReferenceSlack above it, so that a page is added to outputs
+//   which are not multiplied before.
 // - Weights are quantised for the page's largest range, which all heads share, not for each head's largest product.
 //
 // With eight heads also in fewer registers (scaled_two_bit_step), so that there are as many warps as with four.

@@ -21,9 +21,7 @@
 // A slice is as table_layout.h has it, of up to 64 pairs and some of the planes, with rows of 128 bytes:
 //
 //   double  turns[64], float step[64], float magnitude, as everywhere
-//   uint8_t stage[32], level[32]     of each plane; those that come after folded ones, and low ones, begin at a
-//   multiple
-//                                    of 4
+//   uint8_t stage[32], level[32]     of each plane; those after folded ones, and low ones, begin at multiples of 4
 //   rows    [4][64]                  of planes that are folded, if there are any
 //   rows    [planes][64]             of others, pair after pair; 32 bytes are left free after each plane
 //   rows    [low planes / 2][64]     of two low planes, 64 bytes each

@@ -8,20 +8,18 @@
 // channel of 4 bits, then two channels of 2 bits each; eight pairs are a band, the k of half a step of mma.m16n8k32.
 // The last band has as many pairs as are left, an even number.
 //
-//   key bounds    uint8 [head_dim]: half_range_bound of each channel's greatest range, 0 for those of 16 bits. With
-//   them
-//                 attention scales products by the greatest one that a query can give.
+//   key bounds    uint8 [head_dim]: half_range_bound of each channel's greatest range, 0 for those of 16 bits, by
+//                 which attention scales products: by the greatest one that a query can give
 //   lo of keys    float16 [head_dim / 32][groups of tokens][32], 0 for channels of 16 bits: rows of an operand
 //   band          uint16 column[pairs][2]: stored_row of its kind and channel;
 //                 float16 range[pairs][groups of tokens][2]; codes, 16 bytes for each lane that has a pair
 //   16-bit tier   for each 8 channels, or what is left of them: uint16 query_halves[8]; float16 elements of pairs of
 //                 channels, as a lane of an operand has them; those of a channel that is left over likewise, tokens t
 //                 and t + 64 in the place of a pair
-//   value span    up to 128 channels. For the groups that it has channels of: float32 rounding_bias of the greatest
-//   range,
-//                 all of them negative if a group has uneven_ranges; float16 range [group][8][16], that of token i + 8
-//                 j at [i][j]; lo in the order of an operand, whose rows are groups. Then for each 64 channels a part
-//                 of layout/fragments.h, of 128 tokens
+//   value span    up to 128 channels. For the groups that it has channels of: float32 rounding_bias of the largest
+//                 range, all of them negative if a group has uneven_ranges; float16 range [group][8][16], that of token
+//                 i + 8 j at [i][j]; lo in the order of an operand, whose rows are groups. Then for each 64 channels a
+//                 part of layout/fragments.h, of 128 tokens
 //
 // Keys in groups of 64 tokens are stored as if in groups of 32, with equal parameters. Between any two of these things
 // there are zeros up to a multiple of 16.
