@@ -55,6 +55,7 @@ void append_batch(const LayerPlan& plan, Memory& memory, Engine& engine, const s
     layers[i]->commit(plan, memory, engine, growths[i]);
     views[i] = layers[i]->view(plan);
   }
+  const auto pages = memory.read(plan.index);  // which the views name
   appends.finish(views.data());
 }
 

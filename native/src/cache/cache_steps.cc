@@ -96,6 +96,13 @@ void Cache::Impl::extend(const int64_t* ids, int count, void* stream) {
       refuse("sequence " + std::to_string(ids[i]) + " was shifted, which no graph sees");
     lengths.push_back(any.length());
   }
+  std::vector<std::shared_lock<FairSharedMutex>> pages;
+  pages.reserve(plans_.size());
+  const auto finish = [&] {
+    for (const LayerPlan& plan : plans_) pages.push_back(memory_.read(plan.index));
+    extension->finish();
+    pages.clear();
+  };
   try {
     std::vector<SequenceLayer*> layers(sequences.size());
     std::vector<SequenceView> views(sequences.size());
@@ -114,14 +121,15 @@ void Cache::Impl::extend(const int64_t* ids, int count, void* stream) {
         layers[i]->extend(plan);
         views[i] = layers[i]->view(plan);
       }
+      const auto pages = memory_.read(plan.index);
       extension->tell(plan, views.data());
     }
   } catch (...) {
-    extension->finish();  // of the layers that are longer, so that a cut begins with what the device knows
+    finish();  // of the layers that are longer, so that a cut begins with what the device knows
     for (int i = 0; i < count; ++i) cut(*sequences[i], lengths[i]);
     throw;
   }
-  extension->finish();
+  finish();
 }
 
 void Cache::Impl::guess(int64_t id) {
@@ -155,7 +163,7 @@ void Cache::Impl::keep(int64_t id, const int* kept, int count) {
     prepared.push_back(layer.prepare_keep(plan, memory_, engine(), own.data(), plan.owns_rows() ? count : 0));
   }
   for (const LayerPlan& plan : plans_) {
-    sequence->layers[plan.index].keep(plan, engine(), std::move(prepared[plan.index]));
+    sequence->layers[plan.index].keep(plan, memory_, engine(), std::move(prepared[plan.index]));
   }
   for (const LayerPlan& plan : plans_) seal_what_is_due(plan, sequence->layers[plan.index]);
 }
@@ -191,7 +199,7 @@ void Cache::Impl::cut(Sequence& sequence, int64_t length) {
     cuts.push_back(sequence.layers[plan.index].prepare_cut(plan, memory_, engine(), length, scratch));
   }
   for (const LayerPlan& plan : plans_) {
-    sequence.layers[plan.index].truncate(plan, engine(), length, std::move(cuts[plan.index]));
+    sequence.layers[plan.index].truncate(plan, memory_, engine(), length, std::move(cuts[plan.index]));
   }
   for (SequenceLayer& layer : sequence.layers) {
     layer.end_promise();

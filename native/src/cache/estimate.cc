@@ -76,12 +76,12 @@ CacheEstimate* CacheEstimate::create(const CacheConfig& config, int64_t prompt, 
   if (decoded < 0) refuse("decoded tokens must not be negative, they are " + std::to_string(decoded));
   checked_add(prompt, decoded, "tokens of the prompt and decoded ones");
   const std::vector<LayerPlan> plans = plan_layers(config.impl(), backend_index("auto"));
-  const std::unique_ptr<Engine> engine = make_blank_engine();
-  Memory memory(plans, *engine, 0, std::vector<int64_t>(plans.size()), ShrinkPolicy::kOldest);
+  BlankEngine engine;
+  Memory memory(plans, engine, 0, std::vector<int64_t>(plans.size()), ShrinkPolicy::kOldest);
   auto impl = std::make_unique<Impl>();
   for (const LayerPlan& plan : plans) {
     LayerStats stats;
-    if (plan.owns_rows()) stats = estimate_layer(plan, memory, *engine, prompt, decoded);
+    if (plan.owns_rows()) stats = estimate_layer(plan, memory, engine, prompt, decoded);
     impl->spared_bytes.push_back(stats.pages > 0 ? stats.pages * spared_by_page(plan) : 0);
     impl->stats.layers.push_back(std::move(stats));
   }

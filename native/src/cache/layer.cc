@@ -25,6 +25,11 @@ SequenceView SequenceLayer::view(const LayerPlan& plan) const {
   return view;
 }
 
+void SequenceLayer::tell(const LayerPlan& plan, Memory& memory, Engine& engine) const {
+  const auto pages = memory.read(plan.index);  // an engine that lists them must not meet one half shrunk
+  engine.update(plan, view(plan), state_.get());
+}
+
 void SequenceLayer::decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const {
   const int index = static_cast<int>(side);
   const int heads = plan.attention.kv_heads;
@@ -122,7 +127,7 @@ SequenceLayer::Cut SequenceLayer::prepare_cut(const LayerPlan& plan, Memory& mem
   return cut;
 }
 
-void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t length, Cut cut) {
+void SequenceLayer::truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, Cut cut) {
   if (length >= length_) return;
   const int64_t kept_pages = pages_at(plan, length);
   if (kept_pages < sealed_pages()) {
@@ -137,7 +142,7 @@ void SequenceLayer::truncate(const LayerPlan& plan, Engine& engine, int64_t leng
   window_ = std::move(cut.window);
   sinks_.keep(std::min<int64_t>(length, plan.sinks));
   length_ = length;
-  engine.update(plan, view(plan), state_.get());
+  tell(plan, memory, engine);
 }
 
 SequenceLayer::Kept SequenceLayer::prepare_keep(const LayerPlan& plan, Memory& memory, Engine& engine, const int* kept,
@@ -168,14 +173,14 @@ SequenceLayer::Kept SequenceLayer::prepare_keep(const LayerPlan& plan, Memory& m
   return result;
 }
 
-void SequenceLayer::keep(const LayerPlan& plan, Engine& engine, Kept kept) {
+void SequenceLayer::keep(const LayerPlan& plan, Memory& memory, Engine& engine, Kept kept) {
   engine.copy_rows(plan, kept.copies.data(), static_cast<int>(kept.copies.size()));
   sinks_ = std::move(kept.sinks);
   window_ = std::move(kept.window);
   length_ = kept.length;
   end_guesses();
   end_promise();
-  engine.update(plan, view(plan), state_.get());
+  tell(plan, memory, engine);
 }
 
 SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine& engine) const {
@@ -198,7 +203,7 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
   copy.page_views_ = page_views_;
   copy.tables_[0] = tables_[0];
   copy.tables_[1] = tables_[1];
-  if (begun_) engine.update(plan, copy.view(plan), copy.state_.get());
+  if (begun_) copy.tell(plan, memory, engine);
   return copy;
 }
 

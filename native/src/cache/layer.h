@@ -100,7 +100,7 @@ class SequenceLayer {
   // Throws kOutOfMemory; budgets are overdrawn. `scratch`: kPageTokens * (kv_heads + 1) * head_dim floats.
   Cut prepare_cut(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, float* scratch) const;
   // Cannot fail once prepared.
-  void truncate(const LayerPlan& plan, Engine& engine, int64_t length, Cut cut);
+  void truncate(const LayerPlan& plan, Memory& memory, Engine& engine, int64_t length, Cut cut);
 
   // Guesses: what is appended from now on may be cut down to some of it, and is not sealed before that.
   void guess() { guesses_from_ = length_; }
@@ -117,7 +117,7 @@ class SequenceLayer {
   };
   Kept prepare_keep(const LayerPlan& plan, Memory& memory, Engine& engine, const int* kept, int count) const;
   // Cannot fail once prepared. Pages that are due after it are sealed by the next append, of no token, too.
-  void keep(const LayerPlan& plan, Engine& engine, Kept kept);
+  void keep(const LayerPlan& plan, Memory& memory, Engine& engine, Kept kept);
   bool is_due(const LayerPlan& plan) const { return pages_to_seal(plan, length_) > 0; }
 
   // A copy that shares the pages, and the 16-bit rows until either of the two writes to their block.
@@ -170,6 +170,8 @@ class SequenceLayer {
   class Seal;
   // How the parts of pages to seal are laid out, where the codec says that for each.
   PartHeads lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const;
+  // The engine learns what the layer is now.
+  void tell(const LayerPlan& plan, Memory& memory, Engine& engine) const;
   // A side of a sealed page, counted from the sinks on: rows[kPageTokens][kv_heads][head_dim], with room behind them.
   void decode_page(const LayerPlan& plan, Engine& engine, int64_t page, Side side, float* rows) const;
   // 16-bit rows: out[count][kv_heads][head_dim].

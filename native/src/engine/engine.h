@@ -113,7 +113,7 @@ class Appends {
   };
   // Writes the new rows that are in no page, of each append to its target, or fails and has written none.
   virtual void fill(const Target* targets) = 0;
-  // The layers of the sequences are now as `views` says. Takes no memory.
+  // The layers of the sequences are now as `views` says, and their pages stay so until this returns. Takes no memory.
   virtual void finish(const SequenceView* views) = 0;
 };
 
@@ -123,7 +123,8 @@ class Extension {
   virtual ~Extension() = default;
   // One token for each sequence, in one layer.
   virtual std::unique_ptr<Appends> appends(const LayerPlan& plan) = 0;
-  // The same where all have room for it already: they are a token longer now, as `views` says. Takes no memory.
+  // The same where all have room for it already: they are a token longer now, as `views` says. Takes no memory. Pages
+  // stay as they are until this returns, and until `finish` does.
   virtual void tell(const LayerPlan& plan, const SequenceView* views) = 0;
   // The device learns of all appends that were finished, before what comes next on the caller's stream. Takes no
   // memory.
@@ -246,6 +247,7 @@ class Engine {
   // Appending ---------------------------------------------------------------------------------------------------
   // Takes the rows: checked, and scaled where the layer scales its keys. The first counts[0] tokens are those of the
   // first append, and so on. Throws kNotFinite; for rows on a device, those that it found since it was last asked.
+  // Where there are no tokens, whole pages of what is there are sealed, and nothing is asked.
   virtual std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
                                                  const std::vector<int64_t>& counts) = 0;
   // For engines with a device; kUnavailable for the others. `count` sequences, after what is on the stream now.
@@ -259,7 +261,7 @@ class Engine {
   // Makes ready for `pages` pages and for these side tables, so that update needs no memory. The layer may stay as it
   // is after that.
   virtual void reserve(LayerState* state, int64_t pages, const SideTable (&tables)[2]) = 0;
-  // The layer of a sequence has changed, and is now as `view` says.
+  // The layer of a sequence has changed, and is now as `view` says. Its pages stay so until this returns.
   virtual void update(const LayerPlan& plan, const SequenceView& view, LayerState* state) = 0;
 
   // The bytes of a part, in the layout of docs/format.md. Valid until this thread asks again.
