@@ -15,13 +15,15 @@ constexpr bool has_code_for_one(std::string_view architecture, int capability) {
   if (digits == 0) return true;  // "all", "native" and the like: the driver will say
   const std::string_view rest = architecture.substr(digits);
   if (rest.substr(0, 1) == "a") return capability == number;  // what only this architecture has
-  const bool family = number / 10 == capability / 10 && capability >= number;
+  // 8.7 is of a family of its own, that of Orin: neither runs what was compiled for the others of 8.x, nor they its.
+  const bool related = number / 10 == capability / 10 && (number == 87) == (capability == 87);
+  const bool family = related && capability >= number;
   if (rest == "-real" || rest.substr(0, 1) == "f") return family;
   return capability >= number;  // PTX, which the driver compiles
 }
 
 // architectures: as CMAKE_CUDA_ARCHITECTURES has them, but with commas, such as "80-real,90". Code for 80 runs on 8.0
-// and all 8.x after it; where it is not "-real" alone, there is PTX too, for everything newer.
+// and all 8.x after it but 8.7; where it is not "-real" alone, there is PTX too, for everything newer.
 constexpr bool has_code_for(std::string_view architectures, int capability) {
   while (!architectures.empty()) {
     const size_t comma = architectures.find(',');

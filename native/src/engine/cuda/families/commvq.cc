@@ -1,4 +1,5 @@
-// Codec commvq. Layers of which both sides are its own have fused attention; pages are canonical in either case.
+// Codec commvq. Layers of which both sides are its own have fused attention; pages are canonical in either case. A side
+// that blocks of the device have not the shared memory for is sealed by this machine.
 #include <algorithm>
 
 #include "engine/cuda/families/canonical.h"
@@ -36,6 +37,7 @@ void unpack(const DeviceLayer& layer, const PageRun& run, Side side, float* out,
 class CommVqKeys : public CanonicalSide {
  public:
   explicit CommVqKeys(const DeviceLayer& layer);
+  bool sealed_here() const override { return !cross_; }
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   void read_rows(const PageRun& run, float* out) const override;
 
@@ -45,13 +47,14 @@ class CommVqKeys : public CanonicalSide {
   const DeviceLayer& layer_;
   const commvq::KeyModel& model_;
   const DeviceScratch tables_;
-  DeviceScratch cross_;
+  DeviceScratch cross_;  // none where this machine seals
   KeySearch search_;
 };
 
 class CommVqValues : public CanonicalSide {
  public:
   explicit CommVqValues(const DeviceLayer& layer);
+  bool sealed_here() const override { return !gram_; }
   void seal(const StagedPages& staged, const NewPages& pages) const override;
   void read_rows(const PageRun& run, float* out) const override;
 
@@ -65,7 +68,7 @@ class CommVqValues : public CanonicalSide {
   const DeviceLayer& layer_;
   const commvq::ValueModel& model_;
   const DeviceScratch tables_, thresholds_;
-  DeviceScratch gram_, network_;
+  DeviceScratch gram_, network_;  // none where this machine seals
   ValueSearch search_ = {};
 };
 
@@ -74,6 +77,7 @@ CommVqKeys::CommVqKeys(const DeviceLayer& layer)
       model_(model_of<commvq::KeyModel>(layer, Side::kKeys)),
       tables_(layer.queue().uploaded(model_.tables, plain_table_bytes(model_), "uploading tables")),
       search_{model_.page, model_.head_dim, model_.pairs, model_.refinements, tables_.as<uint16_t>(), nullptr} {
+  if (!seals_commvq_keys(search_)) return;
   cross_ = layer.queue().take(key_cross_bytes(search_));
   check(key_cross(search_, cross_.as<float>(), layer.queue().stream), "preparing CommVQ's keys");
   search_.cross = cross_.as<float>();
@@ -106,6 +110,7 @@ CommVqValues::CommVqValues(const DeviceLayer& layer)
   search_.flips = model_.flips;
   search_.tables = tables();
   search_.thresholds = thresholds_.as<float>();
+  if (!seals_commvq_values(search_)) return;
   if (model_.network) upload_network(*model_.network);
   gram_ = layer.queue().take(value_gram_bytes(search_));
   check(value_gram(search_, gram_.as<float>(), layer.queue().stream), "preparing CommVQ's values");

@@ -1,5 +1,6 @@
 // Codec pattern: codes of residuals, labels, and a table of vectors that labels refer to. Both sides of fragments are
-// matched and sealed on the device; a side among canonical pages is sealed by this machine.
+// matched and sealed on the device; a side among canonical pages is sealed by this machine, and so are both where
+// blocks of the device have not the shared memory for it.
 #include <algorithm>
 
 #include "base/kmeans.h"
@@ -154,6 +155,8 @@ std::unique_ptr<PageFamily> family(const DeviceLayer& layer) {
   const LayerPlan& plan = layer.plan();
   std::vector<HeadLayout> layouts = fragment_layouts(plan);
   if (layouts.empty() || plan.codecs[1] != plan.codecs[0]) return nullptr;
+  const int d = plan.attention.head_dim;
+  if (!seals_pattern_pages(d) || !mines_patterns(d)) return nullptr;
   for (HeadLayout& layout : layouts) layout.labels = true;
   return std::make_unique<PatternFamily>(layer, std::move(layouts));
 }

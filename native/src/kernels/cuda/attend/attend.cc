@@ -119,12 +119,14 @@ cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan) {
   made.blocks = processors;
   const AttendInstance& instance = *instance_for(shape.head_dim, made.tiles);
   made.cached = std::min(shape.sequences, shape.labels ? kMaxCached / 2 : kMaxCached);
+  int largest = 0;
   for (int i = 0; i < kPageKinds; ++i) {
     const auto pages = static_cast<PageKinds>(i);
     made.block_of[i] = block_for(instance, pages, made.cached, shape, most_shared);
     if (made.block_of[i].consumers == 0) return cudaErrorInvalidValue;
+    largest = std::max(largest, made.block_of[i].shared_bytes);
   }
-  error = instance.prepare(most_shared, &made.overlaps);
+  error = instance.prepare(largest, &made.overlaps);
   if (error != cudaSuccess) return error;
 
   const size_t partial = sizeof(float) * instance.partial_floats;
@@ -136,7 +138,7 @@ cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan) {
 }
 
 cudaError_t clear_workspace(const AttendPlan& plan, void* workspace, cudaStream_t stream) {
-  return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
+  return cudaMemsetAsync(workspace, 0, counter_bytes(plan), stream);
 }
 
 size_t vector_room_bytes(const AttendPlan& plan, int vectors) {

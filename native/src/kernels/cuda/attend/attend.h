@@ -64,6 +64,8 @@ struct AttendRequest {
 
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit.
 cudaError_t plan_attend(const AttendShape& shape, AttendPlan* plan);
+// Of the workspace, which are to be clear.
+inline size_t counter_bytes(const AttendPlan& plan) { return plan.partials_offset; }
 cudaError_t clear_workspace(const AttendPlan& plan, void* workspace, cudaStream_t stream);
 size_t vector_room_bytes(const AttendPlan& plan, int vectors);
 cudaError_t launch_attend(const AttendPlan& plan, const AttendRequest& request, cudaStream_t stream);

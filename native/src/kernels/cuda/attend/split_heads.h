@@ -65,8 +65,10 @@ inline void plan_workspace(int kv_heads, int sequences, int most_splits, int sta
   plan->workspace_bytes = plan->partials_offset + aligned(parts * rows * 4 * state_floats * sizeof(float));
 }
 
+// Of the workspace, which are to be clear.
+inline size_t counter_bytes(const SplitHeadsPlan& plan) { return plan.partials_offset; }
 inline cudaError_t clear_workspace(const SplitHeadsPlan& plan, void* workspace, cudaStream_t stream) {
-  return cudaMemsetAsync(workspace, 0, plan.partials_offset, stream);
+  return cudaMemsetAsync(workspace, 0, counter_bytes(plan), stream);
 }
 
 // What such kernels' parameters have in common, by name.

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/cuda/commvq/params.h"
-#include "kernels/cuda/primitives/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -36,10 +35,9 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   if (tables.head_dim < 32 || tables.head_dim > 256 || tables.head_dim % 16 != 0) return cudaErrorInvalidValue;
   if (shape.group < 1 || tables.kv_heads < 1 || shape.codes < 16 || shape.codes % 16 != 0) return cudaErrorInvalidValue;
   if (shape.sequences < 1 || shape.sequences > kMaxSequences || shape.pages < 0) return cudaErrorInvalidValue;
-  int device = 0, processors = 0, most_shared = 0;
+  int device = 0, processors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error == cudaSuccess) error = most_shared_memory(&most_shared);
   if (error != cudaSuccess) return error;
 
   CommVqPlan made = {};
@@ -47,7 +45,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
   made.row_blocks = (shape.group + 3) / 4;
   made.score_blocks = processors;
   made.score_shared = score_shared_bytes(tables);
-  error = prepare_scores(tables, most_shared);
+  error = prepare_scores(tables, made.score_shared);
   if (error != cudaSuccess) return error;
   const int query_heads = tables.kv_heads * shape.group;
   made.code_slices = (shape.codes + kBlockCodes - 1) / kBlockCodes;
@@ -80,7 +78,7 @@ cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan) {
 }
 
 cudaError_t clear_workspace(const CommVqPlan& plan, void* workspace, cudaStream_t stream) {
-  return cudaMemsetAsync(workspace, 0, plan.scores_offset, stream);
+  return cudaMemsetAsync(workspace, 0, counter_bytes(plan), stream);
 }
 
 CommVqParams params_of(const CommVqPlan& plan, const CommVqRequest& request) {

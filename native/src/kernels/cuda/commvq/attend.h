@@ -71,6 +71,8 @@ struct CommVqRequest {
 // For the current device. cudaErrorInvalidValue where the shape is not supported or does not fit: head dims are
 // multiples of 16 in 32..256, codes a multiple of 16.
 cudaError_t plan_commvq(const CommVqShape& shape, CommVqPlan* plan);
+// Of the workspace, which are to be clear.
+inline size_t counter_bytes(const CommVqPlan& plan) { return plan.scores_offset; }
 cudaError_t clear_workspace(const CommVqPlan& plan, void* workspace, cudaStream_t stream);
 cudaError_t launch_commvq(const CommVqPlan& plan, const CommVqRequest& request, cudaStream_t stream);
 

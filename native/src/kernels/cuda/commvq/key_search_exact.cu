@@ -501,6 +501,8 @@ bool supported(const KeySearch& search) {
 
 }  // namespace
 
+bool seals_commvq_keys(const KeySearch& search) { return shared_memory_has(instance_for(search).shared_bytes); }
+
 size_t key_cross_bytes(const KeySearch& search) {
   return sizeof(float) * search.page.kv_heads * search.page.stages * search.entries() * search.entries();
 }
@@ -518,11 +520,7 @@ size_t key_scratch_bytes(const KeySearch& search, int64_t page_count) {
 cudaError_t seal_commvq_keys(const KeySearch& search, const CommVqSealRequest& request, cudaStream_t stream) {
   if (!supported(search) || !request.has_rows()) return cudaErrorInvalidValue;
   const Instance instance = instance_for(search);
-  int most_shared = 0;
-  cudaError_t error = most_shared_memory(&most_shared);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(instance.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
-  }
+  const cudaError_t error = allow_shared_memory(instance.kernel, instance.shared_bytes);
   if (error != cudaSuccess) return error;
   const int passes = passes_of(search), heads = search.page.kv_heads;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {

@@ -70,7 +70,7 @@ Kernel<CommVqParams> kernel_of(const KeyTableLayout& layout) {
 }  // namespace
 
 cudaError_t prepare_plane_scores(const KeyTableLayout& layout, int shared_bytes) {
-  return cudaFuncSetAttribute(kernel_of(layout), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return allow_shared_memory(kernel_of(layout), shared_bytes);
 }
 
 cudaError_t launch_plane_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {

@@ -11,7 +11,7 @@ Kernel<CommVqParams> kernel_of(const KeyTableLayout& layout) {
 
 cudaError_t prepare_scores(const KeyTableLayout& layout, int shared_bytes) {
   if (layout.fast()) return prepare_plane_scores(layout, shared_bytes);
-  return cudaFuncSetAttribute(kernel_of(layout), cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  return allow_shared_memory(kernel_of(layout), shared_bytes);
 }
 
 cudaError_t launch_scores(const CommVqParams& params, int blocks, int shared_bytes, cudaStream_t stream) {

@@ -44,6 +44,10 @@ struct KeySearch {
   KVASIR_HOST_DEVICE int entries() const { return 1 << page.index_bits; }
 };
 
+// Whether the current device has the shared memory for it: 112 KB with 64 entries of 256 channels, 75 of 128. `tables`
+// and `cross` need not be there yet.
+bool seals_commvq_keys(const KeySearch& search);
+
 size_t key_cross_bytes(const KeySearch& search);
 cudaError_t key_cross(const KeySearch& search, float* cross, cudaStream_t stream);
 
@@ -65,6 +69,10 @@ struct ValueSearch {
   KVASIR_HOST_DEVICE const float* diagonal() const { return gram + static_cast<int64_t>(page.codes) * page.codes; }
 };
 constexpr int kMaxValueCodes = 16384;
+
+// Whether the current device has the shared memory for it: 8 bytes a code where bits are flipped. Nothing that `search`
+// points to need be there yet.
+bool seals_commvq_values(const ValueSearch& search);
 
 size_t value_gram_bytes(const ValueSearch& search);
 cudaError_t value_gram(const ValueSearch& search, float* gram, cudaStream_t stream);

@@ -228,7 +228,14 @@ constexpr int kFlipShared = 16 << 10;  // of a block, but for a single token: fe
 // Descents end long before: this is for rounding that goes in circles.
 constexpr int kFlipsPerBit = 4;
 
+// Slopes and signs of a token.
+int flip_bytes(const ValueSearch& search) { return 2 * search.page.codes * static_cast<int>(sizeof(float)); }
+
 }  // namespace
+
+bool seals_commvq_values(const ValueSearch& search) {
+  return search.flips == 0 || shared_memory_has(flip_bytes(search));
+}
 
 cudaError_t decide_bits(const ValueSearch& search, int64_t tokens, const ValueScratch& scratch, cudaStream_t stream) {
   static_assert(kPageTokens % kTokens == 0, "tokens are those of whole pages");
@@ -242,14 +249,10 @@ cudaError_t decide_bits(const ValueSearch& search, int64_t tokens, const ValueSc
 }
 
 cudaError_t flip_bits(const ValueSearch& search, int64_t tokens, const ValueScratch& scratch, cudaStream_t stream) {
-  const int token_bytes = 2 * search.page.codes * static_cast<int>(sizeof(float));
-  int most_shared = 0;
-  cudaError_t error = most_shared_memory(&most_shared);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(descend, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared);
-  }
-  if (error != cudaSuccess) return error;
+  const int token_bytes = flip_bytes(search);
   const int warps = std::clamp(kFlipShared / token_bytes, 1, kThreads / 32);
+  const cudaError_t error = allow_shared_memory(descend, warps * token_bytes);
+  if (error != cudaSuccess) return error;
   const int limit = std::min(search.flips, kFlipsPerBit * search.page.codes);
   descend<<<static_cast<unsigned>((tokens + warps - 1) / warps), 32 * warps, warps * token_bytes, stream>>>(
       search, tokens, limit, scratch);

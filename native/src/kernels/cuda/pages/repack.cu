@@ -8,6 +8,7 @@
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/layout/part_pairs.h"
 #include "kernels/cuda/pages/repack.h"
+#include "kernels/cuda/primitives/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -228,7 +229,7 @@ cudaError_t for_requests(const RepackShape& shape, const RepackPage* pages, int 
 cudaError_t pack_pages(const RepackShape& shape, const RepackPage* pages, int count, cudaStream_t stream) {
   const int keys = shape.layout.key().bytes(), values = shape.layout.value().bytes();
   const int shared = keys > values ? keys : values;
-  const cudaError_t status = cudaFuncSetAttribute(pack, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  const cudaError_t status = allow_shared_memory(pack, shared);
   if (status != cudaSuccess) return status;
   return for_requests(shape, pages, count, [&](const RepackRequest& request, const dim3& blocks) {
     pack<<<blocks, kThreads, static_cast<size_t>(shared), stream>>>(request);

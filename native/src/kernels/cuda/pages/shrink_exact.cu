@@ -68,22 +68,34 @@ __global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_
   }
 }
 
+// Whether clusters of the kernel have room: a device may have no eight processors that belong together.
+bool runs_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
+  cudaFuncAttributes compiled;
+  int clusters = 0;
+  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || compiled.ptxVersion < 90) return false;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess) return clusters > 0;
+  cudaGetLastError();  // which is an answer, and nobody's error
+  return false;
+}
+
 template <int kPages, bool kModifies>
 cudaError_t launch_in_place(const Params<kPages>& params, unsigned pages, cudaStream_t stream) {
   const auto kernel = shrink_in_place<kPages, kModifies>;
-  cudaFuncAttributes compiled;
-  const cudaError_t error = cudaFuncGetAttributes(&compiled, kernel);
-  if (error != cudaSuccess) return error;
-  const bool clusters = compiled.ptxVersion >= 90 && kPages <= kFewPages;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {kClusterBlocks, 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(clusters ? pages * kClusterBlocks : pages);
+  config.gridDim = dim3(pages * kClusterBlocks);
   config.blockDim = dim3(kInPlaceThreads);
   config.stream = stream;
   config.attrs = &cluster;
-  config.numAttrs = clusters ? 1 : 0;
+  config.numAttrs = 1;
+  // Asked once: the library has one device.
+  static const bool clusters = kPages <= kFewPages && runs_clusters(reinterpret_cast<const void*>(kernel), config);
+  if (!clusters) {
+    config.gridDim = dim3(pages);
+    config.numAttrs = 0;
+  }
   return cudaLaunchKernelEx(&config, kernel, params);
 }
 

@@ -9,6 +9,7 @@
 #include "kernels/cuda/pattern/kmeans.h"
 #include "kernels/cuda/pattern/kmeans_lloyd.cuh"
 #include "kernels/cuda/pattern/kmeans_seed.cuh"
+#include "kernels/cuda/primitives/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -17,8 +18,8 @@ template <int D>
 cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
   const int problems = 2 * params.heads;
   const int assign_bytes = AssignShared<D>::bytes(params.clusters);
-  const cudaError_t error = cudaFuncSetAttribute(assign_points<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 AssignShared<D>::bytes(kMaxClusters));
+  // Refused for any number of clusters where it is for the most: mines_patterns knows none.
+  const cudaError_t error = allow_shared_memory(assign_points<D>, AssignShared<D>::bytes(kMaxClusters));
   if (error != cudaSuccess) return error;
   start_seeding<D><<<problems, kSeedThreads, 0, stream>>>(params);
   const dim3 seed_grid((params.sample + kSeedRows - 1) / kSeedRows, problems);
@@ -33,6 +34,11 @@ cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
 }
 
 }  // namespace
+
+bool mines_patterns(int head_dim) {
+  return shared_memory_has(
+      with_head_dim(head_dim, [](auto dim) { return AssignShared<dim.value>::bytes(kMaxClusters); }));
+}
 
 size_t mining_scratch_bytes(const RowShape& shape, int64_t points) {
   return static_cast<size_t>(scratch_floats(shape.head_dim, points)) * sizeof(float) * 2 * shape.kv_heads;

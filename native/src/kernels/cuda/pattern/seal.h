@@ -50,6 +50,10 @@ struct PatternSealRequest {
   uint8_t* const* pages;  // on the host: [page_count], device addresses, 128-byte aligned
   int64_t page_count;
 };
+
+// Whether the current device has the shared memory for it: 155 KB with 256 channels, 88 with 128.
+bool seals_pattern_pages(int head_dim);
+
 cudaError_t seal_pattern_pages(const PatternSealRequest& request, cudaStream_t stream);
 
 }  // namespace kvasir::cuda

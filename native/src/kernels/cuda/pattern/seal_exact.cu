@@ -7,6 +7,7 @@
 #include "kernels/cuda/pages/quantise.cuh"
 #include "kernels/cuda/pattern/match.cuh"
 #include "kernels/cuda/pattern/seal.h"
+#include "kernels/cuda/primitives/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int D>
 cudaError_t seal_all(const PatternSealRequest& request, const Params& params, cudaStream_t stream) {
   const int shared = static_cast<int>(sizeof(Tile<D>));
-  const cudaError_t error = cudaFuncSetAttribute(seal<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+  const cudaError_t error = allow_shared_memory(seal<D>, shared);
   if (error != cudaSuccess) return error;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     Params here = params;
@@ -294,6 +295,10 @@ cudaError_t add_centres(const CentreRequest& request, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(request.page_count), request.shape.kv_heads, 2);
   centres<<<grid, params.head_dim, 0, stream>>>(params);
   return cudaGetLastError();
+}
+
+bool seals_pattern_pages(int head_dim) {
+  return shared_memory_has(with_head_dim(head_dim, [](auto dim) { return static_cast<int>(sizeof(Tile<dim.value>)); }));
 }
 
 cudaError_t seal_pattern_pages(const PatternSealRequest& request, cudaStream_t stream) {

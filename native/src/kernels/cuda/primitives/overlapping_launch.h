@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/primitives/shared_memory.h"
+
 namespace kvasir::cuda {
 
 template <class Params>
@@ -16,18 +18,14 @@ struct LaunchShape {
   bool overlaps;
 };
 
-// Allows the kernel so much shared memory, and says whether it can overlap: code for sm_90 and up can. An error is
-// returned, and is not the device's last one: it is nobody else's.
+// Allows the kernel so much shared memory, and says whether it can overlap: code for sm_90 and up can.
 template <class Params>
 cudaError_t prepare_kernel(Kernel<Params> kernel, int shared_bytes, bool* overlaps) {
   cudaFuncAttributes attributes;
   const cudaError_t error = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
   if (error != cudaSuccess) return error;
   *overlaps = attributes.ptxVersion >= 90;
-  const cudaError_t refused = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (refused != cudaSuccess) cudaGetLastError();
-  return refused;
+  return allow_shared_memory(kernel, shared_bytes);
 }
 
 template <class Params>

@@ -175,11 +175,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 2) prompt_kernel(const __grid_
 constexpr int kPromptWarps = 4;
 constexpr int kLeastSharedBytes = 99 << 10;  // that a block may have on any device from compute capability 8.0 on
 
-inline bool shared_memory_has(int bytes) {
-  int most = 0;
-  return most_shared_memory(&most) == cudaSuccess && bytes <= most;
-}
-
 template <int D, int kQueryParts, int kKeyParts, int kWeightParts>
 PromptKernel prompt_kernel_with() {
   using Tile = PromptTile<D, kQueryParts, kKeyParts, kWeightParts, kPromptWarps>;

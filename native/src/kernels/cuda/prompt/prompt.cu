@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/primitives/hopper.h"
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/primitives/softmax.cuh"
 #include "kernels/cuda/prompt/hopper/hopper.h"
 #include "kernels/cuda/prompt/instance.h"
@@ -154,8 +155,7 @@ class Launcher {
   cudaError_t launch() {
     if (launch_.count == 0) return cudaSuccess;
     if (kernel_.shared_bytes > 0) {
-      const cudaError_t error =
-          cudaFuncSetAttribute(kernel_.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kernel_.shared_bytes);
+      const cudaError_t error = allow_shared_memory(kernel_.kernel, kernel_.shared_bytes);
       if (error != cudaSuccess) return error;
     }
     kernel_.kernel<<<dim3(blocks_, launch_.kv_heads), kernel_.threads, kernel_.shared_bytes, stream_>>>(launch_);

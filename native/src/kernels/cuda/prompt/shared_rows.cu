@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cuda/primitives/numbers.cuh"
+#include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/primitives/softmax.cuh"
 #include "kernels/cuda/prompt/shared_rows.h"
 
@@ -193,8 +194,7 @@ cudaError_t launch_shared_rows_part(const PromptRequest& request, int value_dim,
   if (rows.tokens == 0 && !first) return cudaSuccess;
   const Division division = division_of(request);
   const auto bytes = static_cast<int>(shared_bytes(request.head_dim));
-  const auto most = static_cast<int>(shared_bytes(kMostChannels));  // belongs to the kernel, whatever the launch
-  const cudaError_t error = cudaFuncSetAttribute(shared_rows_part, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+  const cudaError_t error = allow_shared_memory(shared_rows_part, bytes);
   if (error != cudaSuccess) return error;
   const dim3 grid((division.rows + kRows - 1) / kRows, division.splits);
   shared_rows_part<<<grid, kThreads, bytes, stream>>>(request, value_dim, rows, division, first);

@@ -39,7 +39,7 @@ cudaError_t plan_spectral(const SpectralShape& shape, SpectralPlan* plan) {
   made.warps = std::min(kMaxSpectralWarps, (most - block_room(shape.head_dim)) / bytes_of_warp(shape));
   if (made.warps < kLeastWarps) return cudaErrorInvalidValue;
   made.shared_bytes = block_room(shape.head_dim) + made.warps * bytes_of_warp(shape);
-  error = prepare_kernel(spectral_kernel(shape.head_dim), most, &made.overlaps);
+  error = prepare_kernel(spectral_kernel(shape.head_dim), made.shared_bytes, &made.overlaps);
   if (error != cudaSuccess) return error;
   plan_workspace(shape.kv_heads, shape.sequences, kMaxSpectralSplits, state_floats(shape.head_dim), &made);
   *plan = made;

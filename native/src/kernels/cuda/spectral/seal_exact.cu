@@ -289,10 +289,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 3 : 1)
 
 }  // namespace
 
-bool seals_spectral_parts(int head_dim) {
-  int most = 0;
-  return most_shared_memory(&most) == cudaSuccess && Room::bytes(head_dim) <= most;
-}
+bool seals_spectral_parts(int head_dim) { return shared_memory_has(Room::bytes(head_dim)); }
 
 cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t stream) {
   const PageFormat& format = request.format;
@@ -302,11 +299,7 @@ cudaError_t seal_spectral_parts(const SpectralSealRequest& request, cudaStream_t
                       : steps == 3 ? seal_parts<256, 3>
                       : steps == 4 ? seal_parts<256, 4>
                                    : seal_parts<512, 8>;
-  int most = 0;
-  cudaError_t error = most_shared_memory(&most);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
-  }
+  const cudaError_t error = allow_shared_memory(kernel, Room::bytes(d));
   if (error != cudaSuccess) return error;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
     const Params params = {spectral::layout_of(format),

@@ -6,6 +6,7 @@
 #include "codecs/tiered/format.h"
 #include "kernels/cuda/layout/page_list.h"
 #include "kernels/cuda/pages/quantise.cuh"
+#include "kernels/cuda/primitives/shared_memory.h"
 #include "kernels/cuda/tiered/seal.h"
 
 namespace kvasir::cuda {
@@ -307,9 +308,7 @@ cudaError_t seal_tiered_pages(const TieredSealRequest& request, const TierChoice
                               cudaStream_t stream) {
   const int d = request.shape.head_dim;
   if (!tiered_supported(request.keys, request.values)) return cudaErrorInvalidValue;
-  // All head dims share the kernel, so what it is allowed must not depend on this one's.
-  const cudaError_t allowed =
-      cudaFuncSetAttribute(seal, cudaFuncAttributeMaxDynamicSharedMemorySize, row_bytes(kMaxHeadDim));
+  const cudaError_t allowed = allow_shared_memory(seal, row_bytes(d));
   if (allowed != cudaSuccess) return allowed;
   const int64_t page_elements = int64_t{kPageTokens} * d, page_parts = request.shape.kv_heads;
   const auto launch = [&](const PageList<uint8_t>& list, int count, int64_t first) {
