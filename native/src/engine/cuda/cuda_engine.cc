@@ -37,7 +37,9 @@ class CudaEngine : public Engine {
   ~CudaEngine() override {
     try {
       const CurrentDevice current(kDevice);
-      cudaDeviceSynchronize();  // streams of callers may still work on what goes now
+      const RelaxedCapture relaxed;
+      cudaStreamSynchronize(stream_);
+      if (has_graphs_) cudaDeviceSynchronize();  // streams of callers may still work on what goes now
     } catch (const Error&) {
       // The device is gone.
     }
@@ -140,10 +142,15 @@ class CudaEngine : public Engine {
       check(cudaStreamSynchronize(stream_), "making ready for a graph");
       return observe(plan, sums, runs, dense.queries(), dense.type(), stream);
     }
-    dense.gather();
-    observe(plan, sums, runs, dense.queries(), dense.type(), stream_);
     std::lock_guard<std::mutex> lock(mutex_);
-    after_.order(stream_, stream);
+    try {
+      dense.gather();
+      observe(plan, sums, runs, dense.queries(), dense.type(), stream_);
+      after_.order(stream_, stream);
+    } catch (...) {
+      after_.order_anyway(stream_, stream);
+      throw;
+    }
   }
 
   void read_query_means(const LayerPlan& plan, const uint8_t* sums, float* out) override {
@@ -166,7 +173,7 @@ class CudaEngine : public Engine {
 
   std::unique_ptr<Appends> begin_appends(const LayerPlan& plan, const TokenRows& rows,
                                          const std::vector<int64_t>& counts) override {
-    report_refused();
+    if (rows.tokens > 0) report_refused();
     if (rows.tokens > INT32_MAX) refuse(std::to_string(rows.tokens) + " tokens in one append to a device");
     const CurrentDevice current(kDevice);
     const Layer& layer = *layers_[plan.index];
@@ -339,17 +346,21 @@ class CudaEngine : public Engine {
     const auto memory = [&] {
       return QueryMemory{dense.queries(), dense.outputs(), dense.type(), ends_of(plan, request, device.log_sums)};
     };
-    std::lock_guard<std::mutex> lock(mutex_);
     if (cuda::capturing(stream)) {
       if (!dense.in_place()) refuse("only dense queries and outputs of one type can be captured in a graph");
       has_graphs_ = true;
+      std::lock_guard<std::mutex> lock(mutex_);
       return layer.attention.capture(request, memory(), layer.epoch, stream);
     }
-    before_.order(stream, stream_);
-    dense.gather();
-    const Tiles tiles = layer.attention.run(request, memory(), layer.epoch);
-    dense.scatter();
-    after_.order(stream_, stream);
+    Turn turn(*this, stream);
+    Tiles tiles = {};
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      dense.gather();
+      tiles = layer.attention.run(request, memory(), layer.epoch);
+      dense.scatter();
+    }
+    turn.end();
     return tiles;
   }
 
@@ -382,44 +393,60 @@ class CudaEngine : public Engine {
     const CudaEngine& engine_;
   };
 
-  // Rows that a caller's stream made: the engine's stream waits for it, and lets it go on at the end.
+  // The engine's stream works after what a caller's stream does now, and before what it does next: also where that work
+  // ends half way, since what was begun still reads and writes the caller's memory.
+  class Turn {
+   public:
+    Turn(CudaEngine& engine, cudaStream_t caller) : engine_(engine), caller_(caller) {
+      std::lock_guard<std::mutex> lock(engine.mutex_);
+      engine.before_.order(caller, engine.stream_);
+    }
+    ~Turn() {
+      if (ended_) return;
+      std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.after_.order_anyway(engine_.stream_, caller_);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    void end() {
+      std::lock_guard<std::mutex> lock(engine_.mutex_);
+      engine_.after_.order(engine_.stream_, caller_);
+      ended_ = true;
+    }
+
+   private:
+    CudaEngine& engine_;
+    const cudaStream_t caller_;
+    bool ended_ = false;
+  };
+
+  // Rows that a caller's stream made.
   class DeviceAppends : public CudaAppends {
    public:
     DeviceAppends(CudaEngine& engine, const Layer& layer, const InputRows& input, const std::vector<int64_t>& counts,
                   cudaStream_t stream)
-        : CudaAppends(layer.device, layer.epoch, input, DeviceScratch(), counts), engine_(engine), stream_(stream) {
-      std::lock_guard<std::mutex> lock(engine.mutex_);
-      engine.before_.order(stream, engine.stream_);
-    }
+        : CudaAppends(layer.device, layer.epoch, input, DeviceScratch(), counts), turn_(engine, stream) {}
     void finish(const SequenceView* views) override {
       CudaAppends::finish(views);
-      std::lock_guard<std::mutex> lock(engine_.mutex_);
-      engine_.after_.order(engine_.stream_, stream_);
+      turn_.end();
     }
 
    private:
-    CudaEngine& engine_;
-    const cudaStream_t stream_;
+    Turn turn_;
   };
 
-  // After all that a caller's stream does now, and before what it does next.
   class DeviceExtension : public CudaExtension {
    public:
     DeviceExtension(CudaEngine& engine, int count, cudaStream_t stream)
-        : CudaExtension(engine.queue_, engine.extended_layers(), count), engine_(engine), stream_(stream) {
-      std::lock_guard<std::mutex> lock(engine.mutex_);
-      engine.before_.order(stream, engine.stream_);
-    }
+        : CudaExtension(engine.queue_, engine.extended_layers(), count), turn_(engine, stream) {}
     void finish() override {
       const CurrentDevice current(kDevice);
       CudaExtension::finish();
-      std::lock_guard<std::mutex> lock(engine_.mutex_);
-      engine_.after_.order(engine_.stream_, stream_);
+      turn_.end();
     }
 
    private:
-    CudaEngine& engine_;
-    const cudaStream_t stream_;
+    Turn turn_;
   };
 
   std::vector<CudaExtension::Layer> extended_layers() const {
@@ -503,7 +530,8 @@ class CudaEngine : public Engine {
 
   const std::shared_ptr<DeviceArena> arena_;
   const Stream stream_;
-  const DeviceQueue queue_{*arena_, stream_};
+  Workspaces workspaces_;  // with the mutex held
+  const DeviceQueue queue_{*arena_, stream_, workspaces_};
   Event before_, after_;  // with the mutex held
   Flags refused_;
   std::atomic<bool> has_graphs_{false};

@@ -28,6 +28,7 @@ void make_stale(void* memory, size_t bytes) {
 DeviceArena::~DeviceArena() {
   try {
     const CurrentDevice current(device_);
+    const RelaxedCapture relaxed;
     for (const auto& [memory, bytes] : slabs_) cudaFree(memory);
   } catch (const Error&) {
     // The device is gone, and its memory with it.
@@ -69,6 +70,7 @@ void DeviceArena::give_back(uint8_t* memory, size_t, bool) noexcept {
 // With the mutex held, like what follows.
 void DeviceArena::add_slab(size_t bytes) {
   const CurrentDevice current(device_);
+  const RelaxedCapture relaxed;
   slabs_.reserve(slabs_.size() + 1);
   stock_nodes(used_.size() + 1 + slabs_.size() + 1);
   // A part of what there is, so that many small requests take few slabs, and large caches few large ones.

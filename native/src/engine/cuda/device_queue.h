@@ -5,12 +5,14 @@
 
 #include "engine/cuda/device_arena.h"
 #include "engine/cuda/status.h"
+#include "engine/cuda/workspaces.h"
 
 namespace kvasir::cuda {
 
 struct DeviceQueue {
   DeviceArena& arena;
   cudaStream_t stream;
+  Workspaces& workspaces;
 
   DeviceScratch take(size_t bytes) const { return DeviceScratch(arena, bytes); }
 

@@ -29,11 +29,11 @@ Engine::Tiles LayerAttention::run(const AttentionRequest& request, const QueryMe
     some.sequences += first;
     some.runs += first;
     some.count = 1;
-    while (first + some.count < request.count && way_of(request, first + some.count) == way) {
+    FusedGroup group;
+    joins(request, first, group);
+    while (first + some.count < request.count && way_of(request, first + some.count) == way &&
+           (way == Way::kRows || joins(request, first + some.count, group))) {
       ++some.count;
-      if (way == Way::kRows || some.rows() <= kMostFusedRows) continue;
-      --some.count;
-      break;
     }
     switch (way) {
       case Way::kFused:
@@ -59,6 +59,11 @@ LayerAttention::Way LayerAttention::way_of(const AttentionRequest& request, int 
   return request.runs[i].masks ? Way::kTree : Way::kFused;
 }
 
+bool LayerAttention::joins(const AttentionRequest& request, int i, FusedGroup& group) const {
+  const SequenceView& view = request.sequences[i];
+  return group.takes(request.runs[i].tokens, view.page_count + layer_.row_blocks(), request.layer->query_heads);
+}
+
 // Chunks of prompts are best on rows; what fused kernels would take but for caps, and single tokens, are not.
 Engine::Tiles LayerAttention::tiles_of(const AttentionRequest& request, int i) const {
   const int64_t tiles = request.sequences[i].page_count * request.layer->attended_heads();
@@ -69,7 +74,10 @@ Engine::Tiles LayerAttention::tiles_of(const AttentionRequest& request, int i) c
 
 Engine::Tiles LayerAttention::capture(const AttentionRequest& request, const QueryMemory& given, uint64_t epoch,
                                       cudaStream_t stream) {
-  if (way_of(request, 0) != Way::kFused || !layer_.family().captures(request)) {
+  FusedGroup group;
+  bool fits = true;
+  for (int i = 0; i < request.count; ++i) fits = fits && joins(request, i, group);
+  if (!fits || way_of(request, 0) != Way::kFused || !layer_.family().captures(request)) {
     throw Error(ErrorCode::kInvalidArgument,
                 "only one query token of each sequence, that a fused kernel takes and no shift moves, can be captured, "
                 "of up to " +

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/cuda/families/family.h"
+#include "engine/cuda/fused_group.h"
 
 namespace kvasir::cuda {
 
@@ -32,6 +33,8 @@ class LayerAttention {
   };
   // Of sequence i.
   Way way_of(const AttentionRequest& request, int i) const;
+  // Whether sequence i goes along in a launch that others are in already.
+  bool joins(const AttentionRequest& request, int i, FusedGroup& group) const;
   // What sequence i counts as, in tiles of pages.
   Engine::Tiles tiles_of(const AttentionRequest& request, int i) const;
   // memory: of all rows of the request.

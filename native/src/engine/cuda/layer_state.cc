@@ -81,7 +81,7 @@ DeviceSequence CudaLayerState::seen_before(const SequenceView& view, int64_t new
   const int64_t page_position = window_position - view.page_count * kPageTokens;
   const int64_t hidden = std::clamp<int64_t>(oldest - page_position, 0, view.page_count * kPageTokens);
   DeviceSequence now = {};
-  now.pages = references_.as<uint64_t>() + hidden / kPageTokens;
+  now.pages = listed_ + hidden / kPageTokens;
   now.page_count = static_cast<int32_t>(view.page_count - hidden / kPageTokens);
   now.hidden_tokens = now.page_count > 0 ? static_cast<int32_t>(hidden % kPageTokens) : 0;
   now.sinks = {blocks_there(), static_cast<int32_t>(std::clamp<int64_t>(oldest, 0, view.sinks)),
@@ -108,6 +108,7 @@ void CudaLayerState::update_pages(const SequenceView& view) {
     layer_.queue().upload(references_.as<void>(), reference_list_.data(), reference_list_.size() * sizeof(uint64_t),
                           "listing pages");
   }
+  listed_ = references_.as<uint64_t>();
   first_page_ = view.first_page;
   page_count_ = view.page_count;
 }

@@ -67,6 +67,7 @@ class CudaLayerState : public LayerState {
   int64_t first_page_ = -1, page_count_ = -1;  // as last listed
   int64_t capacity_ = 0;                       // pages
   DeviceScratch description_, references_;
+  const uint64_t* listed_ = nullptr;    // where pages were last listed: references_, or what it was before
   std::vector<DeviceScratch> retired_;  // what the description may still name
   DeviceSequence latest_ = {};
   std::vector<uint64_t> blocks_;            // addresses of 16-bit rows as last listed: of the sinks, then of the window

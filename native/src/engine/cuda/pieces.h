@@ -19,7 +19,8 @@ class Pieces {
         memory_(queue.take(data_ + bytes)) {}
 
   void add(void* to, const void* from, size_t bytes) {
-    const Piece piece = {static_cast<uint8_t*>(to), static_cast<uint32_t>(used_), static_cast<uint32_t>(bytes)};
+    const Piece piece = {static_cast<uint64_t*>(to), static_cast<uint32_t>(used_ / sizeof(uint64_t)),
+                         static_cast<uint32_t>(bytes / sizeof(uint64_t))};
     std::memcpy(staging_.get() + count_ * sizeof(Piece), &piece, sizeof piece);
     std::memcpy(staging_.get() + data_ + used_, from, bytes);
     count_ += 1;
@@ -30,7 +31,8 @@ class Pieces {
   void write(const char* what) {
     if (count_ == 0) return;
     queue_.upload(memory_.as<void>(), staging_.get(), data_ + used_, what);
-    check(scatter(memory_.as<uint8_t>() + data_, memory_.as<Piece>(), static_cast<int>(count_), queue_.stream), what);
+    const auto* const words = reinterpret_cast<const uint64_t*>(memory_.as<uint8_t>() + data_);
+    check(scatter(words, memory_.as<Piece>(), static_cast<int>(count_), queue_.stream), what);
   }
 
  private:

@@ -12,8 +12,8 @@ namespace kvasir::cuda {
 // `what` was being done.
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would be blamed for it; a failure that lasts is told again
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // it is no lasting failure
     throw Error(ErrorCode::kOutOfMemory, std::string("the device has no memory left for ") + what);
   }
   throw Error(ErrorCode::kDeviceFailed,

@@ -35,6 +35,11 @@ class Event {
     record(stream);
     hold(waiting);
   }
+  // The same where something failed already, and that is what is to be told.
+  void order_anyway(cudaStream_t stream, cudaStream_t waiting) noexcept {
+    if (cudaEventRecord(event_, stream) == cudaSuccess) cudaStreamWaitEvent(waiting, event_, 0);
+    cudaGetLastError();
+  }
   // This machine waits.
   cudaError_t wait() { return cudaEventSynchronize(event_); }
 
@@ -51,20 +56,26 @@ inline bool capturing(cudaStream_t stream) {
 // While somebody captures, this thread may still take memory and wait for other streams.
 class RelaxedCapture {
  public:
-  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capturing"); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture() noexcept { changed_ = cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess; }
+  ~RelaxedCapture() {
+    if (changed_) cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  bool changed_;
 };
 
 // Memory of this machine that the device reads and writes by itself.
 class PinnedMemory {
  public:
   PinnedMemory() = default;
-  ~PinnedMemory() { cudaFreeHost(memory_); }
+  ~PinnedMemory() {
+    const RelaxedCapture relaxed;
+    cudaFreeHost(memory_);
+  }
   PinnedMemory(const PinnedMemory&) = delete;
   PinnedMemory& operator=(const PinnedMemory&) = delete;
 
@@ -92,12 +103,16 @@ class PinnedMemory {
 class Flags {
  public:
   Flags() {
+    const RelaxedCapture relaxed;
     void* memory = nullptr;
     check(cudaHostAlloc(&memory, 2 * sizeof(uint32_t), cudaHostAllocMapped), "flags");
     words_ = static_cast<uint32_t*>(memory);
     words_[0] = words_[1] = 0;
   }
-  ~Flags() { cudaFreeHost(const_cast<uint32_t*>(words_)); }
+  ~Flags() {
+    const RelaxedCapture relaxed;
+    cudaFreeHost(const_cast<uint32_t*>(words_));
+  }
   Flags(const Flags&) = delete;
   Flags& operator=(const Flags&) = delete;
 

@@ -183,7 +183,7 @@ class CommVqFamily : public CanonicalFamily {
     const std::vector<DeviceSequence> seen = steps_of(request);
     for (const DeviceSequence& sequence : seen) pages += sequence.page_count;
     const std::pair<int, int> capacity = {power_of_two(request.count), power_of_two(std::max<int64_t>(pages, 64))};
-    const auto& planned =
+    const auto planned =
         launches_.at(queue, capacity, [&](CommVqPlan* made) { return plan(capacity.first, capacity.second, made); });
     const DeviceScratch described = describe(request, seen);
     launch(planned, request, memory, described.as<CommVqSequence>(), queue.stream);
@@ -203,15 +203,13 @@ class CommVqFamily : public CanonicalFamily {
     const std::vector<const DeviceSequence*> sequences = descriptions(request);
     std::copy(sequences.begin(), sequences.end(), gather.sequences);
     for (int i = 0; i < request.count; ++i) gather.pages += request.sequences[i].page_count + kMorePages;
-    Captured made;
-    made.launch =
-        make_launch<CommVqPlan>(queue, [&](CommVqPlan* planned) { return plan(request.count, gather.pages, planned); });
-    made.sequences = queue.take(sizeof(CommVqSequence) * kInlineSequences + sizeof(uint32_t));
+    Captured made = {{queue, [&](CommVqPlan* planned) { return plan(request.count, gather.pages, planned); }},
+                     queue.take(sizeof(CommVqSequence) * kInlineSequences + sizeof(uint32_t))};
     gather.out = made.sequences.as<CommVqSequence>();
     gather.out_of_room = reinterpret_cast<uint32_t*>(gather.out + kInlineSequences);
     check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
     check(launch_commvq_gather(gather, stream), "gathering sequences");
-    launch(made.launch, request, memory, gather.out, stream);
+    launch(made.launch.planned(), request, memory, gather.out, stream);
     const int64_t elements =
         int64_t{request.count} * request.layer->query_heads * static_cast<int64_t>(request.layer->head_dim);
     check(launch_commvq_spoil(gather.out_of_room, memory.outputs, memory.type, elements, stream), "CommVQ's attention");
@@ -223,7 +221,7 @@ class CommVqFamily : public CanonicalFamily {
   static constexpr int64_t kMorePages = 256;
   // What a graph keeps.
   struct Captured {
-    PlannedLaunch<CommVqPlan> launch;
+    CapturedLaunch<CommVqPlan> launch;
     DeviceScratch sequences;
   };
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/cuda/device_layer.h"
+#include "engine/cuda/fused_group.h"
 #include "engine/engine.h"
 #include "kernels/cuda/attend/types.h"
 #include "kernels/cuda/layout/input_rows.h"
@@ -26,8 +27,6 @@
 namespace kvasir::cuda {
 
 class CudaLayerState;
-
-constexpr int64_t kMostFusedRows = 4096;
 
 // Where queries come from and outputs go to, on the device: [rows][query_heads][query_dim], and output_dim.
 struct QueryMemory {

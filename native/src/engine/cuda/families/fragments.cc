@@ -114,7 +114,7 @@ FragmentsFamily::Room FragmentsFamily::make_room(const AttendPlan& plan, int vec
 void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory& memory) {
   const DeviceQueue& queue = layer_.queue();
   const int count = static_cast<int>(request.rows()), capacity = power_of_two(count);
-  const auto& planned = launches_.at(queue, capacity, [&](AttendPlan* made) { return plan(capacity, made); });
+  const auto planned = launches_.at(queue, capacity, [&](AttendPlan* made) { return plan(capacity, made); });
   std::vector<const DeviceSequence*> sequences;
   DeviceScratch described;
   if (follows_descriptions(layer_, request)) {
@@ -130,14 +130,13 @@ void FragmentsFamily::attend(const AttentionRequest& request, const QueryMemory&
 bool FragmentsFamily::captures(const AttentionRequest& request) const { return follows_descriptions(layer_, request); }
 
 void FragmentsFamily::capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) {
-  Captured made;
-  made.launch =
-      make_launch<AttendPlan>(layer_.queue(), [&](AttendPlan* plan) { return this->plan(request.count, plan); });
-  if (layouts_[0].labels) made.room = make_room(made.launch.plan, most_vectors(request) + kMoreVectors);
+  Captured made = {{layer_.queue(), [&](AttendPlan* plan) { return this->plan(request.count, plan); }}, {}, {}};
+  const PlannedLaunch<AttendPlan> planned = made.launch.planned();
+  if (layouts_[0].labels) made.room = make_room(planned.plan, most_vectors(request) + kMoreVectors);
   made.list = listed(descriptions(request));
   check(cudaStreamSynchronize(layer_.queue().stream), "making ready for a graph");
   // Descriptions change between launches of a graph.
-  launch(made.launch, made.room, request, descriptions(request), made.list, memory, true, stream);
+  launch(planned, made.room, request, descriptions(request), made.list, memory, true, stream);
   captured_.push_back(std::move(made));
 }
 

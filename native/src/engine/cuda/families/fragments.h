@@ -56,7 +56,7 @@ class FragmentsFamily : public PageFamily {
   };
   // What a graph keeps.
   struct Captured {
-    PlannedLaunch<AttendPlan> launch;
+    CapturedLaunch<AttendPlan> launch;
     Room room;
     DeviceScratch list;
   };

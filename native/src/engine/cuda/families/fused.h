@@ -1,5 +1,5 @@
-// What fused attention of all families has in common: plans that are made when first needed, with their workspaces, and
-// which requests they take.
+// What fused attention of all families has in common: plans that are made when first needed, workspaces, and which
+// requests they take.
 //
 // A chunk of a sequence's query tokens is taken as sequences of their own, each of which sees what its token sees:
 // pages are read that often, but never unpacked to memory.
@@ -15,38 +15,50 @@ namespace kvasir::cuda {
 
 template <class Plan>
 struct PlannedLaunch {
-  Plan plan;
-  DeviceScratch workspace;
+  const Plan& plan;
+  void* workspace;
 };
-
-// make(&plan): plans for the current device.
-template <class Plan, class Make>
-PlannedLaunch<Plan> make_launch(const DeviceQueue& queue, const Make& make) {
-  PlannedLaunch<Plan> launch;
-  check(make(&launch.plan), "planning attention");
-  launch.workspace = queue.take(launch.plan.workspace_bytes);
-  check(clear_workspace(launch.plan, launch.workspace.template as<void>(), queue.stream), "clearing a workspace");
-  return launch;
-}
 
 // By what a launch has room for. One at a time: workspaces belong to one launch after the other.
 template <class Plan, class Capacity>
 class PlannedLaunches {
  public:
+  // make(&plan): plans for the current device.
   template <class Make>
-  const PlannedLaunch<Plan>& at(const DeviceQueue& queue, const Capacity& capacity, const Make& make) {
-    auto found = launches_.find(capacity);
-    if (found == launches_.end()) found = launches_.emplace(capacity, make_launch<Plan>(queue, make)).first;
-    return found->second;
+  PlannedLaunch<Plan> at(const DeviceQueue& queue, const Capacity& capacity, const Make& make) {
+    auto found = plans_.find(capacity);
+    if (found == plans_.end()) {
+      Plan made;
+      check(make(&made), "planning attention");
+      found = plans_.emplace(capacity, made).first;
+    }
+    const Plan& plan = found->second;
+    return {plan, queue.workspaces.at(queue.arena, queue.stream, counter_bytes(plan), plan.workspace_bytes)};
   }
 
  private:
-  std::map<Capacity, PlannedLaunch<Plan>> launches_;
+  std::map<Capacity, Plan> plans_;
+};
+
+// For a graph, with a workspace of its own: nobody knows when it will run.
+template <class Plan>
+class CapturedLaunch {
+ public:
+  template <class Make>
+  CapturedLaunch(const DeviceQueue& queue, const Make& make) {
+    check(make(&plan_), "planning attention");
+    workspace_ = make_workspace(queue.arena, queue.stream, counter_bytes(plan_), plan_.workspace_bytes);
+  }
+  PlannedLaunch<Plan> planned() const { return {plan_, workspace_.template as<void>()}; }
+
+ private:
+  Plan plan_;
+  DeviceScratch workspace_;
 };
 
 // What the requests of all fused kernels have.
 template <class Launch>
-Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, const DeviceScratch& workspace) {
+Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, void* workspace) {
   Launch launch = {};
   launch.count = static_cast<int>(request.rows());
   launch.queries = memory.queries;
@@ -54,7 +66,7 @@ Launch launch_of(const AttentionRequest& request, const QueryMemory& memory, con
   launch.type = memory.type;
   launch.softmax_scale = request.layer->softmax_scale;
   launch.soft_cap = request.layer->soft_cap;
-  launch.workspace = workspace.as<void>();
+  launch.workspace = workspace;
   launch.ends = memory.ends;
   return launch;
 }

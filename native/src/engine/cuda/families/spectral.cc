@@ -93,7 +93,7 @@ class SpectralFamily : public CanonicalFamily {
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     const int capacity = power_of_two(request.rows());
-    const auto& planned = launches_.at(
+    const auto planned = launches_.at(
         queue, capacity, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, capacity), plan); });
     const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");
     launch(planned, request, memory, described.as<DeviceSequence>(), queue.stream);
@@ -102,20 +102,18 @@ class SpectralFamily : public CanonicalFamily {
   bool captures(const AttentionRequest& request) const override { return follows_descriptions(layer_, request); }
   void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
     const DeviceQueue& queue = layer_.queue();
-    Captured made = {
-        make_launch<SpectralPlan>(
-            queue, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, request.count), plan); }),
-        GatheredSequences(queue, request)};
+    Captured made = {{queue, [&](SpectralPlan* plan) { return plan_spectral(shape_of(layer_, request.count), plan); }},
+                     {queue, request}};
     check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
     made.sequences.gather(stream);
-    launch(made.launch, request, memory, made.sequences.get(), stream);
+    launch(made.launch.planned(), request, memory, made.sequences.get(), stream);
     captured_.push_back(std::move(made));
   }
 
  private:
   // What a graph keeps.
   struct Captured {
-    PlannedLaunch<SpectralPlan> launch;
+    CapturedLaunch<SpectralPlan> launch;
     GatheredSequences sequences;
   };
 

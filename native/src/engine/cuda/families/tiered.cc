@@ -189,7 +189,7 @@ class TieredFamily : public PageFamily {
   void attend(const AttentionRequest& request, const QueryMemory& memory) override {
     const DeviceQueue& queue = layer_.queue();
     const int capacity = power_of_two(request.rows());
-    const auto& planned = launches_.at(queue, capacity, [&](TieredPlan* made) { return plan(capacity, made); });
+    const auto planned = launches_.at(queue, capacity, [&](TieredPlan* made) { return plan(capacity, made); });
     const DeviceScratch described = queue.uploaded(steps_of(request), "describing sequences");
     auto launch = launch_of<TieredRequest>(request, memory, planned.workspace);
     launch.sequences = described.as<DeviceSequence>();
@@ -199,13 +199,13 @@ class TieredFamily : public PageFamily {
   bool captures(const AttentionRequest& request) const override { return follows_descriptions(layer_, request); }
   void capture(const AttentionRequest& request, const QueryMemory& memory, cudaStream_t stream) override {
     const DeviceQueue& queue = layer_.queue();
-    Captured made = {make_launch<TieredPlan>(queue, [&](TieredPlan* planned) { return plan(request.count, planned); }),
-                     GatheredSequences(queue, request)};
+    Captured made = {{queue, [&](TieredPlan* planned) { return plan(request.count, planned); }}, {queue, request}};
     check(cudaStreamSynchronize(queue.stream), "making ready for a graph");
     made.sequences.gather(stream);
-    auto launch = launch_of<TieredRequest>(request, memory, made.launch.workspace);
+    const auto planned = made.launch.planned();
+    auto launch = launch_of<TieredRequest>(request, memory, planned.workspace);
     launch.sequences = made.sequences.get();
-    check(launch_tiered(made.launch.plan, launch, stream), "attention over tiers");
+    check(launch_tiered(planned.plan, launch, stream), "attention over tiers");
     captured_.push_back(std::move(made));
   }
 
@@ -218,7 +218,7 @@ class TieredFamily : public PageFamily {
 
   // What a graph keeps.
   struct Captured {
-    PlannedLaunch<TieredPlan> launch;
+    CapturedLaunch<TieredPlan> launch;
     GatheredSequences sequences;
   };
 

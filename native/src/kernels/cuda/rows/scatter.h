@@ -7,14 +7,14 @@
 
 namespace kvasir::cuda {
 
-// All in multiples of 8 bytes.
+// In words, so that 32 bits are enough.
 struct Piece {
-  uint8_t* to;
-  uint32_t offset;  // in what came up
-  uint32_t bytes;
+  uint64_t* to;
+  uint32_t first;  // of what came up
+  uint32_t count;
 };
 
-// Copies pieces[0 .. count - 1], which do not overlap, from `bytes`. All in device memory. One launch.
-cudaError_t scatter(const uint8_t* bytes, const Piece* pieces, int count, cudaStream_t stream);
+// Copies pieces[0 .. count - 1], which do not overlap, from `words`. All in device memory. One launch.
+cudaError_t scatter(const uint64_t* words, const Piece* pieces, int count, cudaStream_t stream);
 
 }  // namespace kvasir::cuda
