@@ -201,9 +201,12 @@ void Cache::Impl::cut(Sequence& sequence, int64_t length) {
   for (const LayerPlan& plan : plans_) {
     sequence.layers[plan.index].truncate(plan, memory_, engine(), length, std::move(cuts[plan.index]));
   }
+  // A sequence has guesses in all layers or in none: some may not have theirs yet, or never have any.
+  const bool guesses = std::any_of(sequence.layers.begin(), sequence.layers.end(),
+                                   [](const SequenceLayer& layer) { return layer.guesses() > 0; });
   for (SequenceLayer& layer : sequence.layers) {
     layer.end_promise();
-    if (layer.guesses() <= 0) layer.end_guesses();
+    if (!guesses) layer.end_guesses();
   }
   while (!sequence.shifts.empty() && sequence.shifts.back().first > length) sequence.shifts.pop_back();
 }

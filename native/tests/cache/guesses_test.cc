@@ -5,6 +5,7 @@
 #include "support/errors.h"
 #include "support/every_codec.h"
 #include "support/failing_memory.h"
+#include "support/saved.h"
 
 using kvasir::ErrorCode;
 using support::EveryCodec;
@@ -96,6 +97,55 @@ TEST_CASE("guesses: a page that has no room to be sealed is sealed by the next a
   append(*cache, id, {rows.begin(), rows.begin() + kRow});
   CHECK(cache->length(id, 0) == 161);
   CHECK(cache->page_count(id, 0) == 1);
+}
+
+TEST_CASE("guesses: a cut that leaves some leaves them in all layers, of a step that broke off too") {
+  support::Random random(support::seed() + 92);
+  for (const std::string& codec : EveryCodec::names()) {
+    const auto cache = EveryCodec::cache(codec), plain = EveryCodec::cache(codec);
+    const int64_t id = cache->new_sequence(), twin = plain->new_sequence();
+    const auto prompt = random_rows(random, 130), guesses = random_rows(random, 3);
+    const auto first = [&](int tokens) { return std::vector<float>(guesses.begin(), guesses.begin() + tokens * kRow); };
+    append(*cache, id, prompt);
+    append(*plain, twin, prompt);
+    cache->guess(id);
+    cache->append(id, 0, guesses.data(), guesses.data(), 3);
+    cache->truncate(id, 132);  // layer 1 has none yet
+    cache->append(id, 1, guesses.data(), guesses.data(), 2);
+    const int kept = 1;
+    cache->keep(id, &kept, 1);
+    append(*plain, twin, rows_of(first(2), {1}));
+    CHECK_MESSAGE(support::image_of(*cache, id) == support::image_of(*plain, twin), codec);
+    // Back to where guesses began: then there are none.
+    cache->guess(id);
+    append(*cache, id, guesses);
+    cache->truncate(id, 131);
+    support::error_of(ErrorCode::kInvalidArgument, [&] { cache->keep(id, nullptr, 0); });
+    append(*cache, id, first(1));
+    append(*plain, twin, first(1));
+    CHECK_MESSAGE(support::image_of(*cache, id) == support::image_of(*plain, twin), codec);
+  }
+}
+
+TEST_CASE("guesses: a layer without rows of its own guesses along, whatever is cut") {
+  const auto config = EveryCodec::config("uniform");
+  config->set_source(1, 0);
+  const support::CachePointer cache(kvasir::Cache::create(*config));
+  const auto rows = support::half_rows(support::Profile::kNormal, 8, 13, kRow);
+  const int64_t id = cache->new_sequence(), twin = cache->new_sequence();
+  cache->append(id, 0, rows.data(), rows.data(), 10);
+  cache->guess(id);
+  cache->append(id, 0, rows.data() + 10 * kRow, rows.data() + 10 * kRow, 3);
+  cache->truncate(id, 1000);
+  CHECK(cache->rollback(id) == 13);
+  const int kept = 0;
+  cache->keep(id, &kept, 1);
+  const double bits = support::stats_of(*cache)->bits_per_element(kvasir::kAllLayers);
+  std::vector<float> path(rows.begin(), rows.begin() + 11 * kRow);
+  cache->append(twin, 0, path.data(), path.data(), 11);
+  CHECK(support::stats_of(*cache)->bits_per_element(kvasir::kAllLayers) == doctest::Approx(bits));
+  CHECK(support::image_of(*cache, id) == support::image_of(*cache, twin));
+  CHECK(support::save(*cache, id).state == support::save(*cache, twin).state);
 }
 
 TEST_CASE("guesses: what makes no sense is refused, and changes nothing") {

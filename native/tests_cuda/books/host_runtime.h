@@ -15,8 +15,6 @@ struct State {
   int unsafe_calls = 0;
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
   cudaError_t last = cudaSuccess;
-  // The newest of either: what streams wait for.
-  cudaStream_t recorded = nullptr, waiting = nullptr;
 };
 State& state();
 

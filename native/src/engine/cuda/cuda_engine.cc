@@ -40,6 +40,7 @@ class CudaEngine : public Engine {
       const RelaxedCapture relaxed;
       cudaStreamSynchronize(stream_);
       if (has_graphs_) cudaDeviceSynchronize();  // streams of callers may still work on what goes now
+      cudaGetLastError();
     } catch (const Error&) {
       // The device is gone.
     }
@@ -403,12 +404,18 @@ class CudaEngine : public Engine {
     }
     ~Turn() {
       if (ended_) return;
-      std::lock_guard<std::mutex> lock(engine_.mutex_);
-      engine_.after_.order_anyway(engine_.stream_, caller_);
+      try {
+        const CurrentDevice current(kDevice);  // whose null stream the caller's may be
+        std::lock_guard<std::mutex> lock(engine_.mutex_);
+        engine_.after_.order_anyway(engine_.stream_, caller_);
+      } catch (const Error&) {
+        // The device is gone.
+      }
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     void end() {
+      const CurrentDevice current(kDevice);
       std::lock_guard<std::mutex> lock(engine_.mutex_);
       engine_.after_.order(engine_.stream_, caller_);
       ended_ = true;

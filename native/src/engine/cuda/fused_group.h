@@ -12,13 +12,12 @@ constexpr int64_t kMostFusedUnits = int64_t{1} << 30;
 
 class FusedGroup {
  public:
-  // Whether a sequence with so many query rows, each of which sees so many units of a head, still goes along.
+  // Whether a sequence with so many query rows, each of which sees so many units of a head, still goes along. After one
+  // that does not, none does.
   bool takes(int64_t rows, int64_t units, int heads) {
-    const int64_t all_rows = rows_ + rows, all_units = units_ + rows * units * heads;
-    if (all_rows > kMostFusedRows || all_units > kMostFusedUnits) return false;
-    rows_ = all_rows;
-    units_ = all_units;
-    return true;
+    rows_ += rows;
+    units_ += rows * units * heads;
+    return rows_ <= kMostFusedRows && units_ <= kMostFusedUnits;
   }
 
  private:

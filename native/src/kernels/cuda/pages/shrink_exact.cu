@@ -72,10 +72,11 @@ __global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_
 bool runs_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
   cudaFuncAttributes compiled;
   int clusters = 0;
-  if (cudaFuncGetAttributes(&compiled, kernel) != cudaSuccess || compiled.ptxVersion < 90) return false;
-  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess) return clusters > 0;
-  cudaGetLastError();  // which is an answer, and nobody's error
-  return false;
+  const bool known =
+      cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess &&
+      (compiled.ptxVersion < 90 || cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess);
+  if (!known) cudaGetLastError();  // which is an answer, and nobody's error
+  return clusters > 0;
 }
 
 template <int kPages, bool kModifies>

@@ -1,6 +1,8 @@
 // How much shared memory blocks can have.
 //
-//   KVASIR_SHARED_MEMORY=BYTES     at most so much: what a smaller device has, for tests on a larger one
+//   KVASIR_SHARED_MEMORY=BYTES     at most so much: what a smaller device has, for tests on a larger one. Kernels for
+//                                  Hopper alone take no notice of it: they are to be left out (KVASIR_AS of
+//                                  ci/test-gpu)
 #pragma once
 
 #include <cuda_runtime_api.h>
