@@ -18,21 +18,27 @@ int64_t Cache::Impl::fork(int64_t id) {
   const ThreadPool::Use threads = use_threads();
   const auto original = find(id);
   const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
-  {
-    std::unique_lock<FairSharedMutex> lock(original->mutex);
-    std::vector<std::pair<int, Memory::Needs>> needs;
-    for (const LayerPlan& plan : plans_) {
-      SequenceLayer& layer = original->layers[plan.index];
-      layer.end_promise();  // what was to be written in place is shared from now on
-      needs.push_back({plan.index, {layer.bytes_to_fork()}});
-    }
-    memory_.check_room(needs);
-    copy->shifts = original->shifts;
-    std::lock_guard<std::mutex> queries(original->queries);
+  std::unique_lock<FairSharedMutex> lock(original->mutex);
+  std::vector<std::pair<int, Memory::Needs>> needs;
+  std::vector<int64_t> promised;
+  for (const SequenceLayer& layer : original->layers) {
+    needs.push_back({static_cast<int>(needs.size()), layer.needs_to_fork()});
+    promised.push_back(layer.promised());
+  }
+  memory_.check_room(needs);
+  copy->shifts = original->shifts;
+  std::lock_guard<std::mutex> queries(original->queries);
+  int64_t forked = 0;
+  try {
     for (const LayerPlan& plan : plans_)
       copy->layers[plan.index] = original->layers[plan.index].fork(plan, memory_, engine());
+    forked = add(copy);
+  } catch (...) {
+    for (size_t i = 0; i < promised.size(); ++i) original->layers[i].restore_promise(promised[i]);
+    throw;
   }
-  return add(copy);
+  for (SequenceLayer& layer : original->layers) layer.end_promise();  // what was to be written in place is shared now
+  return forked;
 }
 
 void Cache::Impl::truncate(int64_t id, int64_t length) {

@@ -190,7 +190,8 @@ SequenceLayer SequenceLayer::fork(const LayerPlan& plan, Memory& memory, Engine&
     engine.reserve(copy.state_.get(), page_count(), tables_);
   }
   if (queries_) {
-    copy.queries_ = queries_.copy(engine, memory.take(plan.index, BlockKind::kRows, queries_.bytes()));
+    copy.queries_ = queries_.copy(
+        engine, memory.take(plan.index, BlockKind::kRows, queries_.bytes(), BlockPlace::kEngine, promised_.get()));
   }
   copy.begun_ = begun_;
   copy.sinks_ = sinks_;

@@ -88,6 +88,9 @@ class SequenceLayer {
   // Room for them, which appends draw from. It ends with the last of those tokens, and before that by end_promise.
   void promise(std::unique_ptr<Pool::Reservation> room, int64_t tokens);
   void end_promise();
+  int64_t promised() const { return promised_ ? promised_->left() : 0; }
+  // What was drawn since so much was left stands again; before it goes back.
+  void restore_promise(int64_t left);
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
@@ -122,7 +125,7 @@ class SequenceLayer {
 
   // A copy that shares the pages, and the 16-bit rows until either of the two writes to their block.
   SequenceLayer fork(const LayerPlan& plan, Memory& memory, Engine& engine) const;
-  int64_t bytes_to_fork() const { return queries_.bytes(); }
+  Memory::Needs needs_to_fork() const { return {queries_.bytes(), 0, 0, promised_.get()}; }
 
   // Saving, and the way back (saving/layer_image.cc). The image's pages are those of this cache, and it has been
   // checked. 16-bit rows are then still to be read, and to be written, as image_rows says.

@@ -178,7 +178,7 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   Growth growth;
   growth.append = &append;
   growth.length = length_ + append.tokens();
-  growth.promised = promised_ ? promised_->left() : 0;
+  growth.promised = promised();
   Memory::Needs& needs = growth.needs;
   needs.pages = pages_to_seal(plan, growth.length, append.present());
   growth.changes[0] = sinks_change(plan, growth.length);
@@ -256,9 +256,11 @@ Appends::Target SequenceLayer::target(const Growth& growth) const {
           (growth.other_blocks ? growth.window : window_).addresses()};
 }
 
-void SequenceLayer::abandon(const Growth& growth) {
-  if (promised_) promised_->refund(growth.promised - promised_->left());
+void SequenceLayer::restore_promise(int64_t left) {
+  if (promised_) promised_->refund(left - promised_->left());
 }
+
+void SequenceLayer::abandon(const Growth& growth) { restore_promise(growth.promised); }
 
 void SequenceLayer::commit(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth) {
   if (growth.state) state_ = std::move(growth.state);

@@ -157,6 +157,42 @@ TEST_CASE("steps: appends that run out of memory on the way keep what was reserv
   }
 }
 
+TEST_CASE("steps: a fork that runs out of memory leaves what was reserved") {
+  for (const auto& [keys, values] : kSides) {
+    const std::string codec = keys.codec;
+    support::CacheChoice choice = cache_of(keys, values, 10, 4);
+    const auto make = [&](Scene& scene) {
+      const int64_t id = scene.cache->new_sequence();
+      scene.append_all(id, 100, 1);
+      std::vector<float> queries(static_cast<size_t>(choice.layers[0].query_heads * choice.layers[0].head_dim), 1.0f);
+      for (int layer = 0; layer < 2; ++layer) scene.cache->observe(layer, &id, 1, 1, queries.data());
+      scene.cache->reserve(id, 200);
+      return id;
+    };
+    Scene probe(choice);
+    make(probe);
+    choice.budget = probe.bytes();
+    Scene scene(choice);
+    const int64_t id = make(scene);
+    int failures = 0;
+    for (int nth = 1;; ++nth, ++failures) {
+      try {
+        const support::FailingMemory memory(nth);
+        const int64_t fork = scene.cache->fork(id);
+        scene.cache->release(fork);
+        break;
+      } catch (const std::bad_alloc&) {
+      } catch (const kvasir::Error& error) {
+        REQUIRE_MESSAGE(error.code() == ErrorCode::kOutOfMemory, codec, ": ", error.what());
+      }
+      CHECK(scene.bytes() == choice.budget);
+      scene.fill_up();
+    }
+    CHECK(failures > 3);
+    CHECK(scene.bytes() < choice.budget);  // a fork that comes about ends the promise
+  }
+}
+
 TEST_CASE("steps: what is not used comes back with the last token, a fork, a cut or a reserve of nothing") {
   Scene scene(cache_of({"uniform", 2, {}}, {"uniform", 2, {}}, 0, 0));
   const int64_t id = scene.cache->new_sequence();
