@@ -131,8 +131,8 @@ class SequenceLayer {
   // checked. 16-bit rows are then still to be read, and to be written, as image_rows says.
   LayerImage image(const LayerPlan& plan, Engine& engine) const;
   static int64_t bytes_to_restore(const LayerPlan& plan, const LayerImage& image);
-  // Of what was reserved for it; all but the rows of the image is used up. Pages may not shrink yet: enlist comes when
-  // nothing can fail any more.
+  // Of what was reserved for it; all but the rows and pages of the image is used up. Pages may not shrink yet: enlist
+  // comes when nothing can fail any more.
   SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reservation& bytes, LayerImage& image);
   // Rows of the image, which has memory for all of them.
   void image_rows(const LayerPlan& plan, LayerImage& image, std::vector<ImageRows>& out) const;

@@ -1,11 +1,13 @@
 // Bytes that are not right are refused by name, whatever is wrong with them, and leave the cache as it was.
 #include <algorithm>
+#include <cfloat>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/crc32c.h"
-#include "cache/saving/image.h"
+#include "cache/saving/saving.h"
 #include "codecs/codec.h"
 #include "support/caches.h"
 #include "support/data.h"
@@ -13,11 +15,14 @@
 #include "support/effort.h"
 #include "support/errors.h"
 #include "support/every_codec.h"
+#include "support/failing_memory.h"
 #include "support/saved.h"
 
 using kvasir::BadBytes;
 using kvasir::Cache;
 using kvasir::ErrorCode;
+using kvasir::LayerNumbers;
+using kvasir::PartKind;
 using support::Bytes;
 using support::EveryCodec;
 
@@ -77,6 +82,38 @@ void mend(Bytes& image) {
   number(36, kvasir::crc32c(image.data() + 256, 32 * size_t{parts}));
   number(40, uint32_t{0});
   number(40, kvasir::crc32c(image.data(), 256));
+}
+
+// With the first part of a kind changed, as bytes of that type, and its checksums right.
+template <class Number, class Change>
+support::Saved with_part(support::Saved saved, PartKind kind, Change change) {
+  Bytes& state = saved.state;
+  const kvasir::ImageReader image(kvasir::ImageType::kState, state.data(), static_cast<int64_t>(state.size()));
+  const auto part = std::find_if(image.parts().begin(), image.parts().end(),
+                                 [&](const kvasir::ImagePart& each) { return each.kind == kind; });
+  REQUIRE(part != image.parts().end());
+  std::vector<Number> numbers(static_cast<size_t>(part->bytes) / sizeof(Number));
+  std::memcpy(numbers.data(), state.data() + part->offset, static_cast<size_t>(part->bytes));
+  change(numbers);
+  std::memcpy(state.data() + part->offset, numbers.data(), static_cast<size_t>(part->bytes));
+  mend(state);
+  return saved;
+}
+
+template <class Change>
+support::Saved with_numbers(const support::Saved& saved, Change change) {
+  return with_part<LayerNumbers>(saved, PartKind::kLayers, change);
+}
+
+support::Saved with_guesses_from(const support::Saved& saved, const std::vector<int64_t>& from) {
+  return with_numbers(saved, [&](std::vector<LayerNumbers>& layers) {
+    for (size_t i = 0; i < from.size(); ++i) layers[i].guesses_from = from[i];
+  });
+}
+
+void append(Cache& cache, int64_t id, int layer, int64_t tokens) {
+  const auto rows = support::float_rows(8, static_cast<int>(tokens), EveryCodec::kRow, 1.0);
+  cache.append(id, layer, rows.data(), rows.data(), tokens);
 }
 
 }  // namespace
@@ -338,4 +375,171 @@ TEST_CASE("restored pages give up precision like any others") {
   const auto rows = support::float_rows(6, 140, EveryCodec::kRow, 1.0);
   tight->append(restored, 0, rows.data(), rows.data(), 140);
   CHECK(support::stats_of(*tight)->shrinks(kvasir::kAllLayers) > 0);
+}
+
+TEST_CASE("guesses that no cache has are refused though their checksums are right") {
+  const auto cache = EveryCodec::cache("uniform");
+  const int64_t id = fill(*cache, 1, 280);  // 4 sinks, 2 pages, 20 in the window
+  const support::Saved none = support::save(*cache, id);
+  cache->guess(id);
+  for (int layer = 0; layer < EveryCodec::kLayers; ++layer) append(*cache, id, layer, 30);
+  const support::Saved some = support::save(*cache, id);
+  for (int layer = 0; layer < EveryCodec::kLayers; ++layer) append(*cache, id, layer, 30);
+  const support::Saved many = support::save(*cache, id);
+  const auto check = [&](const support::Saved& saved, const std::vector<int64_t>& from) {
+    CAPTURE(from[0]);
+    CAPTURE(from[1]);
+    check_refused(*cache, BadBytes::kInvalid, [&] { support::restore(*cache, with_guesses_from(saved, from)); });
+  };
+  for (const int64_t from : {int64_t{-2}, int64_t{281}, INT64_MAX, INT64_MIN}) check(none, {from, from});
+  check(some, {259, 259});  // in a page
+  check(some, {0, 0});
+  check(many, {275, 275});  // 65 of them
+  check(some, {280, -1});
+  check(some, {-1, 280});
+  check(some, {280, 281});
+  for (const support::Saved& good : {with_guesses_from(some, {260, 260}), with_guesses_from(many, {276, 276})}) {
+    const int64_t restored = support::restore(*cache, good);
+    const int kept[] = {0, 40};
+    cache->keep(restored, kept, 2);
+    CHECK(cache->length(restored, 1) == cache->length(restored, 0));
+  }
+}
+
+TEST_CASE("layers of guessing sequences may differ in length, and some have no rows") {
+  const auto cache = EveryCodec::cache("uniform");
+  const int64_t id = fill(*cache, 1, 280);
+  cache->guess(id);
+  append(*cache, id, 0, 10);
+  cache->truncate(id, 285);
+  const support::Saved uneven = support::save(*cache, id);
+  const int64_t restored = support::restore(*cache, uneven);
+  CHECK(support::save(*cache, restored).state == uneven.state);
+  CHECK(cache->rollback(restored) == 280);
+
+  const support::ConfigPointer config = EveryCodec::config("uniform");
+  config->set_source(1, 0);
+  const support::CachePointer sharing(Cache::create(*config));
+  const int64_t shared = sharing->new_sequence();
+  append(*sharing, shared, 0, 280);
+  const support::Saved plain = support::save(*sharing, shared);
+  sharing->guess(shared);
+  append(*sharing, shared, 0, 10);
+  const support::Saved saved = support::save(*sharing, shared);
+  const auto check = [&](const support::Saved& good, const std::vector<int64_t>& from) {
+    check_refused(*sharing, BadBytes::kInvalid, [&] { support::restore(*sharing, with_guesses_from(good, from)); });
+  };
+  check(saved, {280, -1});
+  check(saved, {280, 280});
+  check(plain, {-1, 0});
+  const int64_t again = support::restore(*sharing, saved);
+  const int kept[] = {1, 7};
+  sharing->keep(again, kept, 2);
+  append(*sharing, again, 0, 5);
+  CHECK(sharing->length(again, 0) == 287);
+}
+
+TEST_CASE("a sliding layer has the pages that its newest token sees, and the one before its guesses") {
+  const support::ConfigPointer config = EveryCodec::config("uniform");
+  config->set_sliding_window(1, 100);
+  const support::CachePointer cache(Cache::create(*config));
+  const support::Saved later = support::save(*cache, fill(*cache, 1, 900));  // whose blocks lack pages of layer 1
+  // Three pages are sealed, and end at 388.
+  for (const int tokens : {487, 488}) {
+    for (const int guesses : {0, 30}) {
+      CAPTURE(tokens);
+      CAPTURE(guesses);
+      const int64_t id = fill(*cache, 1, tokens);
+      cache->guess(id);
+      for (int layer = 0; guesses > 0 && layer < EveryCodec::kLayers; ++layer) append(*cache, id, layer, guesses);
+      support::Saved saved = support::save(*cache, id);
+      REQUIRE(saved.blocks.size() == 3);
+      kvasir::Sha256 digests;
+      for (size_t i = 0; i < 3; ++i) {
+        saved.blocks[i] = later.blocks[i];
+        const kvasir::ImageReader block(kvasir::ImageType::kBlock, saved.blocks[i].data(),
+                                        static_cast<int64_t>(saved.blocks[i].size()));
+        digests.add(block.digest().data(), block.digest().size());
+      }
+      const kvasir::Digest chain = digests.finish();
+      saved = with_numbers(saved, [&](std::vector<LayerNumbers>& layers) { layers[1].dropped_pages = 3; });
+      std::copy(chain.begin(), chain.end(), saved.state.begin() + 96);
+      mend(saved.state);
+      if (tokens == 487) {
+        check_refused(*cache, BadBytes::kIncomplete, [&] { support::restore(*cache, saved); });
+      } else {
+        CHECK(cache->length(support::restore(*cache, saved), 1) == tokens + guesses);
+      }
+    }
+  }
+}
+
+TEST_CASE("statistics of queries are magnitudes, and as many as can be counted") {
+  const auto cache = EveryCodec::cache("tiered");
+  const int64_t id = fill(*cache, 1, 300);
+  const auto attend = [&](const std::vector<float>& queries) {
+    std::vector<float> outputs(EveryCodec::kQuery);
+    cache->attend(0, &id, 1, 1, queries.data(), outputs.data());
+  };
+  attend(support::float_rows(4, 1, EveryCodec::kQuery, 1.0));
+  const support::Saved saved = support::save(*cache, id);
+  const auto refused = [&](const support::Saved& spoilt) {
+    check_refused(*cache, BadBytes::kInvalid, [&] { support::restore(*cache, spoilt); });
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  for (const double value : {-1.0, -kInfinity, kNan}) {
+    CAPTURE(value);
+    refused(with_part<double>(saved, PartKind::kQueries, [&](std::vector<double>& sums) { sums[7] = value; }));
+  }
+  for (const double value : {-1.0, kInfinity, kNan}) {
+    CAPTURE(value);
+    refused(with_part<float>(saved, PartKind::kQueries,
+                             [&](std::vector<float>& means) { means.back() = static_cast<float>(value); }));
+  }
+  for (const int64_t count : {INT64_MAX, INT64_MAX - 1, int64_t{-1}}) {
+    CAPTURE(count);
+    refused(with_numbers(saved, [&](std::vector<LayerNumbers>& layers) { layers[0].query_count = count; }));
+  }
+  // Sums do grow to infinity: of two queries as large as there are.
+  attend(std::vector<float>(EveryCodec::kQuery, FLT_MAX));
+  const support::Saved large = support::save(*cache, id);
+  CHECK(support::save(*cache, support::restore(*cache, large)).state == large.state);
+}
+
+// Pages that died while a layer is made would wait for whoever makes room, who waits for the layer.
+TEST_CASE("what fails at last leaves its pages to the one who restores, and what succeeds takes them") {
+  const auto cache = EveryCodec::cache("progressive");
+  const int64_t filled = fill(*cache, 1, 420);
+  const support::Saved saved = support::save(*cache, filled);
+  cache->release(filled);
+  int failures = 0;
+  for (int nth = 1;; ++nth) {
+    support::RestoringPointer restoring(kvasir::Restoring::create(*cache));
+    support::add(*restoring, saved.blocks[0]);
+    const int64_t prefix = restoring->finish();
+    restoring.reset(kvasir::Restoring::create_behind(*cache, prefix));
+    cache->release(prefix);
+    for (size_t i = 1; i < saved.blocks.size(); ++i) support::add(*restoring, saved.blocks[i]);
+    const auto before = support::stats_of(*cache)->bytes();
+    int64_t id = 0;
+    bool failed = false;
+    try {
+      const support::FailingMemory memory(nth);
+      id = restoring->finish();
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    } catch (const kvasir::Error& error) {
+      CHECK(error.code() == ErrorCode::kOutOfMemory);
+      failed = true;
+    }
+    if (!failed) {
+      cache->release(id);
+      CHECK(support::stats_of(*cache)->bytes() == 0);
+      break;
+    }
+    ++failures;
+    REQUIRE(support::stats_of(*cache)->bytes() == before);
+  }
+  CHECK(failures > 10);
+  CHECK(support::stats_of(*cache)->bytes() == 0);
 }

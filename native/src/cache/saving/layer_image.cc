@@ -106,7 +106,7 @@ SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reserv
   sinks_ = restored(plan, engine, bytes, rows_of(plan, image.sinks));
   window_ = restored(plan, engine, bytes, rows_of(plan, image.window));
   for (int side = 0; side < 2; ++side) tables_[side] = moved(plan, bytes, image.tables[side]);
-  pages_ = std::move(image.pages);
+  pages_ = image.pages;  // which keeps them: where this throws, none may die under the caller's lock (Memory::read)
   for (const auto& page : pages_) page_views_.push_back(&page->view());
   state_ = engine.make_state(plan);
   engine.reserve(state_.get(), page_count(), tables_);

@@ -2,6 +2,7 @@
 // before it decides anything; memory that is taken for it is bounded by the cache's own shapes and by the bytes that
 // are there.
 #include <algorithm>
+#include <cfloat>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -27,9 +28,28 @@ void require_at_most(uint16_t most, int layer, const uint16_t* halves, size_t co
   if (larger > 0) invalid(layer, "has 16-bit rows or vectors that no cache has");
 }
 
+// Sums and means of magnitudes. A sum may have grown to infinity, a mean never does.
+void require_magnitudes(const LayerPlan& plan, std::vector<uint8_t>& queries) {
+  const QuerySums all = QuerySums::at(plan.attention, queries.data());
+  const int64_t count = QuerySums::channels(plan.attention);
+  if (std::all_of(all.sums, all.sums + count, [](double sum) { return sum >= 0.0; }) &&
+      std::all_of(all.known, all.known + count, [](float mean) { return mean >= 0.0f && mean <= FLT_MAX; })) {
+    return;
+  }
+  invalid(plan.index, "has statistics of queries that no cache has");
+}
+
 // Whether any bytes will do for such pages: nothing in them says where to look.
 bool takes_any_bytes(const LayerPlan& plan, const PageShape& shape) {
   return !shape.varies() && !plan.codecs[0]->valid && !plan.codecs[1]->valid;
+}
+
+// A sliding window leaves pages behind, but none that the newest token of so many sees.
+void require_seen_pages(const LayerPlan& plan, int64_t length, int64_t dropped_pages) {
+  const int64_t sliding = plan.attention.sliding_window;
+  const int64_t seen = sliding == 0 ? 0 : std::max<int64_t>(0, length - sliding);
+  if (dropped_pages == 0 || plan.sinks + dropped_pages * kPageTokens <= std::max<int64_t>(plan.sinks, seen)) return;
+  bad_bytes(BadBytes::kIncomplete, "layer " + std::to_string(plan.index) + " lacks pages that the newest token sees");
 }
 
 // As appends leave pages behind that the sliding window of a layer has passed.
@@ -388,26 +408,35 @@ void Restoring::Impl::take_numbers(const ImageReader& image, const ImagePart& pa
 
 // All that a layer can be.
 void Restoring::Impl::check_numbers(const LayerPlan& plan, const LayerNumbers& numbers) const {
-  constexpr int64_t kMostTokens = INT64_MAX / 4;
-  const bool sane = numbers.length >= 0 && numbers.length <= kMostTokens && numbers.dropped_pages >= 0 &&
+  constexpr int64_t kMost = INT64_MAX / 4;  // tokens, or queries: sums with it stay numbers
+  const bool sane = numbers.length >= 0 && numbers.length <= kMost && numbers.dropped_pages >= 0 &&
                     numbers.sealed_pages >= numbers.dropped_pages && numbers.sealed_pages <= blocks_ &&
-                    numbers.guesses_from >= -1 && numbers.query_count >= 0 && numbers.unused == 0;
+                    numbers.query_count >= 0 && numbers.query_count <= kMost && numbers.unused == 0;
   if (!sane) invalid(plan.index, "has numbers that no layer has");
+  // All layers guess or none, from one length on; those without rows have none.
+  const int64_t guesses_from = numbers_[static_cast<size_t>(place_.plans.front().source)].guesses_from;
+  if (numbers.guesses_from != (plan.owns_rows() ? guesses_from : std::min<int64_t>(guesses_from, 0))) {
+    invalid(plan.index, "does not guess as the others do");
+  }
   if (!plan.owns_rows()) {
     if (numbers.length != 0 || numbers.sealed_pages != 0 || numbers.query_count != 0) {
       invalid(plan.index, "has no rows of its own, and a length");
     }
     return;
   }
-  const int64_t body = std::max<int64_t>(0, numbers.length - plan.sinks);
-  const int64_t window = body - numbers.sealed_pages * kPageTokens;
-  if (window < 0 || window > plan.most_window_rows()) {
+  const bool guessing = guesses_from != -1;
+  if (guessing &&
+      (guesses_from < 0 || guesses_from > numbers.length || numbers.length - guesses_from > kMaxMaskedTokens)) {
+    invalid(plan.index, "has guesses that a layer cannot have");
+  }
+  // Guesses may all go: so they are in no page, and what the token before them sees is there.
+  const int64_t settled = guessing ? guesses_from : numbers.length;
+  const int64_t window = std::max<int64_t>(0, numbers.length - plan.sinks) - numbers.sealed_pages * kPageTokens;
+  if (numbers.sealed_pages * kPageTokens > std::max<int64_t>(0, settled - plan.sinks) ||
+      window > plan.most_window_rows()) {
     invalid(plan.index, "has a window of " + std::to_string(window) + " tokens");
   }
-  if (numbers.dropped_pages > 0 && plan.attention.sliding_window == 0) invalid(plan.index, "lacks its first pages");
-  if (numbers.guesses_from >= 0 && numbers.length - numbers.guesses_from > kMaxMaskedTokens) {
-    invalid(plan.index, "has more guesses than a layer can have");
-  }
+  require_seen_pages(plan, settled, numbers.dropped_pages);
 }
 
 void Restoring::Impl::take_shifts(const ImageReader& image, const ImagePart& part) {
@@ -471,6 +500,7 @@ void Restoring::Impl::take_layer_state(const ImageReader& image, const std::vect
     LayerImage& layer = image_.layers[static_cast<size_t>(part.layer)];
     if (part.kind == PartKind::kQueries) {
       layer.queries = image.take(part);
+      require_magnitudes(place_.plans[static_cast<size_t>(part.layer)], layer.queries);
     } else {
       take_rows(image, part, part.kind == PartKind::kSinks ? layer.sinks : layer.window);
     }
@@ -491,12 +521,7 @@ void Restoring::Impl::cut_after_blocks() {
     layer.length = plan.sinks + blocks_ * kPageTokens;
     layer.dropped_pages = layer.pages.empty() ? blocks_ : first_pages_[index];
     if (layer.sealed_pages() != blocks_) bad_bytes(BadBytes::kIncomplete, name + " lacks its newest page");
-    const int64_t seen =
-        plan.attention.sliding_window == 0 ? 0 : std::max<int64_t>(0, layer.length - plan.attention.sliding_window);
-    if (layer.dropped_pages > 0 &&
-        plan.sinks + layer.dropped_pages * kPageTokens > std::max<int64_t>(plan.sinks, seen)) {
-      bad_bytes(BadBytes::kIncomplete, name + " lacks pages that the newest token sees");
-    }
+    require_seen_pages(plan, layer.length, layer.dropped_pages);
   }
 }
 
@@ -534,7 +559,9 @@ int64_t Restoring::Impl::finish() {
   }
   place_.engine.write_halves(rows);
   for (SequenceLayer& layer : layers) layer.enlist(place_.memory);
-  return attach_(std::move(layers), std::move(image_.shifts));
+  const int64_t id = attach_(std::move(layers), std::move(image_.shifts));
+  for (LayerImage& layer : image_.layers) layer.pages.clear();  // they live as long as the sequence
+  return id;
 }
 
 void Restoring::destroy(Restoring* restoring) { delete restoring; }
