@@ -194,6 +194,22 @@ public final class AttendBatch {
     return this;
   }
 
+  /** As it is now. */
+  AttendBatch(AttendBatch other) {
+    this.sequences = other.sequences;
+    this.layer = other.layer;
+    this.tokensEach = other.tokensEach;
+    this.tokens = other.tokens;
+    this.queries = other.queries;
+    this.outputs = other.outputs;
+    this.logSums = other.logSums;
+    this.deviceLogSums = other.deviceLogSums;
+    this.learnedSinks = other.learnedSinks;
+    this.masks = other.masks;
+    this.depths = other.depths;
+    this.stream = other.stream;
+  }
+
   List<KvSequence> sequences() {
     return sequences;
   }

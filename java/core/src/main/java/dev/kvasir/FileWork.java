@@ -32,7 +32,7 @@ final class FileWork {
             if (!future.complete(result) && result != null) {
               dispose.accept(result);
             }
-          } catch (IOException | RuntimeException | Error e) {
+          } catch (Throwable e) { // callbacks may throw anything
             future.completeExceptionally(e);
           }
         };

@@ -30,6 +30,7 @@ import java.util.Objects;
 import java.util.TreeMap;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Supplier;
+import java.util.stream.LongStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -221,14 +222,12 @@ public final class KvCache implements AutoCloseable {
     long[] ids = ids(sequences);
     Checks.require(tokens.length == ids.length, "tokens of " + tokens.length + " sequences, not " + ids.length);
     long[] counts = new long[tokens.length];
-    long rows = 0;
     for (int i = 0; i < tokens.length; i++) {
-      Checks.requireNotNegative("tokens", tokens[i]);
-      counts[i] = tokens[i];
-      rows += tokens[i];
+      counts[i] = tokens[i]; // read once: others may write to the array
+      Checks.requireNotNegative("tokens", counts[i]);
     }
-    Checks.requirePositive("tokens of all sequences", rows);
-    long all = rows;
+    long all = LongStream.of(counts).sum();
+    Checks.requirePositive("tokens of all sequences", all);
     int heads = geometry.kvHeads(layer);
     int dim = geometry.headDim(layer);
     keys.require("keys", all, heads, dim, false);
@@ -351,14 +350,15 @@ public final class KvCache implements AutoCloseable {
   /**
    * All that attention can do, in one call: {@link AttendBatch}.
    *
-   * @param batch what to compute, of sequences of this cache
+   * @param given what to compute, of sequences of this cache
    * @throws IllegalArgumentException if something in the batch is missing or out of range, memory too short, a sequence of
    *     another cache or shorter than its query tokens; nothing has been written then
    * @throws NotFiniteException if an earlier append from the device held NaN, infinity or a magnitude above 32752
    * @throws NativeUnavailableException if rows are on a device and the cache is on none
    * @throws IllegalStateException if the cache or a sequence is closed
    */
-  public void attend(AttendBatch batch) {
+  public void attend(AttendBatch given) {
+    AttendBatch batch = new AttendBatch(given); // what is checked is what is done
     Checks.layer(batch.layer(), geometry.layers());
     batch.check(geometry);
     needs.queries();

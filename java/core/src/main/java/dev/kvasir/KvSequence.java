@@ -608,8 +608,8 @@ public final class KvSequence implements AutoCloseable {
       for (int i = first; i < end; i++) {
         ChainHash hash = hashes.get(i);
         ByteBuffer bytes = ByteBuffer.allocateDirect(saving.writeBlock(i, hash.bytes(), EMPTY));
-        saving.writeBlock(i, hash.bytes(), bytes);
-        blocks.add(new KvBlock(hash, bytes));
+        // Less than it was where pages shrank in the meantime.
+        blocks.add(new KvBlock(hash, bytes.limit(saving.writeBlock(i, hash.bytes(), bytes))));
       }
     }
     return blocks;

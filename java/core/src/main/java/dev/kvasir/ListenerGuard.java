@@ -32,7 +32,7 @@ final class ListenerGuard implements CallListener {
   private static void guard(Runnable call) {
     try {
       call.run();
-    } catch (RuntimeException e) {
+    } catch (Throwable e) { // the call that it listened to has happened, whatever this is
       LOGGER.log(System.Logger.Level.WARNING, "a listener of a cache failed: " + e);
     }
   }

@@ -210,7 +210,11 @@ public final class KvEngineAdapter implements AutoCloseable {
   }
 
   private int add(KvSequence sequence) {
-    int lease = next.getAndIncrement();
+    int lease = next.getAndUpdate(each -> each < Integer.MAX_VALUE ? each + 1 : each);
+    if (lease == Integer.MAX_VALUE) {
+      sequence.close();
+      throw new IllegalStateException("all numbers of leases have been given: this needs another adapter");
+    }
     leases.put(lease, sequence);
     return lease;
   }

@@ -80,11 +80,18 @@ public final class NativeLibrary {
     if (failure != null) {
       throw new NativeUnavailableException(String.valueOf(failure.getMessage()), failure);
     }
+    boolean interrupted = Thread.interrupted(); // or files could not be locked, and the failure would stay
     try {
       library = load();
     } catch (NativeUnavailableException e) {
-      failure = e;
+      if (!Thread.currentThread().isInterrupted()) {
+        failure = e;
+      }
       throw e;
+    } finally {
+      if (interrupted) {
+        Thread.currentThread().interrupt();
+      }
     }
     loaded = library;
     return library;

@@ -38,7 +38,8 @@ public final class NativeRestoring implements AutoCloseable {
   public void addBlock(ByteBuffer image, byte @Nullable [] chain) {
     call(
         memory -> {
-          restoring.add_block(memory.in(image), image.remaining(), chain == null ? null : memory.in(chain));
+          ByteBuffer own = image.slice(); // whose limit nobody else moves
+          restoring.add_block(memory.in(own), own.remaining(), chain == null ? null : memory.in(chain));
           return true;
         });
   }
@@ -46,7 +47,8 @@ public final class NativeRestoring implements AutoCloseable {
   public void setState(ByteBuffer image) {
     call(
         memory -> {
-          restoring.set_state(memory.in(image), image.remaining());
+          ByteBuffer own = image.slice();
+          restoring.set_state(memory.in(own), own.remaining());
           return true;
         });
   }

@@ -1,5 +1,6 @@
 package dev.kvasir.engine;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -12,6 +13,7 @@ import dev.kvasir.Rows;
 import dev.kvasir.Testing;
 import dev.kvasir.error.BudgetExceededException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
@@ -76,17 +78,41 @@ class KvListenerTest {
 
   @Test
   void aListenerThatFailsChangesNothing() {
-    KvListener broken =
-        new KvListener() {
-          @Override
-          public void appended(int layer, int tokens, long nanos) {
-            throw new IllegalStateException("broken");
-          }
-        };
-    try (KvCache cache = Testing.cache(Testing.small()).listener(broken).build();
-        KvSequence sequence = cache.newSequence()) {
-      sequence.append(0, new float[64], new float[64], 1);
-      assertEquals(1, sequence.length(0));
+    for (Throwable failure : List.of(new IllegalStateException("broken"), new NoClassDefFoundError("none"))) {
+      KvListener broken =
+          new KvListener() {
+            @Override
+            public void appended(int layer, int tokens, long nanos) {
+              KvListenerTest.<RuntimeException>raise(failure);
+            }
+
+            @Override
+            public void attended(int layer, int sequences, int tokens, long nanos) {
+              KvListenerTest.<RuntimeException>raise(failure);
+            }
+
+            @Override
+            public void refused(BudgetExceededException refusal) {
+              KvListenerTest.<RuntimeException>raise(failure);
+            }
+          };
+      float[] ones = new float[128];
+      Arrays.fill(ones, 1);
+      float[] outputs = new float[128];
+      try (KvCache cache = Testing.cache(Testing.small()).budgetBytes(50_000).listener(broken).build();
+          KvSequence sequence = cache.newSequence()) {
+        sequence.append(0, ones, ones, 1);
+        assertEquals(1, sequence.length(0));
+        cache.attend(new AttendBatch(List.of(sequence)).queries(Rows.of(ones)).outputs(Rows.of(outputs)));
+        assertArrayEquals(ones, outputs, 1e-3f);
+        float[] many = new float[2000 * 64];
+        assertThrows(BudgetExceededException.class, () -> sequence.append(0, many, many, 2000));
+      }
     }
+  }
+
+  @SuppressWarnings("unchecked") // as what knows no checked exceptions throws them
+  private static <T extends Throwable> void raise(Throwable failure) throws T {
+    throw (T) failure;
   }
 }

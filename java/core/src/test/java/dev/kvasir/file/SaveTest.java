@@ -3,6 +3,7 @@ package dev.kvasir.file;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -33,8 +34,11 @@ import java.util.List;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -329,6 +333,57 @@ class SaveTest {
         assertEquals(0, other.stats().bytes());
       }
     }
+  }
+
+  @Test
+  void blocksAreWholeWhateverShrinksMeanwhile() throws Exception {
+    KvMethod method = PmKvq.floor(2);
+    int[] ids = IntStream.range(0, 2600).toArray();
+    long budget;
+    try (KvCache probe = cache(method);
+        KvSequence sequence = grown(probe, 2600)) {
+      budget = probe.stats().bytes() + 10_000;
+    }
+    for (int round = 0; round < 5; round++) {
+      try (KvCache cache = Testing.cache(Testing.small()).method(method).budgetBytes(budget).build();
+          KvCache other = cache(method);
+          KvSequence sequence = grown(cache, 2600)) {
+        CompletableFuture<Void> filled =
+            CompletableFuture.runAsync(
+                () -> {
+                  try (KvSequence filler = cache.newSequence()) {
+                    while (true) {
+                      grow(filler, 7, 10);
+                    }
+                  } catch (BudgetExceededException e) {
+                    return; // all pages are as narrow as they get
+                  }
+                });
+        do {
+          other.attachBlocks(sequence.exportBlocks(ids, new byte[0], 0, 100)).close();
+        } while (!filled.isDone());
+        filled.get();
+      }
+    }
+  }
+
+  @Test
+  void callbacksMayThrowAnything() throws Exception {
+    FileOptions options = FileOptions.defaults().progress((done, all) -> SaveTest.<RuntimeException>raise());
+    try (KvCache cache = cache(Uniform.bits(2));
+        KvSequence sequence = grown(cache, 300)) {
+      CompletableFuture<?> saved = sequence.saveAsync(folder.resolve("sequence.kv"), options);
+      ExecutionException thrown = assertThrows(ExecutionException.class, () -> saved.get(1, TimeUnit.MINUTES));
+      assertInstanceOf(InterruptedException.class, thrown.getCause());
+    }
+    try (Stream<Path> left = Files.list(folder)) {
+      assertEquals(List.of(), left.toList());
+    }
+  }
+
+  @SuppressWarnings("unchecked") // as what knows no checked exceptions throws them
+  private static <T extends Throwable> void raise() throws T {
+    throw (T) new InterruptedException("thrown");
   }
 
   @Test

@@ -66,6 +66,9 @@ record HeldSegment(MemorySegment segment) implements HeldMemory {
       }
     }
 
+    /** More than the way to {@link #called} takes, compiled as they may be. */
+    private static final int STACK_FRAMES = 500;
+
     private final Runnable call;
     private boolean begun;
     private @Nullable Throwable thrown;
@@ -75,6 +78,7 @@ record HeldSegment(MemorySegment segment) implements HeldMemory {
     }
 
     static void run(MemorySegment segment, Runnable call) {
+      touchStack(STACK_FRAMES);
       Callback before = CURRENT.get();
       Callback own = new Callback(call);
       CURRENT.set(own);
@@ -89,6 +93,11 @@ record HeldSegment(MemorySegment segment) implements HeldMemory {
         CURRENT.set(before);
       }
       rethrow(own.thrown);
+    }
+
+    /** Ends here where the stack does, not between native code and {@link #called}, where that ends the JVM. */
+    private static int touchStack(int frames) {
+      return frames == 0 ? 0 : 1 + touchStack(frames - 1);
     }
 
     /** Nothing may leave it: a JVM ends where an exception reaches native code. */

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.AttendBatch;
+import dev.kvasir.ChildJvm;
 import dev.kvasir.ElementType;
 import dev.kvasir.HeldMemory;
 import dev.kvasir.KvCache;
@@ -56,6 +57,17 @@ class SegmentsTest {
 
   private static void attend(KvCache cache, KvSequence sequence, Rows queries, Rows outputs) {
     cache.attend(new AttendBatch(List.of(sequence)).queries(queries).outputs(outputs));
+  }
+
+  @Test
+  void stacksMayEndAnywhere() throws Exception {
+    ChildJvm.Outcome outcome =
+        new ChildJvm()
+            .with("--enable-native-access=ALL-UNNAMED", "-Xss512k")
+            .withLibrary()
+            .run(DeepStack.class);
+    assertEquals(0, outcome.status(), outcome.output());
+    assertTrue(outcome.output().contains("200 of 200"), outcome.output());
   }
 
   @Test

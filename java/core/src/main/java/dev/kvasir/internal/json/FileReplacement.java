@@ -78,7 +78,7 @@ public final class FileReplacement {
         channel.force(true);
         Files.move(temporary, target, StandardCopyOption.ATOMIC_MOVE);
       }
-    } catch (IOException | RuntimeException | Error e) {
+    } catch (Throwable e) { // callbacks may throw anything
       Files.deleteIfExists(temporary);
       throw e;
     }
