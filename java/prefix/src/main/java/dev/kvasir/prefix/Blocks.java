@@ -38,6 +38,20 @@ final class Blocks {
     return fingerprint;
   }
 
+  /** What so many tokens take in 16 bits. */
+  long bytesIn16Bits(int tokens) {
+    long elements = 0;
+    for (int layer = 0; layer < cache.geometry().layers(); layer++) {
+      elements += 2L * cache.geometry().rowSize(layer) * tokens;
+    }
+    return elements * Short.BYTES;
+  }
+
+  /** More than any block takes, with sinks, side tables and a seal: what is larger is none. */
+  long mostBytes() {
+    return 4 * bytesIn16Bits(sinks + KvCache.PAGE_TOKENS) + (1 << 20);
+  }
+
   /** Whether a layer forgets old tokens. */
   boolean slides() {
     return slides;

@@ -1,6 +1,7 @@
 package dev.kvasir.prefix;
 
 import java.util.function.LongSupplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * Keeps requests away from what has failed several times in a row: for a while at first, twice as long each time after
@@ -23,32 +24,49 @@ final class Breaker {
     this.clock = clock;
   }
 
-  /** Whether a call may be made. If so, {@link #succeeded} or {@link #failed} follows. */
-  synchronized boolean allows() {
+  /** A call that may be made; null where none may. */
+  synchronized @Nullable Call begin() {
     if (!open) {
-      return true;
+      return new Call(false);
     }
     if (trying || clock.getAsLong() - until < 0) {
-      return false;
+      return null;
     }
     trying = true;
-    return true;
+    return new Call(true);
   }
 
-  synchronized void succeeded() {
+  private synchronized void succeeded() {
     failures = 0;
     pause = 0;
     open = false;
     trying = false;
   }
 
-  synchronized void failed() {
+  private synchronized void failed(boolean trial) {
+    if (open ? !trial : ++failures < FAILURES) {
+      return; // of many that were under way when it opened, each would make the pause longer
+    }
+    pause = Math.min(LONGEST, Math.max(SHORTEST, 2 * pause));
+    until = clock.getAsLong() + pause;
+    open = true;
     trying = false;
-    failures++;
-    if (failures >= FAILURES || open) {
-      pause = Math.min(LONGEST, Math.max(SHORTEST, 2 * pause));
-      until = clock.getAsLong() + pause;
-      open = true;
+  }
+
+  /** A call under way. One of its methods follows. */
+  final class Call {
+    private final boolean trial;
+
+    private Call(boolean trial) {
+      this.trial = trial;
+    }
+
+    void succeeded() {
+      Breaker.this.succeeded();
+    }
+
+    void failed() {
+      Breaker.this.failed(trial);
     }
   }
 }

@@ -1,7 +1,9 @@
 package dev.kvasir.prefix;
 
+import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.file.ChainHash;
 import dev.kvasir.prefix.policy.EvictionPolicy;
 import dev.kvasir.prefix.store.Holdings;
 import java.time.Duration;
@@ -23,30 +25,36 @@ final class LivePrefixes {
     final @Nullable Node parent;
     final @Nullable BlockKey key;
     final int depth;
-    final long bytes;
     final Map<BlockKey, Node> children = new HashMap<>(2);
     /** The sequence that ends here, and one that ends here or below. */
     @Nullable Held held;
 
     @Nullable Held any;
 
-    Node(@Nullable Node parent, @Nullable BlockKey key, int depth, long bytes) {
+    Node(@Nullable Node parent, @Nullable BlockKey key, int depth) {
       this.parent = parent;
       this.key = key;
       this.depth = depth;
-      this.bytes = bytes;
     }
   }
 
+  /**
+   * What a prefix is called, whenever it comes: policies remember what was given up. The name of its last block does
+   * not say how many of those before are everybody's.
+   */
+  private record Name(ChainHash last, int shared) {}
+
   /** A sequence that is kept. */
   static final class Held {
+    private final Name name;
     private final KvSequence sequence;
     private final Node end;
     private final long since;
     private final long bytes;
     private int pins;
 
-    private Held(KvSequence sequence, Node end, long since, long bytes) {
+    private Held(Name name, KvSequence sequence, Node end, long since, long bytes) {
+      this.name = name;
       this.sequence = sequence;
       this.end = end;
       this.since = since;
@@ -62,10 +70,11 @@ final class LivePrefixes {
   private final long lifetime;
   private final boolean slides;
   private final LongSupplier clock;
-  private final EvictionPolicy<Held> policy;
-  private final Node root = new Node(null, null, 0, 0);
-  private long bytes;
+  private final EvictionPolicy<Name> policy;
+  private final Map<Name, Held> all = new HashMap<>();
+  private final Node root = new Node(null, null, 0);
   private long count;
+  private volatile long blockBytes;
   private long evicted;
   private double evictedNanos;
 
@@ -77,6 +86,17 @@ final class LivePrefixes {
     this.slides = blocks.slides();
     this.clock = clock;
     this.policy = policy.create(budget);
+    this.blockBytes = blocks.bytesIn16Bits(KvCache.PAGE_TOKENS);
+  }
+
+  /** What a block takes, as far as is known: until some were seen, what it takes in 16 bits. */
+  long blockBytes() {
+    return blockBytes;
+  }
+
+  /** So many blocks were seen, of so many bytes: all count as these from now on. */
+  void measured(long bytes, int blockCount) {
+    blockBytes = bytes / blockCount;
   }
 
   /** A fork of what is known of a text, cut to this many blocks at most; null where nothing is. */
@@ -88,7 +108,7 @@ final class LivePrefixes {
       }
       Found found = fork(held, node.depth);
       if (found != null) {
-        policy.used(held);
+        policy.used(held.name);
         return found;
       }
     }
@@ -102,31 +122,37 @@ final class LivePrefixes {
   }
 
   /** Keeps a sequence, of so many blocks exactly, which is this tier's from now on. */
-  synchronized void add(PrefixRequest request, KvSequence sequence, int length, long blockBytes) {
+  void add(PrefixRequest request, KvSequence sequence, int length) {
     if (budget == 0 || length == 0) {
       sequence.close();
       return;
     }
+    // Made before the lock is taken: others look meanwhile.
+    ChainHash last = blocks.names(request, length).get(length - 1);
+    add(request, sequence, length, new Name(last, blocks.shared(request, length)));
+  }
+
+  private synchronized void add(PrefixRequest request, KvSequence sequence, int length, Name name) {
     Node node = root;
     for (int i = 0; i < length; i++) {
       BlockKey key = keyOf(request, i);
       Node next = node.children.get(key);
       if (next == null) {
-        next = new Node(node, key.copy(), i + 1, blockBytes);
+        next = new Node(node, key.copy(), i + 1);
         node.children.put(next.key, next);
-        bytes += blockBytes;
         count++;
       }
       node = next;
     }
     if (node.held != null) {
-      policy.used(node.held);
+      policy.used(name);
       sequence.close();
       return;
     }
-    Held held = new Held(sequence, node, clock.getAsLong(), length * blockBytes);
+    Held held = new Held(name, sequence, node, clock.getAsLong(), length * blockBytes);
     node.held = held;
-    policy.added(held, held.bytes);
+    all.put(name, held);
+    policy.added(name, held.bytes);
     for (Node each = node; each != null; each = each.parent) {
       each.any = held;
     }
@@ -142,35 +168,36 @@ final class LivePrefixes {
 
   /** Gives up what goes first until this many bytes fewer are held, or nothing is left to give up. */
   synchronized void release(long fewer) {
-    makeRoom(Math.max(0, bytes - fewer));
+    makeRoom(Math.max(0, bytes() - fewer));
   }
 
   /** Keeps what is known of a text; null where nothing is. */
   synchronized @Nullable Held pin(PrefixRequest request, int most) {
-    Held held = deepest(request, most).any;
+    Node node = deepest(request, most);
+    Held held = node == root ? null : node.any; // below the root is anybody's
     if (held != null && held.pins++ == 0) {
-      policy.removed(held);
+      policy.removed(held.name);
     }
     return held;
   }
 
   synchronized void unpin(@Nullable Held held) {
     if (held != null && --held.pins == 0 && held.end.held == held) {
-      policy.added(held, held.bytes);
+      policy.added(held.name, held.bytes);
       makeRoom(budget);
     }
   }
 
   synchronized Holdings holdings() {
     long age = evicted == 0 ? 0 : (long) (evictedNanos / evicted);
-    return new Holdings(count, bytes, evicted, Duration.ofNanos(age));
+    return new Holdings(count, bytes(), evicted, Duration.ofNanos(age));
   }
 
   synchronized void close() {
     closeBelow(root);
     root.children.clear();
     root.any = null;
-    bytes = 0;
+    all.clear();
     count = 0;
   }
 
@@ -224,9 +251,13 @@ final class LivePrefixes {
     return false;
   }
 
+  private long bytes() {
+    return count * blockBytes;
+  }
+
   private void makeRoom(long most) {
-    while (bytes > most) {
-      Held victim = policy.evict();
+    while (bytes() > most) {
+      Held victim = all.get(policy.evict());
       if (victim == null) {
         return;
       }
@@ -241,14 +272,14 @@ final class LivePrefixes {
   }
 
   private void drop(Held held) {
-    policy.removed(held);
+    policy.removed(held.name);
+    all.remove(held.name);
     held.sequence.close();
     held.end.held = null;
     for (Node node = held.end; node != null; ) {
       Node parent = node.parent;
       if (parent != null && node.held == null && node.children.isEmpty()) {
         parent.children.remove(node.key);
-        bytes -= node.bytes;
         count--;
       }
       if (node.any == held) {

@@ -60,7 +60,6 @@ public final class PrefixCache implements AutoCloseable {
   private final LongAdder tokensReused = new LongAdder();
   private final LongAdder published = new LongAdder();
   private final LongAdder dropped = new LongAdder();
-  private volatile long blockBytes;
   private volatile boolean closed;
 
   private PrefixCache(Builder builder) throws IOException {
@@ -73,7 +72,7 @@ public final class PrefixCache implements AutoCloseable {
             builder.hostBytes, builder.policy, builder.timeToLive, builder.clock, cache.blockMemory(builder.hostBytes));
     List<StoreTier> stores = new ArrayList<>();
     if (builder.folder != null) {
-      BlockStore folder = new FolderBlockStore(builder.folder, builder.folderBytes, builder.policy);
+      BlockStore folder = new FolderBlockStore(builder.folder, builder.folderBytes, blocks.mostBytes(), builder.policy);
       stores.add(new StoreTier(Tier.FOLDER, folder, builder.clock));
     }
     if (builder.remote != null) {
@@ -82,7 +81,6 @@ public final class PrefixCache implements AutoCloseable {
     this.tiers = new Tiers(blocks, host, List.copyOf(stores), builder.publicKey, deadline);
     this.ownThreads = builder.executor == null ? StoreThreads.create("kvasir-prefix", 2) : null;
     this.executor = builder.executor == null ? ownThreads : builder.executor;
-    this.blockBytes = blockBytesIn16Bits();
   }
 
   /**
@@ -159,7 +157,7 @@ public final class PrefixCache implements AutoCloseable {
     long begun = System.nanoTime();
     LivePrefixes.Found found = live.find(request, most);
     int known = found == null ? 0 : found.blocks();
-    liveCounters.answered(begun, most, known, known * blockBytes);
+    liveCounters.answered(begun, most, known, known * live.blockBytes());
     return found;
   }
 
@@ -245,7 +243,7 @@ public final class PrefixCache implements AutoCloseable {
 
   /** For blocks that do not fit. */
   private void makeRoom(BudgetExceededException error, int count) {
-    live.release(Math.max(error.bytesNeeded(), blockBytes * count));
+    live.release(Math.max(error.bytesNeeded(), live.blockBytes() * count));
   }
 
   private PrefixMatch kept(PrefixRequest request, KvSequence sequence, Loading loading) {
@@ -261,9 +259,9 @@ public final class PrefixCache implements AutoCloseable {
   /** What was loaded is nearer from now on. */
   private void keep(PrefixRequest request, KvSequence sequence, Loading loading) {
     List<KvBlock> brought = loading.blocks();
-    blockBytes = brought.get(0).bytes().remaining();
+    live.measured(Publishing.bytesOf(brought), brought.size());
     try {
-      live.add(request, sequence.fork(), loading.count(), blockBytes);
+      live.add(request, sequence.fork(), loading.count());
     } catch (BudgetExceededException e) {
       live.release(e.bytesNeeded());
     }
@@ -294,7 +292,8 @@ public final class PrefixCache implements AutoCloseable {
   /**
    * Makes known what of a sequence is compressed by now. It is found from the next {@link #lookup} on, and written to the
    * tiers below in the background. The sequence may go on meanwhile, or end. Publish while a text grows, each turn say:
-   * what is known already costs little, and layers that slide leave pages behind that a later publication lacks.
+   * what is known already costs little, and layers that slide leave pages behind that a later publication lacks. Where
+   * they lack what the last whole block would see, nothing is made known.
    *
    * @param sequence a sequence of the cache, whose positions were not moved
    * @param request its tokens from the beginning on; more or fewer than it holds
@@ -317,15 +316,21 @@ public final class PrefixCache implements AutoCloseable {
     try {
       cut.truncate(blocks.tokens(count));
       copy = cut.fork();
+    } catch (IllegalArgumentException e) { // a sliding layer has left behind what the shorter one would see
+      cut.close();
+      return CompletableFuture.completedFuture(0);
     } catch (RuntimeException e) {
       cut.close();
       throw e;
     }
-    live.add(kept, cut, count, blockBytes);
+    live.add(kept, cut, count);
     Publishing publishing = new Publishing(tiers, kept, copy, count);
     return background(
         () -> {
           int fresh = publishing.run();
+          if (fresh > 0) {
+            live.measured(publishing.bytes(), fresh);
+          }
           published.add(fresh);
           return fresh;
         },
@@ -457,15 +462,6 @@ public final class PrefixCache implements AutoCloseable {
     if (closed) {
       throw new IllegalStateException("the prefix cache is closed");
     }
-  }
-
-  /** Until a block has been seen: what it would take at most. */
-  private long blockBytesIn16Bits() {
-    long elements = 0;
-    for (int layer = 0; layer < cache.geometry().layers(); layer++) {
-      elements += 2L * cache.geometry().rowSize(layer) * KvCache.PAGE_TOKENS;
-    }
-    return elements * Short.BYTES;
   }
 
   /** Settings for a prefix cache. Not for use by several threads. */

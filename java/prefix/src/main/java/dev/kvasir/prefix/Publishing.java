@@ -15,6 +15,7 @@ final class Publishing {
   private final PrefixRequest request;
   private final KvSequence sequence;
   private final int count;
+  private long bytes;
 
   /** A sequence of its own, which it closes in the end, and how many of its blocks to bring. */
   Publishing(Tiers tiers, PrefixRequest request, KvSequence sequence, int count) {
@@ -38,7 +39,6 @@ final class Publishing {
                 : tiers.stores.get(i - 1).containsLongest(names, tiers.deadline).join());
         first = Math.min(first, known.get(i));
       }
-      long bytes = 0;
       for (int begin = first; begin < count; begin += AT_ONCE) {
         List<KvBlock> blocks = export(begin, Math.min(count, begin + AT_ONCE));
         bytes += bytesOf(blocks);
@@ -49,6 +49,11 @@ final class Publishing {
       Events.end(event, count - first, bytes);
       return count - first;
     }
+  }
+
+  /** What those blocks took. */
+  long bytes() {
+    return bytes;
   }
 
   /** Blocks under their names: up to where the tenant's begin those of everybody, then those of the tenant. */

@@ -60,7 +60,8 @@ final class StoreTier {
   }
 
   private <T> CompletableFuture<T> guarded(Duration deadline, T nothing, Supplier<CompletableFuture<T>> call) {
-    if (!breaker.allows()) {
+    Breaker.Call tried = breaker.begin();
+    if (tried == null) {
       counters.skipped.increment();
       return CompletableFuture.completedFuture(nothing);
     }
@@ -68,16 +69,20 @@ final class StoreTier {
     try {
       // A copy, so that a store's own future is not completed by us.
       answer = call.get().thenApply(value -> value).orTimeout(Math.max(1, deadline.toMillis()), TimeUnit.MILLISECONDS);
-    } catch (RuntimeException e) {
+    } catch (Error e) {
+      tried.failed();
+      counters.failures.increment();
+      throw e;
+    } catch (Throwable e) { // not all languages make stores declare what they throw
       answer = CompletableFuture.failedFuture(e);
     }
     return answer.handle(
         (value, failure) -> {
           if (failure == null) {
-            breaker.succeeded();
+            tried.succeeded();
             return value;
           }
-          breaker.failed();
+          tried.failed();
           counters.failures.increment();
           return nothing;
         });

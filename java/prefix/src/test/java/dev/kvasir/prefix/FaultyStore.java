@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicInteger;
+import org.jspecify.annotations.Nullable;
 
 /** A store that throws, fails, hangs, loses, lies and damages, as often as it is told to. */
 final class FaultyStore implements BlockStore {
@@ -20,6 +21,7 @@ final class FaultyStore implements BlockStore {
   final AtomicInteger delivered = new AtomicInteger();
   volatile double faults;
   volatile boolean down;
+  volatile @Nullable Error error;
   private final MemoryBlockStore good = new MemoryBlockStore(1L << 30, Eviction.LRU);
   private final List<ByteBuffer> seen = new ArrayList<>();
   private final Random random;
@@ -37,6 +39,9 @@ final class FaultyStore implements BlockStore {
   }
 
   private <T> CompletableFuture<T> spoiled(CompletableFuture<T> answer) {
+    if (error != null) {
+      throw error;
+    }
     if (down) {
       throw new IllegalStateException("down");
     }

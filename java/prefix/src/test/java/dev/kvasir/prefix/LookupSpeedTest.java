@@ -23,7 +23,7 @@ class LookupSpeedTest {
       Blocks blocks = new Blocks(cache, new byte[0]);
       LivePrefixes live = new LivePrefixes(blocks, 1L << 40, Eviction.LRU, Duration.ZERO, System::nanoTime);
       KvSequence sequence = cache.newSequence();
-      live.add(PrefixRequest.of(tokens), sequence, count, 1);
+      live.add(PrefixRequest.of(tokens), sequence, count);
       PrefixRequest request = PrefixRequest.of(tokens.clone());
       double found = best(2001, () -> assertEquals(count, live.depth(request, count)));
       blocks.names(request, count);

@@ -2,6 +2,7 @@ package dev.kvasir.prefix;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -16,11 +17,14 @@ import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
 import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -350,6 +354,67 @@ class PrefixCacheTest {
         assertEquals(0, prefixes.lookup(PrefixRequest.of(shorter)).reusedTokens());
         publish(prefixes, cache, PrefixRequest.of(shorter));
         assertEquals(shorter.length - 1, prefixes.lookup(PrefixRequest.of(shorter)).reusedTokens());
+      }
+    }
+  }
+
+  @Test
+  void whatASlidingLayerLacksIsNotPublished() throws Exception {
+    KvGeometry geometry =
+        KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(32).slidingWindow(1, 200).build();
+    int[] tokens = IntStream.range(0, 4 + 12 * 128 + 1).toArray();
+    try (KvCache cache = Testing.cache(geometry).method(Uniform.bits(2)).build();
+        PrefixCache prefixes = PrefixCache.builder(cache).build()) {
+      try (KvSequence sequence = cache.newSequence()) {
+        for (int i = 0; i < tokens.length; i += 100) {
+          FakeModel.read(sequence, tokens, i, Math.min(tokens.length, i + 100));
+        }
+        assertEquals(0, prefixes.publish(sequence, PrefixRequest.of(Arrays.copyOf(tokens, 700))).join());
+        assertEquals(1, cache.stats().sequences());
+        assertEquals(12, prefixes.publish(sequence, PrefixRequest.of(tokens)).join());
+      }
+      assertEquals(0, prefixes.lookup(PrefixRequest.of(Arrays.copyOf(tokens, 700))).reusedTokens());
+      assertEquals(Map.of(Tier.POOL, tokens.length - 1), tiersOf(prefixes, PrefixRequest.of(tokens)));
+    }
+  }
+
+  @Test
+  void thePoolCountsWhatBlocksTake() throws Exception {
+    try (KvCache cache = cache(Uniform.bits(2));
+        PrefixCache prefixes = PrefixCache.builder(cache).build()) {
+      publish(prefixes, cache, PrefixRequest.of(TOKENS));
+      Map<Tier, TierStats> tiers = prefixes.stats().tiers();
+      assertEquals(5, tiers.get(Tier.POOL).holdings().blocks());
+      assertEquals(tiers.get(Tier.HOST).holdings().bytes(), tiers.get(Tier.POOL).holdings().bytes(), 5);
+    }
+  }
+
+  @Test
+  void aFileThatIsNoBlockIsAMissAndGoes() throws Exception {
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    try (KvCache cache = cache(Uniform.bits(2))) {
+      try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1L << 40).build()) {
+        publish(prefixes, cache, request);
+      }
+      String name = cache.chain(TOKENS, new byte[0]).get(2).toString();
+      Path file = folder.resolve(name.substring(0, 2)).resolve(name);
+      for (long size : new long[] {3L << 30, 1L << 30}) {
+        Files.delete(file);
+        try (FileChannel channel =
+            FileChannel.open(
+                file, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW, StandardOpenOption.SPARSE)) {
+          channel.write(ByteBuffer.allocate(1), size - 1);
+        }
+        try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1L << 40).build()) {
+          assertEquals(Map.of(Tier.FOLDER, 4 + 2 * 128), tiersOf(prefixes, request));
+          assertEquals(0, prefixes.stats().tiers().get(Tier.FOLDER).failures());
+          assertEquals(0, prefixes.stats().tiers().get(Tier.FOLDER).rejected(), "nobody reads it");
+          assertFalse(Files.exists(file));
+          publish(prefixes, cache, request);
+        }
+        try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1L << 40).build()) {
+          assertEquals(Map.of(Tier.FOLDER, KNOWN), tiersOf(prefixes, request));
+        }
       }
     }
   }

@@ -48,6 +48,7 @@ public final class FolderBlockStore implements BlockStore {
 
   private final Path folder;
   private final long budget;
+  private final long mostBytes;
   private final OwnFolder own;
   private final ExecutorService executor;
   private final ExecutorService readers;
@@ -66,11 +67,26 @@ public final class FolderBlockStore implements BlockStore {
    * @throws IllegalArgumentException if the budget is negative
    */
   public FolderBlockStore(Path folder, long budget, EvictionPolicy.Factory policy) throws IOException {
+    this(folder, budget, Integer.MAX_VALUE, policy);
+  }
+
+  /**
+   * Opens a folder, which is made if it does not exist, for blocks of a known size.
+   *
+   * @param folder whose files are this store's
+   * @param budget the most bytes of blocks in it
+   * @param mostBytes the most bytes of a block that is asked for: a larger file under its name is damaged, and deleted
+   * @param policy what goes first
+   * @throws IOException if the folder cannot be made or read
+   * @throws IllegalArgumentException if the budget is negative
+   */
+  public FolderBlockStore(Path folder, long budget, long mostBytes, EvictionPolicy.Factory policy) throws IOException {
     if (budget < 0) {
       throw new IllegalArgumentException("a budget of " + budget + " bytes");
     }
     this.folder = folder;
     this.budget = budget;
+    this.mostBytes = Math.min(mostBytes, Integer.MAX_VALUE);
     this.policy = policy.create(budget);
     Files.createDirectories(folder);
     this.own = OwnFolder.create(folder);
@@ -200,7 +216,13 @@ public final class FolderBlockStore implements BlockStore {
 
   private @Nullable ByteBuffer read(ChainHash name) {
     try (FileChannel channel = FileChannel.open(fileOf(name), StandardOpenOption.READ)) {
-      ByteBuffer bytes = ByteBuffer.allocateDirect(Math.toIntExact(channel.size()));
+      long size = channel.size();
+      if (size > mostBytes) {
+        forget(name, false);
+        Files.deleteIfExists(fileOf(name));
+        return null;
+      }
+      ByteBuffer bytes = ByteBuffer.allocateDirect((int) size);
       while (bytes.hasRemaining() && channel.read(bytes) >= 0) {}
       return bytes.flip();
     } catch (NoSuchFileException e) {

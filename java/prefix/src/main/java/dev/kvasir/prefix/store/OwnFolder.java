@@ -11,7 +11,9 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.time.Duration;
 import java.time.Instant;
+import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
@@ -23,6 +25,11 @@ final class OwnFolder implements AutoCloseable {
   private static final String PREFIX = "unfinished-";
   private static final String NEW = "new-";
   private static final String LOCK = "lock";
+  /**
+   * The names of this process's, by whatever path they are reached. Their locks must not even be opened: by POSIX, a
+   * process loses its lock on a file when it closes that file anywhere.
+   */
+  private static final Set<Path> ALIVE = ConcurrentHashMap.newKeySet();
 
   private final Path folder;
   private final FileChannel lock;
@@ -51,20 +58,25 @@ final class OwnFolder implements AutoCloseable {
     }
     // Locked under a name that nobody cleans up for an hour, then given its own.
     Path hidden = Files.createDirectory(of.resolve(NEW + UUID.randomUUID()));
+    Path named = of.resolve(PREFIX + UUID.randomUUID());
     FileChannel lock =
         FileChannel.open(hidden.resolve(LOCK), StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
     try {
       lock.lock();
-      Path named = of.resolve(PREFIX + UUID.randomUUID());
+      ALIVE.add(named.getFileName());
       Files.move(hidden, named);
       return new OwnFolder(named, lock);
     } catch (IOException e) {
+      ALIVE.remove(named.getFileName());
       lock.close();
       throw e;
     }
   }
 
   private static void removeIfLeft(Path folder) throws IOException {
+    if (ALIVE.contains(folder.getFileName())) {
+      return;
+    }
     try (FileChannel channel = FileChannel.open(folder.resolve(LOCK), StandardOpenOption.WRITE)) {
       FileLock taken = channel.tryLock();
       if (taken != null) {
@@ -73,7 +85,7 @@ final class OwnFolder implements AutoCloseable {
     } catch (NoSuchFileException e) {
       remove(folder); // its remover died, or is at work
     } catch (OverlappingFileLockException e) {
-      return; // held by this process
+      return; // another store of this process is at it
     }
   }
 
@@ -98,6 +110,8 @@ final class OwnFolder implements AutoCloseable {
       remove(folder);
     } catch (IOException e) {
       return; // the next store cleans up
+    } finally {
+      ALIVE.remove(folder.getFileName());
     }
   }
 }

@@ -127,6 +127,41 @@ class StoreTest {
     }
   }
 
+  /** Another process, which opens a folder and cleans up. */
+  public static final class Passerby {
+    public static void main(String[] arguments) throws IOException {
+      new FolderBlockStore(Path.of(arguments[0]), 1L << 40, Eviction.LRU).close();
+    }
+  }
+
+  @Test
+  void aSecondStoreOfAProcessDoesNotEndTheClaimOfTheFirst() throws Exception {
+    try (FolderBlockStore first = new FolderBlockStore(folder, 1 << 20, Eviction.LRU);
+        FolderBlockStore second = new FolderBlockStore(folder.resolve("."), 1 << 20, Eviction.LRU)) {
+      assertEquals(0, new ChildJvm().run(Passerby.class, folder.toString()).status());
+      assertEquals(3, first.putMany(blocks(1, 3, 100), SOON).join());
+      assertEquals(3, second.putMany(blocks(2, 3, 100), SOON).join());
+    }
+    try (var left = Files.list(folder)) {
+      assertFalse(left.anyMatch(path -> path.getFileName().toString().startsWith("unfinished")));
+    }
+  }
+
+  @Test
+  void aFileThatIsLargerThanAnyBlockGoes() throws IOException {
+    List<KvBlock> all = blocks(1, 3, 100);
+    List<KvBlock> larger = blocks(2, 3, 101);
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, 100, Eviction.LRU);
+        FolderBlockStore other = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      other.putMany(all, SOON).join();
+      other.putMany(larger, SOON).join();
+      assertEquals(3, get(store, all));
+      assertEquals(3, get(other, larger));
+      assertEquals(0, get(store, larger));
+      assertEquals(0, get(other, larger), "it is gone");
+    }
+  }
+
   @Test
   void aDeadProcessLeavesNothingHalf() throws Exception {
     for (int round = 0; round < 2; round++) {
