@@ -265,6 +265,7 @@ class CudaCompute implements Compute {
     if (count > room) {
       record.forget();
       int wanted = Math.max(count, room + room / 2);
+      room = 0; // until all rows have their memory: where one gets none, the next step begins again
       for (CudaRows rows : all) {
         device.free(rows.address);
         rows.address = 0;

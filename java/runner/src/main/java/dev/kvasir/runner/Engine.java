@@ -50,6 +50,8 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Engine implements AutoCloseable {
 
+  private static final System.Logger LOG = System.getLogger(Engine.class.getName());
+
   /** How prompts are cut: so many tokens at once. */
   static final int CHUNK = 128;
 
@@ -65,11 +67,15 @@ public final class Engine implements AutoCloseable {
 
   // Of the engine's thread: what the logits of a step led to.
   private final Map<Session, Integer> chosen = new HashMap<>();
+  /** Whether the last step left the first prompt of the line no room. */
+  private boolean passedOver;
 
   // Under the engine's lock.
   private final Deque<Session> line = new ArrayDeque<>();
   private final Set<Session> sessions = new HashSet<>();
   private boolean closed;
+  /** What ended the engine's thread, if not a close. */
+  private @Nullable Throwable broken;
 
   private Engine(Builder builder) {
     this.model = builder.model;
@@ -87,16 +93,21 @@ public final class Engine implements AutoCloseable {
       settings.model(builder.fingerprint);
     }
     this.cache = settings.build();
+    PrefixCache known = null;
     try {
-      this.prefixes = builder.prefixes == null ? null : builder.prefixes.apply(PrefixCache.builder(cache)).build();
+      known = builder.prefixes == null ? null : builder.prefixes.apply(PrefixCache.builder(cache)).build();
       this.decoder = new Decoder(model, builder.backend == null ? "cpu" : builder.backend, builder.precision);
     } catch (RuntimeException | Error e) {
+      if (known != null) {
+        known.close();
+      }
       cache.close();
       throw e;
     } catch (IOException e) {
       cache.close();
       throw new UncheckedIOException(e);
     }
+    this.prefixes = known;
     this.stepTokens = builder.stepTokens;
     this.maxSessions = builder.maxSessions;
     this.thread = new Thread(this::serve, "kvasir-engine");
@@ -240,7 +251,7 @@ public final class Engine implements AutoCloseable {
     }
   }
 
-  /** Ends what is under way, as cancelled, and closes sessions and cache. */
+  /** Ends what is under way, as cancelled, and closes sessions and cache. Results come then, or shortly after. */
   @Override
   public void close() {
     List<Session> left;
@@ -279,7 +290,7 @@ public final class Engine implements AutoCloseable {
   }
 
   /** Puts a session in line, after what is known of its tokens has been looked for: on other threads than the engine's. */
-  void begin(Session session) {
+  void begin(Session session, Session.Run run) {
     PrefixRequest request = prefixes == null ? null : session.unread();
     if (request == null) {
       enqueue(session);
@@ -297,24 +308,26 @@ public final class Engine implements AutoCloseable {
     }
     lookup.whenComplete(
         (match, failure) -> {
-          if (match != null) {
-            session.adopt(match);
-          }
           try {
+            if (match != null) {
+              session.adopt(match, run);
+            }
             enqueue(session);
           } catch (IllegalStateException e) { // closed meanwhile
-            finish(session, Generation.End.CANCELLED);
+            finish(session, run, Generation.End.CANCELLED);
           }
         });
   }
 
-  /** Makes known what a session has read so far. */
+  /** Makes known what a session has read so far, where that can be: it is of use to others alone, and fails nobody. */
   private void publish(Session session) {
     if (prefixes != null && !session.isClosed()) {
       try {
         prefixes.publish(session.sequence(), session.held());
       } catch (BudgetExceededException | IllegalStateException e) {
         return; // then it is not known
+      } catch (RuntimeException e) {
+        LOG.log(System.Logger.Level.WARNING, "what a session has read was not made known: " + e);
       }
     }
   }
@@ -334,14 +347,46 @@ public final class Engine implements AutoCloseable {
 
   private void requireOpen() {
     if (closed) {
-      throw new IllegalStateException("the engine is closed");
+      throw new IllegalStateException("the engine is closed", broken);
     }
   }
 
   /** A session's part of a step. */
   private record Part(Session session, Decoder.Feed feed) {}
 
+  /** The engine's thread. However it ends, nobody waits for a result that does not come. */
   private void serve() {
+    Throwable cause = null;
+    try {
+      runSteps();
+    } catch (RuntimeException | Error e) {
+      LOG.log(System.Logger.Level.ERROR, "the engine ends by a failure", e);
+      cause = e;
+    }
+    List<Session> left;
+    synchronized (this) {
+      closed = true;
+      broken = cause;
+      line.clear();
+      left = List.copyOf(sessions);
+    }
+    // After a close these are sessions whose lookup is under way. Executors that end drop lookups, so it may never end.
+    for (Session session : left) {
+      Session.Run run = session.run();
+      if (run == null) {
+        continue;
+      }
+      if (cause == null) {
+        finish(session, run, Generation.End.CANCELLED);
+      } else {
+        run.over.set(true); // what ended the thread may have come from ending this very run
+        conclude(session, run, null, cause);
+      }
+    }
+  }
+
+  /** Returns when the engine is closed and nobody is in line. */
+  private void runSteps() {
     while (true) {
       List<Session> cancelled;
       List<Part> step;
@@ -361,29 +406,48 @@ public final class Engine implements AutoCloseable {
         step = plan();
       }
       // Without the lock: whoever waits for a result may do anything.
-      cancelled.forEach(session -> finish(session, Generation.End.CANCELLED));
+      cancelled.forEach(session -> finish(session, session.run(), Generation.End.CANCELLED));
       if (!step.isEmpty()) {
         run(step);
       }
     }
   }
 
-  /** Takes sessions off the line: one token of each writer, then chunks of prompts, as far as there is room. */
+  /**
+   * Takes sessions off the line: one token of each writer, then chunks of prompts, as far as there is room. Writers may
+   * leave no room for a chunk, so the first prompt goes before them where the last step passed it over.
+   */
   private List<Part> plan() {
     List<Part> step = new ArrayList<>();
+    Session first = line.stream().filter(session -> session.pending() > 1).findFirst().orElse(null);
     int room = stepTokens;
+    if (passedOver && first != null) {
+      line.remove(first);
+      room -= take(first, step);
+    }
     for (boolean prompts : new boolean[] {false, true}) {
       for (Iterator<Session> all = line.iterator(); all.hasNext() && room > 0; ) {
         Session session = all.next();
-        int count = Math.min(session.pending(), CHUNK);
+        int count = chunk(session);
         if (count > 1 == prompts && count <= room) {
           all.remove();
-          room -= count;
-          step.add(new Part(session, session.feed(count)));
+          room -= take(session, step);
         }
       }
     }
+    passedOver = line.contains(first);
     return step;
+  }
+
+  private static int chunk(Session session) {
+    return Math.min(session.pending(), CHUNK);
+  }
+
+  /** Adds a session's next tokens to a step and returns how many those are. */
+  private static int take(Session session, List<Part> step) {
+    int count = chunk(session);
+    step.add(new Part(session, session.feed(count)));
+    return count;
   }
 
   private void run(List<Part> step) {
@@ -400,7 +464,13 @@ public final class Engine implements AutoCloseable {
       }
       return;
     }
-    step.forEach(this::advance);
+    for (Part part : step) {
+      try {
+        advance(part);
+      } catch (RuntimeException | OutOfMemoryError e) {
+        fail(part.session(), e);
+      }
+    }
   }
 
   /** Whether prefixes that nobody uses have made room. */
@@ -429,7 +499,7 @@ public final class Engine implements AutoCloseable {
     }
     Generation.End end = part.feed().wanted() == 1 ? ended(session, run) : null;
     if (end != null) {
-      finish(session, end);
+      finish(session, run, end);
       return;
     }
     synchronized (this) {
@@ -456,14 +526,14 @@ public final class Engine implements AutoCloseable {
       try {
         chosen.put(session, run(feed).sampler.next(logits, session.history(), session.length()));
       } catch (IllegalArgumentException e) {
-        run(feed).result.completeExceptionally(e); // the session's own failure, which the others do not see
+        run(feed).failure = e; // the session's own, which the others do not see
       }
     }
 
     @Override
     public void likeliest(int feed, int token, int likeliest) {
       if (likeliest < 0) {
-        run(feed).result.completeExceptionally(new IllegalArgumentException("the highest logit is no finite number"));
+        run(feed).failure = new IllegalArgumentException("the highest logit is no finite number");
       } else {
         chosen.put(step.get(feed).session(), likeliest);
       }
@@ -486,8 +556,10 @@ public final class Engine implements AutoCloseable {
       try {
         run.wanted.listener().written(token, text);
       } catch (RuntimeException | Error e) {
-        run.result.completeExceptionally(e);
+        run.failure = e;
         return Generation.End.CANCELLED;
+      } finally {
+        Thread.interrupted(); // the thread is the engine's: only a close ends it
       }
     }
     if (run.wanted.stops().contains(token)) {
@@ -497,27 +569,56 @@ public final class Engine implements AutoCloseable {
     return full || session.length() - run.begin >= run.wanted.maxTokens() ? Generation.End.LENGTH : null;
   }
 
-  private void finish(Session session, Generation.End end) {
-    Session.Run run = session.run();
+  /** Ends a run with what it has written, or with what went wrong meanwhile. */
+  private void finish(Session session, Session.Run run, Generation.End end) {
+    if (run.over.getAndSet(true)) {
+      return;
+    }
+    Generation.Result written = null;
+    Throwable failure = run.failure;
+    try {
+      publish(session);
+      written = written(session, run, end);
+    } catch (RuntimeException | OutOfMemoryError e) {
+      failure = failure == null ? e : failure;
+    }
+    conclude(session, run, written, failure);
+  }
+
+  private static Generation.Result written(Session session, Session.Run run, Generation.End end) {
     run.text.append(run.stream.rest());
     int[] all = session.tokens();
     List<Integer> fresh = new ArrayList<>();
     for (int i = run.begin; i < all.length; i++) {
       fresh.add(all[i]);
     }
-    publish(session);
-    if (session.idle()) {
-      release(session);
-    }
-    run.result.complete(new Generation.Result(List.copyOf(fresh), run.text.toString(), end, run.reused));
+    return new Generation.Result(List.copyOf(fresh), run.text.toString(), end, run.reused);
   }
 
   private void fail(Session session, Throwable cause) {
     Session.Run run = session.run();
     chosen.remove(session);
-    if (session.idle()) {
-      release(session);
+    if (run != null && !run.over.getAndSet(true)) {
+      conclude(session, run, null, cause);
     }
-    run.result.completeExceptionally(cause);
+  }
+
+  /** Sets the session free, then completes the result: aside, as what depends on it may wait for the engine. */
+  private void conclude(
+      Session session, Session.Run run, Generation.@Nullable Result written, @Nullable Throwable failure) {
+    try {
+      if (session.idle()) {
+        release(session);
+      }
+    } catch (RuntimeException e) {
+      LOG.log(System.Logger.Level.WARNING, "a session's memory was not given back: " + e);
+    }
+    Runnable completion =
+        failure == null ? () -> run.result.complete(written) : () -> run.result.completeExceptionally(failure);
+    try {
+      run.result.defaultExecutor().execute(completion);
+    } catch (RejectedExecutionException | OutOfMemoryError e) {
+      completion.run(); // there is no other thread to be had: rather here than never
+    }
   }
 }

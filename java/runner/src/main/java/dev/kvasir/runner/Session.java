@@ -6,6 +6,7 @@ import dev.kvasir.prefix.PrefixRequest;
 import dev.kvasir.prefix.Tenant;
 import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -16,16 +17,21 @@ import org.jspecify.annotations.Nullable;
  */
 public final class Session implements AutoCloseable {
 
-  /** A generation under way; its fields belong to the engine's thread. */
+  /** A generation under way; its fields belong to the engine's thread, but where they say so. */
   static final class Run {
     final Generation wanted;
     final Sampler sampler;
     final CompletableFuture<Generation.Result> result = new CompletableFuture<>();
+    /** Whether somebody ends it: the engine's thread or, where the engine was closed, that of a lookup. */
+    final AtomicBoolean over = new AtomicBoolean();
     final TextStream stream = new TextStream();
     final StringBuilder text = new StringBuilder();
     final int begin;
     /** Tokens that came from the prefix cache. Set before the engine's thread sees the run. */
     int reused;
+
+    /** What went wrong, if anything did. */
+    @Nullable Throwable failure;
 
     volatile boolean cancelled;
 
@@ -125,7 +131,8 @@ public final class Session implements AutoCloseable {
    * Lets the model write on, beside the engine's other sessions.
    *
    * @return what it has written, once it is done; exceptional if its tokens do not fit the cache, or the listener threw.
-   *     The conversation then is as before, with what had been written
+   *     The conversation then is as before, with what had been written. Completed after the listener has heard of all
+   *     tokens and the session is free again, and not by the engine's thread: what depends on it may wait for others
    * @throws IllegalStateException if there is no token yet, a generation is under way, or the session is closed
    */
   public CompletableFuture<Generation.Result> generate(Generation wanted) {
@@ -139,7 +146,7 @@ public final class Session implements AutoCloseable {
       run = begun;
     }
     try {
-      engine.begin(this);
+      engine.begin(this, begun);
     } catch (RuntimeException e) {
       synchronized (this) {
         run = null;
@@ -234,14 +241,16 @@ public final class Session implements AutoCloseable {
     return tenant == null ? all : all.tenant(tenant).shared(Math.min(shared, count));
   }
 
-  /** Goes on from what was known, before the engine's thread sees the run. */
-  synchronized void adopt(PrefixMatch match) {
+  /** Goes on from what was known, before the engine's thread sees the run, unless it has ended meanwhile. */
+  synchronized void adopt(PrefixMatch match, Run waiting) {
+    if (waiting.over.get()) {
+      match.sequence().close();
+      return;
+    }
     KvSequence before = sequence;
     sequence = match.sequence();
     cached = match.reusedTokens();
-    if (run != null) {
-      run.reused = cached;
-    }
+    waiting.reused = cached;
     before.close();
   }
 

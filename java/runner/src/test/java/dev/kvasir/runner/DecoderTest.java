@@ -318,4 +318,23 @@ class DecoderTest {
   private static double[] rope(String config, Path file) throws ModelException {
     return RopeSettings.of(Json.parse(config, "config"), 128, file).frequencies();
   }
+
+  @Test
+  void anInterruptedThreadClosesNoMappedFile() throws Exception {
+    Path file = folder.resolve("interrupted.gguf");
+    TinyModel.gguf(file, "llama", 23);
+    Decoder decoder = new Decoder(Model.load(file));
+    try (KvCache cache = KvCache.builder(decoder.model().geometry()).build();
+        KvSequence sequence = cache.newSequence()) {
+      Thread.currentThread().interrupt();
+      try {
+        decoder.decode(sequence, 1, 2, 3);
+      } finally {
+        assertTrue(Thread.interrupted(), "whoever was interrupted stays so");
+      }
+      decoder.decode(sequence, 4);
+      cutInHalf(file);
+      assertThrows(UncheckedIOException.class, () -> decoder.decode(sequence, 5));
+    }
+  }
 }

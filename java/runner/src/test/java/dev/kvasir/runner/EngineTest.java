@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -11,17 +12,32 @@ import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.file.ModelFingerprint;
 import dev.kvasir.prefix.Tenant;
 import dev.kvasir.prefix.Tier;
+import dev.kvasir.prefix.store.BlockStore;
 import dev.kvasir.runner.Generation.End;
+import dev.kvasir.runner.file.SafetensorsModel;
+import dev.kvasir.runner.file.WeightFile;
+import dev.kvasir.runner.file.Weights;
+import dev.kvasir.runner.text.Tokenizer;
+import java.io.IOException;
+import java.lang.reflect.Proxy;
+import java.nio.ByteBuffer;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -347,5 +363,264 @@ class EngineTest {
       }
       assertTrue(engine.prefixStats().orElseThrow().tiers().get(Tier.POOL).holdings().evicted() > 0);
     }
+  }
+
+  private static final ModelFingerprint WEIGHTS = ModelFingerprint.of(new byte[] {1});
+
+  /** What is pending fails within seconds instead of hanging. */
+  private static <T> T soon(CompletableFuture<T> result) throws Exception {
+    return result.get(30, TimeUnit.SECONDS);
+  }
+
+  private static Throwable failureOf(CompletableFuture<?> result) {
+    return assertThrows(ExecutionException.class, () -> soon(result)).getCause();
+  }
+
+  @Test
+  void publishingFailsNobody() throws Exception {
+    AtomicBoolean broken = new AtomicBoolean();
+    try (Engine engine =
+            Engine.builder(model)
+                .prefixes(
+                    WEIGHTS,
+                    settings ->
+                        settings.executor(
+                            task -> {
+                              if (broken.get()) {
+                                throw new IllegalArgumentException("no");
+                              }
+                              task.run();
+                            }))
+                .build();
+        Session session = engine.newSession()) {
+      session.append(tokens(20, 400));
+      Generation wanted = greedy(10);
+      CompletableFuture<Generation.Result> result =
+          session.generate(wanted.listener((token, text) -> broken.set(true))); // the text is published at its end
+      assertEquals(alone(tokens(20, 400), wanted), soon(result).tokens());
+      assertEquals(1, soon(session.generate(greedy(1))).tokens().size());
+    }
+  }
+
+  /** A model whose tokenizer fails where it says what the first token is. */
+  private static Model failing(Supplier<Throwable> failure) throws IOException {
+    AtomicBoolean once = new AtomicBoolean();
+    Tokenizer broken =
+        new Tokenizer() {
+          @Override
+          public int[] encode(byte[] text) {
+            return new int[0];
+          }
+
+          @Override
+          public byte[] decode(int... tokens) {
+            if (once.getAndSet(true)) {
+              return new byte[0];
+            }
+            Throwable thrown = failure.get();
+            if (thrown instanceof Error error) {
+              throw error;
+            }
+            throw (RuntimeException) thrown;
+          }
+
+          @Override
+          public int[] prefix() {
+            return new int[0];
+          }
+
+          @Override
+          public OptionalInt special(String name) {
+            return OptionalInt.empty();
+          }
+        };
+    try (SafetensorsModel file = SafetensorsModel.open(folder)) {
+      return Model.of(folder, ModelConfig.read(folder), broken, file);
+    }
+  }
+
+  @Test
+  void whatFailsAfterAStepFailsOneSession() throws Exception {
+    for (Supplier<Throwable> failure :
+        List.<Supplier<Throwable>>of(UnsupportedOperationException::new, OutOfMemoryError::new)) {
+      try (Engine engine = Engine.builder(failing(failure)).build();
+          Session bad = engine.newSession();
+          Session good = engine.newSession()) {
+        bad.append(tokens(21, 5));
+        good.append(tokens(22, 5));
+        assertInstanceOf(failure.get().getClass(), failureOf(bad.generate(greedy(5))));
+        assertEquals(alone(tokens(22, 5), greedy(5)), soon(good.generate(greedy(5))).tokens());
+      }
+    }
+  }
+
+  @Test
+  void anEngineThatEndsUnforeseenLeavesNobodyWaiting() throws Exception {
+    AssertionError cause = new AssertionError("unforeseen");
+    CountDownLatch both = new CountDownLatch(1);
+    Model broken =
+        failing(
+            () -> {
+              awaited(both);
+              return cause;
+            });
+    try (Engine engine = Engine.builder(broken).build();
+        Session one = engine.newSession();
+        Session other = engine.newSession()) {
+      one.append(tokens(23, 5));
+      other.append(tokens(24, 5));
+      CompletableFuture<Generation.Result> first = one.generate(greedy(5));
+      CompletableFuture<Generation.Result> second = other.generate(greedy(5));
+      both.countDown();
+      assertSame(cause, failureOf(first));
+      assertSame(cause, failureOf(second));
+      assertSame(cause, assertThrows(IllegalStateException.class, () -> one.generate(greedy(1))).getCause());
+      assertThrows(IllegalStateException.class, engine::newSession);
+    }
+  }
+
+  @Test
+  void aCloseEndsWhoWaitsForALookup() throws Exception {
+    ConcurrentLinkedQueue<Runnable> begun = new ConcurrentLinkedQueue<>();
+    Engine engine = Engine.builder(model).prefixes(WEIGHTS, settings -> settings.executor(begun::add)).build();
+    Session session = engine.newSession();
+    session.append(tokens(25, 200));
+    CompletableFuture<Generation.Result> result = session.generate(greedy(5));
+    engine.close();
+    assertEquals(End.CANCELLED, soon(result).end());
+    begun.forEach(Runnable::run); // too late, and no harm
+    assertThrows(IllegalStateException.class, () -> session.append(1));
+  }
+
+  @Test
+  void writersLeaveRoomForPrompts() throws Exception {
+    int[] prompt = tokens(26, 300);
+    int[] begun = tokens(27, 3);
+    for (int room : new int[] {128, 129, 200}) {
+      try (Engine engine = Engine.builder(model).stepTokens(room).build();
+          Session reader = engine.newSession()) {
+        reader.append(prompt);
+        AtomicReference<CompletableFuture<Generation.Result>> read = new AtomicReference<>();
+        AtomicInteger ended = new AtomicInteger();
+        AtomicInteger endedBefore = new AtomicInteger(-1);
+        List<CompletableFuture<Generation.Result>> written = new ArrayList<>();
+        int writers = room - 127; // so many that no chunk is left room for
+        for (int i = 0; i < writers; i++) {
+          Session writer = engine.newSession();
+          writer.append(begun);
+          AtomicInteger count = new AtomicInteger();
+          boolean starts = i == 0;
+          written.add(
+              writer.generate(
+                  greedy(60)
+                      .listener(
+                          (token, text) -> {
+                            if (starts && count.get() == 0) {
+                              read.set(
+                                  reader.generate(greedy(1).listener((a, b) -> endedBefore.set(ended.get()))));
+                            }
+                            if (count.incrementAndGet() == 60) {
+                              ended.incrementAndGet();
+                            }
+                          })));
+        }
+        List<Integer> expected = alone(begun, greedy(60));
+        for (CompletableFuture<Generation.Result> each : written) {
+          assertEquals(expected, soon(each).tokens());
+        }
+        assertEquals(alone(prompt, greedy(1)), soon(read.get()).tokens());
+        assertEquals(0, endedBefore.get(), "writers that had ended when the prompt was read, of " + writers);
+      }
+    }
+  }
+
+  @Test
+  void whatDependsOnAResultMayWaitForTheEngine() throws Exception {
+    Generation wanted = greedy(4);
+    List<Integer> expected = alone(tokens(28, 5), wanted);
+    CountDownLatch attached = new CountDownLatch(1);
+    // Closed by what depends on a result, and by nothing else: a close would wait for an engine that is stuck.
+    Engine engine = Engine.builder(model).build();
+    List<Session> sessions = List.of(engine.newSession(), engine.newSession(), engine.newSession());
+    sessions.forEach(session -> session.append(tokens(28, 5)));
+    Session one = sessions.get(0);
+    Session bad = sessions.get(1);
+    CompletableFuture<Generation.Result> first =
+        one.generate(wanted.listener((token, text) -> awaited(attached)));
+    CompletableFuture<Generation.Result> failing =
+        bad.generate(
+            wanted.listener(
+                (token, text) -> {
+                  throw new UnsupportedOperationException("no");
+                }));
+    CompletableFuture<List<Integer>> second =
+        first.thenApply(result -> sessions.get(2).generate(wanted).join().tokens());
+    CompletableFuture<Integer> afterFailure =
+        failing.handle((result, failure) -> bad.generate(greedy(2)).join().tokens().size());
+    attached.countDown();
+    assertEquals(expected, soon(second));
+    assertEquals(2, soon(afterFailure));
+    soon(one.generate(greedy(3)).thenRun(engine::close));
+    assertThrows(IllegalStateException.class, engine::newSession);
+  }
+
+  @Test
+  void interruptsOfAListenerAreTheirOwn() throws Exception {
+    Path file = folder.resolve("interrupted.gguf");
+    TinyModel.gguf(file, "llama", 5);
+    Model mapped = Model.load(file);
+    AtomicInteger seen = new AtomicInteger();
+    try (Engine engine = Engine.builder(mapped).build();
+        Session session = engine.newSession()) {
+      session.append(tokens(29, 5));
+      Generation.Result result =
+          soon(
+              session.generate(
+                  greedy(5)
+                      .listener(
+                          (token, text) -> {
+                            seen.addAndGet(Thread.currentThread().isInterrupted() ? 1 : 0);
+                            Thread.currentThread().interrupt();
+                          })));
+      assertEquals(5, result.tokens().size());
+      assertEquals(0, seen.get());
+    }
+  }
+
+  @Test
+  void anEngineThatCannotBeMadeLeavesNothingOpen() throws Exception {
+    AtomicBoolean closed = new AtomicBoolean();
+    BlockStore store =
+        (BlockStore)
+            Proxy.newProxyInstance(
+                EngineTest.class.getClassLoader(),
+                new Class<?>[] {BlockStore.class},
+                (proxy, method, arguments) -> {
+                  closed.compareAndSet(false, method.getName().equals("close"));
+                  return null;
+                });
+    try (SafetensorsModel file = SafetensorsModel.open(folder)) {
+      WeightFile heap =
+          new WeightFile() {
+            @Override
+            public boolean has(String name) {
+              return file.has(name);
+            }
+
+            @Override
+            public Weights read(String name) throws IOException {
+              Weights found = file.read(name);
+              ByteBuffer copy = ByteBuffer.allocate((int) found.size()).put(found.bytes().duplicate()).flip();
+              return new Weights(name, found.type(), found.rows(), found.width(), copy);
+            }
+
+            @Override
+            public void close() {}
+          };
+      Model unfit = Model.of(folder, ModelConfig.read(folder), model.tokenizer(), heap);
+      Engine.Builder builder = Engine.builder(unfit).prefixes(WEIGHTS, settings -> settings.remote(store));
+      assertThrows(IllegalArgumentException.class, builder::build);
+    }
+    assertTrue(closed.get());
   }
 }

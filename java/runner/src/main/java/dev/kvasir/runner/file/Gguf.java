@@ -1,10 +1,12 @@
 package dev.kvasir.runner.file;
 
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
-import java.nio.file.StandardOpenOption;
 import java.util.Collections;
 import java.util.Map;
 import java.util.Optional;
@@ -24,17 +26,20 @@ public final class Gguf implements WeightFile {
   record Entry(int type, long rows, long width, long offset, long bytes) {}
 
   private final Path path;
+  private final RandomAccessFile file;
+  /** That of the file: for reading weights. An interrupt of who calls it closes it, and the file. */
   private final FileChannel channel;
   private final long length;
   private final boolean copied;
   private final Map<String, Object> metadata;
   private final Map<String, Entry> tensors;
 
-  Gguf(Path path, FileChannel channel, boolean copied, Map<String, Object> metadata, Map<String, Entry> tensors)
+  Gguf(Path path, RandomAccessFile file, boolean copied, Map<String, Object> metadata, Map<String, Entry> tensors)
       throws IOException {
     this.path = path;
-    this.channel = channel;
-    this.length = channel.size();
+    this.file = file;
+    this.channel = file.getChannel();
+    this.length = file.length();
     this.copied = copied;
     this.metadata = Collections.unmodifiableMap(metadata);
     this.tensors = Collections.unmodifiableMap(tensors);
@@ -53,11 +58,14 @@ public final class Gguf implements WeightFile {
    * @throws IOException if it cannot be read
    */
   public static Gguf open(Path path, boolean copied) throws IOException {
-    FileChannel channel = FileChannel.open(path, StandardOpenOption.READ);
+    if (Files.notExists(path)) {
+      throw new NoSuchFileException(path.toString());
+    }
+    RandomAccessFile file = new RandomAccessFile(path.toFile(), "r");
     try {
-      return new GgufHeader(path, channel).read(copied);
+      return new GgufHeader(path, file).read(copied);
     } catch (IOException | RuntimeException | Error e) {
-      channel.close();
+      file.close();
       throw e;
     }
   }
@@ -168,10 +176,10 @@ public final class Gguf implements WeightFile {
 
   /**
    * Throws ModelException where the file is shorter than it was when it was opened. Goes by the open file, whatever its
-   * path names by now: a file that was replaced is as it was.
+   * path names by now: a file that was replaced is as it was. Interrupted threads may ask, too: that closes nothing.
    */
   public void requireWhole() throws IOException {
-    long now = channel.size();
+    long now = file.length(); // not the channel's size, which an interrupt would close for all who run the model
     if (now < length) {
       throw new ModelException(path + " was cut short while in use: " + now + " of " + length + " bytes are left");
     }
@@ -184,7 +192,7 @@ public final class Gguf implements WeightFile {
 
   @Override
   public void close() throws IOException {
-    channel.close();
+    file.close();
   }
 
   @Override

@@ -1,6 +1,7 @@
 package dev.kvasir.runner.file;
 
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -25,15 +26,17 @@ final class GgufHeader {
   private static final int MAX_TENSORS = 1 << 17;
 
   private final Path path;
+  private final RandomAccessFile file;
   private final FileChannel channel;
   private final long size;
   private final ByteBuffer buffer = ByteBuffer.allocate(1 << 16).order(ByteOrder.LITTLE_ENDIAN).limit(0);
   /** The file position of the buffer's end. */
   private long filled;
 
-  GgufHeader(Path path, FileChannel channel) throws IOException {
+  GgufHeader(Path path, RandomAccessFile file) throws IOException {
     this.path = path;
-    this.channel = channel;
+    this.file = file;
+    this.channel = file.getChannel();
     this.size = channel.size();
   }
 
@@ -71,7 +74,7 @@ final class GgufHeader {
       Description found = item.getValue();
       tensors.put(item.getKey(), entry(item.getKey(), found.type(), found.shape(), found.offset(), data, alignment));
     }
-    return new Gguf(path, channel, copied, metadata, tensors);
+    return new Gguf(path, file, copied, metadata, tensors);
   }
 
   private Gguf.Entry entry(String name, int code, long[] shape, long offset, long data, long alignment)

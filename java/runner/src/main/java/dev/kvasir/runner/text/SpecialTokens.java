@@ -1,12 +1,11 @@
 package dev.kvasir.runner.text;
 
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
+import java.util.TreeMap;
 import java.util.function.Consumer;
 import java.util.function.IntConsumer;
 
@@ -17,10 +16,10 @@ import java.util.function.IntConsumer;
 final class SpecialTokens {
 
   private final Map<String, Integer> special = new HashMap<>();
-  private final Map<String, Integer> added = new HashMap<>();
+  /** By text, the longest first, so that it is found before its beginning. */
+  private final Map<String, Integer> added =
+      new TreeMap<>(Comparator.comparingInt(String::length).reversed().thenComparing(Comparator.naturalOrder()));
   private final Map<Integer, byte[]> bytes = new HashMap<>();
-  /** Added texts, the longest first, so that it is found before its beginning. */
-  private final List<String> ordered = new ArrayList<>();
 
   void special(String name, int id) {
     special.put(name, id);
@@ -29,9 +28,8 @@ final class SpecialTokens {
 
   void added(String text, int id) {
     bytes.put(id, text.getBytes(StandardCharsets.UTF_8));
-    if (!text.isEmpty() && added.put(text, id) == null) {
-      ordered.add(text);
-      ordered.sort(Comparator.comparingInt(String::length).reversed());
+    if (!text.isEmpty()) {
+      added.put(text, id);
     }
   }
 
@@ -46,7 +44,7 @@ final class SpecialTokens {
   }
 
   boolean hasAdded() {
-    return !ordered.isEmpty();
+    return !added.isEmpty();
   }
 
   /** Cuts a text at added tokens: hands over what lies between them, and their ids. */
@@ -54,7 +52,7 @@ final class SpecialTokens {
     int begin = 0;
     for (int at = 0; at < text.length(); ) {
       String found = null;
-      for (String candidate : ordered) {
+      for (String candidate : added.keySet()) {
         if (text.startsWith(candidate, at)) {
           found = candidate;
           break;

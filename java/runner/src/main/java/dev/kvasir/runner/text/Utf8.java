@@ -16,9 +16,9 @@ final class Utf8 {
   static void read(byte[] bytes, Consumer<String> text, Consumer<byte[]> broken) {
     CharsetDecoder decoder = StandardCharsets.UTF_8.newDecoder();
     ByteBuffer in = ByteBuffer.wrap(bytes);
+    CharBuffer out = CharBuffer.allocate(bytes.length); // for all parts: broken texts have as many as bytes
     while (in.hasRemaining()) {
-      CharBuffer out = CharBuffer.allocate(in.remaining());
-      CoderResult result = decoder.reset().decode(in, out, true);
+      CoderResult result = decoder.reset().decode(in, out.clear(), true);
       String valid = out.flip().toString();
       if (!valid.isEmpty()) {
         text.accept(valid);

@@ -13,6 +13,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
@@ -193,5 +194,12 @@ class GgufTest {
       ModelException e = assertThrows(ModelException.class, () -> Model.load(file), wrong.named());
       assertTrue(e.getMessage().contains(wrong.named()), e.getMessage());
     }
+  }
+
+  @Test
+  void aFileThatIsNotThereIsNamed() {
+    Path missing = folder.resolve("missing.gguf");
+    assertEquals(
+        missing.toString(), assertThrows(NoSuchFileException.class, () -> Gguf.open(missing)).getMessage());
   }
 }

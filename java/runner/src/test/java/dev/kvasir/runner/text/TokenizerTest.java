@@ -3,6 +3,7 @@ package dev.kvasir.runner.text;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.runner.file.Json;
@@ -10,7 +11,9 @@ import dev.kvasir.runner.file.ModelException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -149,5 +152,36 @@ class TokenizerTest {
       ModelException e = assertThrows(ModelException.class, () -> Tokenizers.of(folder, 301, OptionalInt.empty()), wrong[2]);
       assertTrue(e.getMessage().contains(wrong[2]), e.getMessage());
     }
+  }
+
+  /** A text as long as a book: work that grew with the square of it would take minutes. */
+  @Test
+  void brokenTextsTakeNoLongerThanOthers() {
+    byte[] broken = new byte[1 << 20];
+    Arrays.fill(broken, (byte) 0xFF);
+    broken[7] = 'x';
+    StringBuilder valid = new StringBuilder();
+    int[] rest = {0};
+    assertTimeoutPreemptively(
+        Duration.ofSeconds(20), () -> Utf8.read(broken, valid::append, bytes -> rest[0] += bytes.length));
+    assertEquals("x", valid.toString());
+    assertEquals(broken.length - 1, rest[0]);
+  }
+
+  @Test
+  void manyAddedTokensAreOrderedOnce() {
+    int count = 100_000;
+    SpecialTokens specials = new SpecialTokens();
+    assertTimeoutPreemptively(
+        Duration.ofSeconds(20),
+        () -> {
+          for (int id = 0; id < count; id++) {
+            specials.added("<" + id + ">", id);
+            specials.added("<" + id + ">!", count + id);
+          }
+        });
+    List<Object> found = new ArrayList<>();
+    specials.cut("a<9>!b<9><99", found::add, found::add);
+    assertEquals(List.of("a", count + 9, "b", 9, "<99"), found);
   }
 }
