@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/cuda/caller_memory.h"
+
 namespace kvasir::cuda {
 
 int64_t CudaAppend::new_sinks() const { return std::clamp<int64_t>(plan_.sinks - before_.length, 0, tokens_); }
@@ -14,6 +16,7 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
   before_ = before;
   staged_.count = pages;
   if (pages == 0) return;
+  const CurrentDevice current(kDevice);
   const int64_t sinks = new_sinks(), new_rows = present() > 0 ? tokens_ - sinks : 0;
   int64_t rows = before.window + new_rows;
   if (layer_.family().seals_input()) {
@@ -41,6 +44,7 @@ void CudaAppend::open(const SequenceView& before, int64_t pages) {
 
 void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, float* out, int stride) const {
   std::call_once(downloaded_, [this] {
+    const CurrentDevice current(kDevice);
     halves_.resize(2 * side_halves());
     layer_.queue().download(halves_.data(), staging_memory_.as<void>(), halves_.size() * sizeof(uint16_t),
                             "reading rows back");
@@ -56,15 +60,18 @@ void CudaAppend::rows(Side side, int kv_head, int64_t first, int64_t count, floa
 }
 
 bool CudaAppend::lay_out(const uint8_t* sums, PartHeads& heads) {
+  const CurrentDevice current(kDevice);
   return layer_.family().lay_out(staged_, sums, heads);
 }
 
 bool CudaAppend::grow(Side side, SealInput& input, SideTable& table, LayerState* state) {
+  const CurrentDevice current(kDevice);
   return layer_.family().grow(staged_, side, input, table, static_cast<CudaLayerState&>(*state));
 }
 
 void CudaAppend::seal(const std::vector<NewPage>& pages, const PartHeads& heads, const SideTable (&tables)[2],
                       LayerState* state) {
+  const CurrentDevice current(kDevice);
   const auto encode_here = [&](int64_t page, Side side, int kv_head, uint8_t* out) {
     const int index = static_cast<int>(side);
     encode_part(pages[static_cast<size_t>(page)], side, kv_head, heads.head(plan_.attention, page, index, kv_head),
@@ -112,6 +119,7 @@ CudaAppends::CudaAppends(const DeviceLayer& layer, const std::atomic<uint64_t>& 
 }
 
 void CudaAppends::fill(const Target* targets) {
+  const CurrentDevice current(kDevice);
   if (!together_) return appends_.front()->fill(targets[0]);
   std::vector<RowMove>& moves = together_->moves;
   for (size_t i = 0; i < appends_.size(); ++i) appends_[i]->list(targets[i], moves);
@@ -124,6 +132,7 @@ void CudaAppends::fill(const Target* targets) {
 }
 
 void CudaAppends::finish(const SequenceView* views) {
+  const CurrentDevice current(kDevice);
   for (size_t i = 0; i < appends_.size(); ++i) {
     static_cast<CudaLayerState*>(views[i].state)
         ->update(views[i], epoch_, together_ ? &together_->descriptions : nullptr);
