@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "engine/twin_caches.h"
+#include "kernels/cuda/primitives/shared_memory.h"
 #include "kvasir/kvasir.h"
 #include "pages/page_case.h"
 #include "reference/attention.h"
@@ -135,7 +136,10 @@ DEVICE_CASE("spectral caches: pages of the device are those of this machine, and
     pair.append(id, 1300);
     pair.append(fork, 140);
     pair.attend({id, fork, id}, 1);
-    const bool has_kernel = s.head_dim != 48 && std::string(s.values) == "spectral" && s.head_dim * s.key_bits < 2048;
+    // Four warps at least, each with a page of a head in shared memory.
+    const double code_bytes = s.head_dim * kvasir::kPageTokens * (s.key_bits + s.value_bits) / 8;
+    const bool has_room = kvasir::cuda::shared_memory_has(static_cast<int>(4 * code_bytes));
+    const bool has_kernel = s.head_dim != 48 && std::string(s.values) == "spectral" && has_room;
     CHECK(pair.fused() == has_kernel, s.describe());
     pair.attend({fork, id}, 3);
     pair.attend({id}, 40);
