@@ -60,8 +60,8 @@ class Cache {
   // after that). What is not used counts as held until the tokens have come, or until the sequence is forked, truncated
   // or rolled back; reserve(0) gives it back. Pages that will be sealed are paid with the 16-bit rows that they leave
   // behind, but for codecs with side tables or pages that shrink; where pages vary in size ("tiered") by what they may
-  // take at most. Room is that for pages at their floor: where they begin wider, what they give up later goes to
-  // whoever asks first, and other sequences that append meanwhile can take it.
+  // take at most. Room is that for pages at their floor. Where they begin wider, others leave as much as pages can give
+  // up for it.
   void reserve(int64_t sequence, int64_t tokens);
   // Cuts every layer to the length that all of them have, which it returns. Exact where no layer has sealed a page over
   // the tokens that go; else as truncate. No budget stops it.

@@ -23,6 +23,7 @@ void take_all(const LayerPlan& plan, Memory& memory, Engine& engine, const std::
   const PageShape* const* shapes = room->shapes.data();
   for (size_t i = 0; i < growths.size(); ++i) {
     layers[i]->take(plan, memory, engine, room->bytes, shapes, growths[i]);
+    growths[i].loan = room->loans[i];
     shapes += needs[i].pages;
   }
 }

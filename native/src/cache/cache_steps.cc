@@ -20,7 +20,7 @@ int64_t Cache::Impl::fork(int64_t id) {
   const auto copy = std::make_shared<Sequence>(static_cast<int>(plans_.size()));
   std::unique_lock<FairSharedMutex> lock(original->mutex);
   std::vector<std::pair<int, Memory::Needs>> needs;
-  std::vector<int64_t> promised;
+  std::vector<SequenceLayer::Promise> promised;
   for (const SequenceLayer& layer : original->layers) {
     needs.push_back({static_cast<int>(needs.size()), layer.needs_to_fork()});
     promised.push_back(layer.promised());

@@ -48,6 +48,11 @@ class SequenceLayer {
   const PageView& page(int64_t index) const { return *page_views_[index]; }
   const SideTable& table(Side side) const { return tables_[static_cast<int>(side)]; }
 
+  // Of what was reserved.
+  struct Promise {
+    int64_t left = 0, lent = 0;  // bytes
+  };
+
   // Appending, in steps (cache/append_batch.h). All but the last may throw, and change nothing that anybody sees.
   struct Growth {
     Append* append = nullptr;
@@ -57,8 +62,9 @@ class SequenceLayer {
     bool other_blocks = false;          // whether the changes need any
     bool takes = false;                 // whether it needs memory at all
     PartHeads heads;
-    int64_t promised = 0;  // what was left of a promise before
-    int64_t paid = 0;      // blocks left behind that pay for pages, beside the promise
+    Promise promise;
+    int64_t loan = 0;  // of the promise, in pages that are wide
+    int64_t paid = 0;  // blocks left behind that pay for pages, beside the promise
     // What it has taken:
     RowBlocks sinks, window;
     std::unique_ptr<LayerState> state;
@@ -88,9 +94,9 @@ class SequenceLayer {
   // Room for them, which appends draw from. It ends with the last of those tokens, and before that by end_promise.
   void promise(std::unique_ptr<Pool::Reservation> room, int64_t tokens);
   void end_promise();
-  int64_t promised() const { return promised_ ? promised_->left() : 0; }
-  // What was drawn since so much was left stands again; before it goes back.
-  void restore_promise(int64_t left);
+  Promise promised() const { return promised_ ? Promise{promised_->left(), promised_->lent()} : Promise(); }
+  // What was drawn since then stands again; before it goes back.
+  void restore_promise(const Promise& before);
 
   // Whether truncate(length) is possible; throws where it is not.
   void check_truncate(const LayerPlan& plan, int64_t length) const;
@@ -137,7 +143,7 @@ class SequenceLayer {
   // Rows of the image, which has memory for all of them.
   void image_rows(const LayerPlan& plan, LayerImage& image, std::vector<ImageRows>& out) const;
   SequenceLayer() = default;
-  void enlist(Memory& memory);
+  void enlist(Memory& memory) { memory.enlist(pages_); }
 
   // For layers whose codec goes by queries; without memory before the first of them.
   QueryMeans& queries() { return queries_; }
@@ -158,6 +164,8 @@ class SequenceLayer {
   }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
+  // What side tables take at most while so many pages are sealed.
+  int64_t most_table_bytes(const LayerPlan& plan, int64_t pages) const;
   // most_needs in bytes, pages included, where pages are paid with the blocks that they leave behind; INT64_MAX where
   // that cannot be relied on.
   int64_t bytes_in_turn(const LayerPlan& plan, int64_t tokens, int64_t pages) const;

@@ -109,6 +109,19 @@ int64_t SequenceLayer::pages_to_seal(const LayerPlan& plan, int64_t new_length) 
   return std::max<int64_t>(0, (body_at(plan, settled) - plan.window) / kPageTokens - sealed_pages());
 }
 
+int64_t SequenceLayer::most_table_bytes(const LayerPlan& plan, int64_t pages) const {
+  int64_t halves = 0;
+  for (int side = 0; side < 2; ++side) {
+    if (!plan.codecs[side]->growth || pages == 0) continue;
+    const auto growth = [&](int64_t some, bool has_vectors) {
+      return plan.codecs[side]->growth(plan.attention.formats[side], plan.attention.kv_heads, some, has_vectors);
+    };
+    // Most where every page is sealed by a call of its own.
+    halves += growth(1, tables_[side].size() > 0) + growth(pages - 1, true);
+  }
+  return halves * static_cast<int64_t>(sizeof(uint16_t));
+}
+
 Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) const {
   Memory::Needs needs;
   const int64_t new_length = length_ + tokens;
@@ -119,16 +132,8 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
       sinks_.missing(sinks_change(plan, new_length)) +
       window_.missing_in_steps(rows, window.rows + needs.pages * kPageTokens, plan.most_window_rows(), window.dropped);
   needs.bytes = blocks * plan.row_block_bytes() + needs.pages * plan.most_varying_bytes();
-  for (int side = 0; side < 2; ++side) {
-    if (!plan.codecs[side]->growth || needs.pages == 0) continue;
-    const auto growth = [&](int64_t pages, bool has_vectors) {
-      return plan.codecs[side]->growth(plan.attention.formats[side], plan.attention.kv_heads, pages, has_vectors);
-    };
-    // Most where every page is sealed by a call of its own.
-    const int64_t halves = growth(1, tables_[side].size() > 0) + growth(needs.pages - 1, true);
-    needs.bytes += halves * static_cast<int64_t>(sizeof(uint16_t));
-  }
   if (needs.pages == 0) return needs;
+  needs.bytes += most_table_bytes(plan, needs.pages);
   const int64_t in_turn = bytes_in_turn(plan, tokens, needs.pages);
   const int64_t at_once = needs.bytes + needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
   if (in_turn >= at_once) return needs;
@@ -178,7 +183,7 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   Growth growth;
   growth.append = &append;
   growth.length = length_ + append.tokens();
-  growth.promised = promised();
+  growth.promise = promised();
   Memory::Needs& needs = growth.needs;
   needs.pages = pages_to_seal(plan, growth.length, append.present());
   growth.changes[0] = sinks_change(plan, growth.length);
@@ -193,6 +198,7 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
                 std::accumulate(growth.heads.varying.begin(), growth.heads.varying.end(), int64_t{0});
   needs.promised = promised_.get();
   const int64_t block = plan.row_block_bytes(), returned = window_.returned(growth.changes[1]);
+  if (promised_) needs.soon = most_table_bytes(plan, needs.pages);
   // What was promised keeps its blocks for rows to come, but for those that its pages are paid with.
   if (promised_ && !plan.can_shrink()) {
     const int64_t pages = needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
@@ -256,11 +262,11 @@ Appends::Target SequenceLayer::target(const Growth& growth) const {
           (growth.other_blocks ? growth.window : window_).addresses()};
 }
 
-void SequenceLayer::restore_promise(int64_t left) {
-  if (promised_) promised_->refund(left - promised_->left());
+void SequenceLayer::restore_promise(const Promise& before) {
+  if (promised_) promised_->restore(before.left, before.lent);
 }
 
-void SequenceLayer::abandon(const Growth& growth) { restore_promise(growth.promised); }
+void SequenceLayer::abandon(const Growth& growth) { restore_promise(growth.promise); }
 
 void SequenceLayer::commit(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth) {
   if (growth.state) state_ = std::move(growth.state);
@@ -272,9 +278,9 @@ void SequenceLayer::commit(const LayerPlan& plan, Memory& memory, Engine& engine
     window_.give_back_spare(growth.paid);
   }
   for (int side = 0; side < 2 && !growth.pages.empty(); ++side) tables_[side] = std::move(growth.tables[side]);
+  memory.enlist(growth.pages, promised_.get(), growth.loan);
   for (auto& page : growth.pages) {
     page_views_.push_back(&page->view());
-    memory.enlist(*page);
     pages_.push_back(std::move(page));
   }
   // By the old length: queries of the tokens appended now still see what they need.

@@ -11,13 +11,14 @@
 namespace kvasir {
 namespace {
 
-void require(BudgetOwner owner, int layer, int64_t room, int64_t freeable, int64_t needed) {
-  if (needed <= 0 || room >= needed || freeable >= needed - room) return;
+void require(BudgetOwner owner, int layer, int64_t room, int64_t freeable, int64_t lent, int64_t needed) {
+  if (needed <= 0 || freeable - lent >= needed - room) return;
   const std::string held =
       room < 0 ? " budget is overdrawn by " + std::to_string(-room) : " budget has room for " + std::to_string(room);
+  const std::string loans = lent > 0 ? ", " + std::to_string(lent) + " of that for what was reserved" : "";
   const std::string text = held + " bytes, and pages shrunk to their floor would free " + std::to_string(freeable) +
-                           "; " + std::to_string(needed) + " are needed";
-  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, room + freeable));
+                           loans + "; " + std::to_string(needed) + " are needed";
+  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, room + freeable - lent));
 }
 
 // Shapes of pages to seal: the oldest `narrow` one level below the others.
@@ -45,6 +46,54 @@ struct NewPages {
     std::vector<const PageShape*> list(static_cast<size_t>(count), &shapes[level]);
     std::fill(list.begin(), list.begin() + narrow, &shapes[level + (narrow > 0)]);
     return list;
+  }
+};
+
+// What needs take of a promise.
+struct Draw {
+  Pool::Reservation* promised;
+  int64_t bytes;
+  int64_t loan;       // of them: what pages at their floor would not take
+  int64_t paid_back;  // of its loans, by bytes that are not drawn
+};
+
+// own: all that is needed; least: with pages at their floor. Loans leave what will be asked for soon.
+Draw draw_of(const Memory::Needs& needs, int64_t own, int64_t least) {
+  const int64_t left = needs.promised->left();
+  const int64_t bytes = std::min(own, std::max(std::min(left, least), left - needs.soon));
+  return {needs.promised, bytes, std::max<int64_t>(0, bytes - least),
+          std::min(needs.promised->lent(), std::max<int64_t>(0, least - bytes))};
+}
+
+// What all needs of a layer take, with such pages.
+struct Taking {
+  std::vector<std::optional<Draw>> draws;  // by needs
+  int64_t beyond;                          // what is not drawn
+  int64_t paid_back = 0;
+
+  Taking(const std::vector<Memory::Needs>& all, const NewPages& pages) : beyond(pages.bytes()) {
+    const std::vector<const PageShape*> shapes = pages.list();
+    auto shape = shapes.begin();
+    for (const Memory::Needs& needs : all) {
+      beyond = checked_add(beyond, needs.bytes, "bytes to append");
+      int64_t own = needs.bytes;
+      for (int64_t i = 0; i < needs.pages; ++i) own += static_cast<int64_t>((*shape++)->bytes());
+      draws.emplace_back();
+      if (!needs.promised) continue;
+      const int64_t floor = static_cast<int64_t>(pages.shapes.back().bytes());
+      draws.back() = draw_of(needs, own, needs.bytes + needs.pages * floor);
+      beyond -= draws.back()->bytes;
+      paid_back += draws.back()->paid_back;
+    }
+  }
+
+  Memory::Room room(Pool::Reservation reserved, const NewPages& pages) const {
+    std::vector<int64_t> loans;
+    for (const std::optional<Draw>& draw : draws) {
+      if (draw) reserved.draw(*draw->promised, draw->bytes, draw->paid_back);
+      loans.push_back(draw ? draw->loan : 0);
+    }
+    return {std::move(reserved), pages.list(), std::move(loans)};
   }
 };
 
@@ -80,23 +129,27 @@ Memory::Memory(const std::vector<LayerPlan>& plans, Engine& engine, int64_t budg
   }
 }
 
-void Memory::enlist(Page& page) {
-  const LayerPlan& plan = plans_[page.layer_];
-  if (!plan.can_shrink()) return;
+void Memory::enlist(const std::vector<std::shared_ptr<Page>>& pages, Pool::Reservation* promised, int64_t loan) {
+  if (pages.empty() || !plans_[pages.front()->layer_].can_shrink()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (page.enlisted_) return;
-  const auto level = static_cast<size_t>(page.view_.shape - plan.shapes.data());
-  Layer& layer = *layers_[page.layer_];
-  layer.ranks[level].insert(std::move(page.node_));
-  layer.sealed += 1;
-  page.enlisted_ = true;
+  for (const auto& page : pages) {
+    if (page->enlisted_) continue;
+    const auto level = static_cast<size_t>(page->view_.shape - plans_[page->layer_].shapes.data());
+    Layer& layer = *layers_[page->layer_];
+    layer.ranks[level].insert(std::move(page->node_));
+    layer.sealed += 1;
+    page->enlisted_ = true;
+  }
+  if (loan > 0) promised->lend(loan);
 }
 
+// What the page could have given up becomes room at once, or loans would miss it in between.
 void Memory::forget(Page& page) {
   if (!page.enlisted_) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto level = static_cast<size_t>(page.view_.shape - plans_[page.layer_].shapes.data());
   layers_[page.layer_]->ranks[level].erase(page.age_);
+  page.block_.reset();
 }
 
 std::shared_lock<FairSharedMutex> Memory::read(int layer) {
@@ -110,37 +163,20 @@ Block Memory::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place, P
 
 Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
   const LayerPlan& plan = plans_[layer];
-  int64_t bytes = 0, pages = 0, returning = 0;
+  int64_t pages = 0, returning = 0;
   for (const Needs& needs : all) {
-    bytes = checked_add(bytes, needs.bytes, "bytes to append");
     pages += needs.pages;
     returning += needs.returning;
   }
   NewPages fresh = {plan.shapes, pages, 0};
-  // visit(promised, bytes): what each needs with such pages.
-  const auto each = [&](const NewPages& with, const auto& visit) {
-    const std::vector<const PageShape*> shapes = with.list();
-    auto shape = shapes.begin();
-    for (const Needs& needs : all) {
-      int64_t own = needs.bytes;
-      for (int64_t i = 0; i < needs.pages; ++i) own += static_cast<int64_t>((*shape++)->bytes());
-      if (needs.promised) visit(*needs.promised, own);
-    }
-  };
-  // What is not promised, of all that is needed.
-  const auto beyond = [&](const NewPages& with) {
-    int64_t left = checked_add(bytes, with.bytes(), "bytes to append");
-    each(with, [&](const Pool::Reservation& promised, int64_t own) { left -= std::min(promised.left(), own); });
-    return left;
-  };
-  const auto room = [&](Pool::Reservation reserved) {
-    each(fresh, [&](Pool::Reservation& promised, int64_t own) { reserved.draw(promised, own); });
-    return Room{std::move(reserved), fresh.list()};
-  };
-  if (!can_shrink_) return room(pool_->reserve(layer, beyond(fresh), returning));
+  if (!can_shrink_) {
+    const Taking taking(all, fresh);
+    return taking.room(pool_->reserve(layer, taking.beyond, returning), fresh);
+  }
 
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t least = beyond({plan.shapes, pages, plan.shapes.size() - 1}) - returning;
+  const Taking floor(all, {plan.shapes, pages, plan.shapes.size() - 1});
+  const int64_t least = floor.beyond - floor.paid_back - returning;
   require_layer_floor(layer, least);
   require_cache_floor(layer, least);
   if (policy_ == ShrinkPolicy::kLayer) {
@@ -150,19 +186,28 @@ Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
     }
   }
   for (;;) {
-    const int64_t needed = beyond(fresh);
-    if (auto reserved = pool_->try_reserve(layer, needed, returning)) return room(std::move(*reserved));
-    const Candidates oldest = most_bits(layer, needed - returning <= pool_->room(layer));
+    const Taking taking(all, fresh);
+    const int64_t needed = taking.beyond;
+    const bool narrower = pages > 0 && !fresh.at_floor();
+    // New pages have nothing to give up before they are there.
+    const bool too_wide = narrower && !leaves_loans(layer, needed - taking.paid_back - returning);
+    if (!too_wide) {
+      if (auto reserved = pool_->try_reserve(layer, needed, returning)) return taking.room(std::move(*reserved), fresh);
+    }
+    const Candidates oldest = too_wide ? Candidates() : most_bits(layer, needed - returning <= pool_->room(layer));
     if (oldest.layer >= 0 && oldest.width >= fresh.width()) {
       shrink_some(oldest);
       if (policy_ == ShrinkPolicy::kLayer && oldest.layer == layer) {
         fresh.level = std::max(fresh.level, static_cast<size_t>(oldest.level) + 1);
       }
-    } else if (pages > 0 && !fresh.at_floor()) {
+    } else if (narrower) {
       fresh.give_up(policy_ == ShrinkPolicy::kLayer ? pages : 1);
+    } else if (needed - returning <= taking.paid_back) {
+      // What was lent is there, but where others overdrew the budget. That is not the promise's fault.
+      return taking.room(pool_->overdraw(layer, needed), fresh);
     } else {
       // Someone else took what was there when the floor was checked.
-      return room(pool_->reserve(layer, needed, returning));
+      return taking.room(pool_->reserve(layer, needed, returning), fresh);
     }
     std::vector<Step>& steps = layers_[layer]->steps;
     const int bits = std::max(plan.shapes[fresh.level].formats[0].bits, plan.shapes[fresh.level].formats[1].bits);
@@ -193,6 +238,12 @@ std::vector<Pool::Reservation> Memory::reserve_least(const std::vector<std::pair
   return reserved;
 }
 
+std::optional<Pool::Reservation> Memory::try_take(int layer, int64_t bytes) {
+  if (!can_shrink_) return pool_->try_reserve(layer, bytes);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return leaves_loans(layer, bytes) ? pool_->try_reserve(layer, bytes) : std::nullopt;
+}
+
 void Memory::check_room(const std::vector<std::pair<int, Needs>>& all) {
   if (!can_shrink_) return;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -204,7 +255,8 @@ int64_t Memory::least(int layer, const Needs& needs) const {
   const std::vector<PageShape>& shapes = plans_[layer].shapes;
   const NewPages floor = {shapes, needs.pages, shapes.size() - 1};
   const int64_t bytes = checked_add(needs.bytes, floor.bytes(), "bytes of a layer");
-  return std::max<int64_t>(0, bytes - (needs.promised ? needs.promised->left() : 0));
+  const int64_t promised = needs.promised ? needs.promised->left() + needs.promised->lent() : 0;
+  return std::max<int64_t>(0, bytes - promised);
 }
 
 void Memory::require_floors(const std::vector<std::pair<int, Needs>>& all) const {
@@ -231,14 +283,25 @@ int64_t Memory::freeable(int layer) const {
   return bytes;
 }
 
+int64_t Memory::freeable() const {
+  int64_t bytes = 0;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) bytes += freeable(static_cast<int>(layer));
+  return bytes;
+}
+
+// Whether what has been lent can be had again once bytes have gone to somebody.
+bool Memory::leaves_loans(int layer, int64_t bytes) const {
+  if (pool_->lent() == 0) return true;
+  if (freeable(layer) - pool_->lent(layer) < bytes - pool_->room(layer)) return false;
+  return freeable() - pool_->lent() >= bytes - pool_->room();
+}
+
 void Memory::require_layer_floor(int layer, int64_t bytes) const {
-  require(BudgetOwner::kLayer, layer, pool_->room(layer), freeable(layer), bytes);
+  require(BudgetOwner::kLayer, layer, pool_->room(layer), freeable(layer), pool_->lent(layer), bytes);
 }
 
 void Memory::require_cache_floor(int layer, int64_t bytes) const {
-  int64_t all = 0;
-  for (size_t i = 0; i < layers_.size(); ++i) all += freeable(static_cast<int>(i));
-  require(BudgetOwner::kCache, layer, pool_->room(), all, bytes);
+  require(BudgetOwner::kCache, layer, pool_->room(), freeable(), pool_->lent(), bytes);
 }
 
 Memory::Candidates Memory::most_bits(int layer, bool whole_cache) const {

@@ -9,6 +9,10 @@
 // Under kOldest, sealing n pages that halve shrinks at most 3 n others where layers are alike: a page of b bits has at
 // most three times the bytes that a shrink from b bits frees. Spectral ones have at most 8 b + 3 times these.
 //
+// What is promised (Pool::Reservation) is promised at the floor. Pages that take more of it than they would there are a
+// loan: there is always as much room, or pages have as much to give up, as promises have lent. Nobody else is given
+// that, whoever gives it up, and a promise that has nothing left takes back what it lent.
+//
 // A shrink happens in place, under a lock per layer that excludes the readers of its pages: see `read`.
 #pragma once
 
@@ -17,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <vector>
 
@@ -77,6 +82,7 @@ class Memory {
   struct Room {
     Pool::Reservation bytes;
     std::vector<const PageShape*> shapes;  // of the pages, oldest first
+    std::vector<int64_t> loans;            // by needs: of what was drawn from their promises, for `enlist`
   };
   // What a layer of a sequence needs.
   struct Needs {
@@ -84,6 +90,7 @@ class Memory {
     int64_t pages = 0;
     int64_t returning = 0;                  // bytes that go back as soon as the others are there
     Pool::Reservation* promised = nullptr;  // what is taken first
+    int64_t soon = 0;                       // bytes that will be asked for before the pages are there
   };
   // Room for all of them, in one layer. Throws kBudgetExceeded.
   Room make_room(int layer, const std::vector<Needs>& all);
@@ -98,8 +105,11 @@ class Memory {
   // may make them wider. Throws kBudgetExceeded, and then no page has shrunk.
   std::vector<Pool::Reservation> reserve_least(const std::vector<std::pair<int, Needs>>& all);
 
-  // From now on the page may shrink, if it could not before. Cannot fail.
-  void enlist(Page& page);
+  // Room for bytes of a layer, where nothing has to give way for it.
+  std::optional<Pool::Reservation> try_take(int layer, int64_t bytes);
+
+  // From now on the pages may shrink, if they could not before, and the loan that they are is one. Cannot fail.
+  void enlist(const std::vector<std::shared_ptr<Page>>& pages, Pool::Reservation* promised = nullptr, int64_t loan = 0);
 
   // While it is held, pages of the layer stay as they are. Take it after the locks of sequences; let no page die under
   // it.
@@ -129,6 +139,8 @@ class Memory {
 
   void forget(Page& page);
   int64_t freeable(int layer) const;
+  int64_t freeable() const;
+  bool leaves_loans(int layer, int64_t bytes) const;
   int64_t least(int layer, const Needs& needs) const;
   void require_floors(const std::vector<std::pair<int, Needs>>& all) const;
   void require_layer_floor(int layer, int64_t bytes) const;

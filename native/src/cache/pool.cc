@@ -118,15 +118,30 @@ Block Pool::take(int layer, BlockKind kind, int64_t bytes, BlockPlace place) {
 }
 
 Pool::Reservation::~Reservation() {
-  if (!pool_ || left_ == 0) return;
+  if (!pool_ || (left_ == 0 && lent_ == 0)) return;
   std::lock_guard<std::mutex> lock(pool_->mutex_);
   pool_->give_back(layer_, left_);
+  pool_->lend(layer_, -lent_);
 }
 
-void Pool::Reservation::refund(int64_t bytes) {
-  std::lock_guard<std::mutex> lock(pool_->mutex_);
-  pool_->give_back(layer_, -bytes);
+void Pool::Reservation::draw(Reservation& other, int64_t bytes, int64_t paid_back) {
+  other.left_ -= bytes;
   left_ += bytes;
+  if (paid_back > 0) other.lend(-paid_back);
+}
+
+void Pool::Reservation::lend(int64_t bytes) {
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  pool_->lend(layer_, bytes);
+  lent_ += bytes;
+}
+
+void Pool::Reservation::restore(int64_t left, int64_t lent) {
+  std::lock_guard<std::mutex> lock(pool_->mutex_);
+  pool_->give_back(layer_, left_ - left);
+  pool_->lend(layer_, lent - lent_);
+  left_ = left;
+  lent_ = lent;
 }
 
 Block Pool::Reservation::take(BlockKind kind, int64_t bytes, BlockPlace place, bool shrinkable) {
@@ -151,6 +166,22 @@ Block Pool::Reservation::take(BlockKind kind, int64_t bytes, BlockPlace place, b
 void Pool::give_back(int layer, int64_t bytes) {
   layers_[layer].bytes -= bytes;
   bytes_ -= bytes;
+}
+
+// Likewise.
+void Pool::lend(int layer, int64_t bytes) {
+  layers_[layer].lent += bytes;
+  lent_ += bytes;
+}
+
+int64_t Pool::lent() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lent_;
+}
+
+int64_t Pool::lent(int layer) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return layers_[layer].lent;
 }
 
 int64_t Pool::bytes() const {

@@ -2,6 +2,9 @@
 //
 // A caller reserves the sum of what it needs before it changes anything, and then takes blocks out of the reservation;
 // if the sum does not fit, nothing has happened. Accounting is by requested bytes, per layer and in total.
+//
+// A reservation that stands for long, a promise, can lend what it is not asked for yet. The pool only counts what is
+// lent; that it can be had again is for those to see to who give out room (Memory).
 #pragma once
 
 #include <cstdint>
@@ -74,14 +77,13 @@ class Pool : public std::enable_shared_from_this<Pool> {
     Reservation(Reservation&& other) noexcept = default;
     ~Reservation();
     int64_t left() const { return left_; }
-    // Takes over up to so many bytes of what another one of the same layer has left.
-    void draw(Reservation& other, int64_t bytes) {
-      const int64_t drawn = bytes < other.left_ ? bytes : other.left_;
-      other.left_ -= drawn;
-      left_ += drawn;
-    }
-    // Bytes that were drawn from it are held for it again, by whoever drew them until they go back.
-    void refund(int64_t bytes);
+    int64_t lent() const { return lent_; }
+    // Takes over bytes of what another one of the same layer has left, and pays its loans back with others.
+    void draw(Reservation& other, int64_t bytes, int64_t paid_back);
+    // So much more of what was drawn from it is lent from now on.
+    void lend(int64_t bytes);
+    // Is as it was before some draws: what they took is held for it again, by whoever drew it until that goes back.
+    void restore(int64_t left, int64_t lent);
     // At most as many bytes, in all, as were reserved. Throws kOutOfMemory.
     Block take(BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine, bool shrinkable = false);
 
@@ -92,6 +94,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     std::shared_ptr<Pool> pool_;
     int layer_;
     int64_t left_;
+    int64_t lent_ = 0;
   };
 
   // `returning`: bytes of the layer that the caller gives back as soon as it has these. They do not count any more,
@@ -107,6 +110,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // What is left under a budget, negative where it is overdrawn; INT64_MAX where there is none.
   int64_t room() const;
   int64_t room(int layer) const;
+  // What reservations have lent.
+  int64_t lent() const;
+  int64_t lent(int layer) const;
 
   int64_t budget() const { return budget_; }
   int64_t bytes() const;
@@ -118,9 +124,11 @@ class Pool : public std::enable_shared_from_this<Pool> {
   struct Layer {
     int64_t budget = 0;
     int64_t bytes = 0;  // reserved ones included
-    Usage usage[3];     // by kind
+    int64_t lent = 0;
+    Usage usage[3];  // by kind
   };
   void give_back(int layer, int64_t bytes);
+  void lend(int layer, int64_t bytes);
   Reservation grant(int layer, int64_t bytes, int64_t returning);
   int64_t room_of(const Layer& layer) const;
 
@@ -129,6 +137,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   mutable std::mutex mutex_;
   std::vector<Layer> layers_;
   int64_t bytes_ = 0;
+  int64_t lent_ = 0;
   int64_t peak_bytes_ = 0;
 };
 

@@ -107,6 +107,40 @@ TEST_CASE("pool: a reservation holds its bytes against others, and gives back wh
   CHECK(pool->bytes() == 0);
 }
 
+TEST_CASE("pool: what a promise lends is counted until it is paid back, and again where a draw is undone") {
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{0, 0});
+  {
+    Pool::Reservation promise = pool->reserve(1, 600);
+    {
+      Pool::Reservation page = pool->reserve(1, 0);
+      page.draw(promise, 400, 0);
+      promise.lend(300);
+    }
+    CHECK(promise.left() == 200);
+    CHECK(pool->bytes() == 200);
+    CHECK(pool->lent() == 300);
+    CHECK(pool->lent(1) == 300);
+    CHECK(pool->lent(0) == 0);
+    {
+      Pool::Reservation rows = pool->reserve(1, 100);
+      rows.draw(promise, 200, 100);
+      CHECK(rows.left() == 300);
+      CHECK(promise.left() == 0);
+      CHECK(promise.lent() == 200);
+      CHECK(pool->lent() == 200);
+      promise.restore(200, 300);
+      CHECK(pool->bytes() == 500);  // it is held twice
+    }
+    CHECK(pool->bytes() == 200);
+    CHECK(promise.left() == 200);
+    CHECK(promise.lent() == 300);
+    CHECK(pool->lent(1) == 300);
+  }
+  CHECK(pool->bytes() == 0);
+  CHECK(pool->lent() == 0);
+  CHECK(pool->lent(1) == 0);
+}
+
 TEST_CASE("pool: requests near the end of the number range are refused, not wrapped") {
   const auto pool = std::make_shared<Pool>(kvasir::host_arena(), INT64_MAX, std::vector<int64_t>{0});
   Block some = pool->take(0, BlockKind::kPage, 64);

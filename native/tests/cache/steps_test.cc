@@ -1,10 +1,15 @@
 // Steps that are all or nothing over layers: what reserve promises, and what rollback makes of a step that broke off.
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "support/caches.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/errors.h"
 #include "support/failing_memory.h"
+#include "support/saved.h"
 
 namespace {
 
@@ -60,11 +65,15 @@ support::CacheChoice cache_of(const support::SideChoice& keys, const support::Si
   return choice;
 }
 
-const std::pair<support::SideChoice, support::SideChoice> kSides[] = {{{"f16", 16, {}}, {"f16", 16, {}}},
-                                                                      {{"uniform", 2, {}}, {"uniform", 4, {}}},
-                                                                      {{"pattern", 2, {}}, {"pattern", 2, {}}},
-                                                                      {{"tiered", 2, {}}, {"uniform", 2, {}}},
-                                                                      {{"progressive", 16, {}}, {"uniform", 2, {}}}};
+const std::map<std::string, double> kFallingBits = {{"code_bits", 4}, {"floor_bits", 0.5}};
+const std::pair<support::SideChoice, support::SideChoice> kSides[] = {
+    {{"f16", 16, {}}, {"f16", 16, {}}},
+    {{"uniform", 2, {}}, {"uniform", 4, {}}},
+    {{"pattern", 2, {}}, {"pattern", 2, {}}},
+    {{"tiered", 2, {}}, {"uniform", 2, {}}},
+    {{"progressive", 16, {}}, {"uniform", 2, {}}},
+    {{"progressive", 16, {}}, {"pattern", 2, {}}},
+    {{"spectral", 2, kFallingBits}, {"spectral", 2, kFallingBits}}};
 
 }  // namespace
 
@@ -76,6 +85,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
     for (int round = 0; round < support::repeat(60); ++round) {
       support::CacheChoice choice = cache_of(keys, values, random.below(2) * random.below(200), random.below(20));
       choice.budget = 60'000 + random.below(400'000);
+      if (random.below(3) == 0) choice.shrink_policy = kvasir::ShrinkPolicy::kLayer;
       Scene scene(choice);
       const int64_t id = scene.cache->new_sequence();
       const int before = random.below(400), tokens = 1 + random.below(random.below(3) == 0 ? 4000 : 20);
@@ -105,6 +115,7 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
           REQUIRE_NOTHROW_MESSAGE(scene.append(id, layer, some, 1000 + done), codec, ": ", before, " and ", done,
                                   " of ", tokens, " tokens, window ", choice.window, ", sinks ", choice.sinks);
           done += some;
+          if (random.below(100) == 0) scene.fill_up();  // with what pages gave up
         }
         CHECK(scene.cache->length(id, layer) == before + tokens);
       }
@@ -113,6 +124,116 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
   }
   CHECK(granted >= support::repeat(60));
   CHECK(refused >= support::repeat(20));
+}
+
+TEST_CASE("steps: wide pages give back what they took of what is reserved, and keep nothing that others may have") {
+  for (const auto& [keys, values] : kSides) {
+    for (const int sliding : {0, 300}) {
+      for (const int tokens : {20, 2500}) {
+        CAPTURE(keys.codec);
+        CAPTURE(values.codec);
+        CAPTURE(sliding);
+        CAPTURE(tokens);
+        support::CacheChoice choice = cache_of(keys, values, 0, 0);
+        for (support::LayerChoice& layer : choice.layers) layer.sliding_window = sliding;
+        Scene probe(choice);
+        const int64_t first = probe.cache->new_sequence();
+        probe.append_all(first, 120, 1);
+        probe.cache->reserve(first, tokens);
+        const int64_t reserved = probe.bytes();
+        const int64_t other = probe.cache->new_sequence();
+        probe.append_all(other, 1, 2);
+        choice.budget = probe.bytes();
+        const int64_t spare = choice.budget - reserved;
+        probe.append_all(other, 150, 3);
+        const support::Saved saved = support::save(*probe.cache, other);
+
+        Scene scene(choice);
+        const int64_t id = scene.cache->new_sequence();
+        scene.append_all(id, 120, 1);
+        scene.cache->reserve(id, tokens);
+        CHECK(scene.bytes() == reserved);
+        const auto anyone_may_have_it = [&] {
+          const int64_t one = scene.cache->new_sequence();
+          CHECK_NOTHROW(scene.append_all(one, 1, 3));
+          scene.cache->release(one);
+        };
+        bool restored = false;
+        for (int done = 0; done < tokens; done += 10) {
+          for (int layer = 0; layer < 2; ++layer) REQUIRE_NOTHROW(scene.append(id, layer, 10, 1000 + done));
+          if (!restored) anyone_may_have_it();
+          try {
+            support::restore(*scene.cache, saved);
+            restored = true;
+          } catch (const kvasir::Error& error) {
+            REQUIRE(error.code() == ErrorCode::kBudgetExceeded);
+          }
+        }
+        const auto stats = support::stats_of(*scene.cache);
+        CHECK(stats->peak_bytes() <= choice.budget);
+        CHECK(spare > 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("steps: what wide pages took of what is reserved is no one else's, whoever asks at whatever moment") {
+  for (int round = 0; round < support::repeat(4); ++round) {
+    const bool one_layer = round % 2 == 1;  // has a budget
+    support::CacheChoice choice = cache_of({"progressive", 16, {}}, {"progressive", 16, {}}, 20, 4);
+    Scene probe(choice);
+    const int64_t first = probe.cache->new_sequence();
+    probe.cache->reserve(first, 4000);
+    (one_layer ? choice.layers[1].budget : choice.budget) = probe.bytes() / (one_layer ? 2 : 1) + 200'000;
+    Scene scene(choice);
+    const int64_t id = scene.cache->new_sequence();
+    scene.cache->reserve(id, 4000);
+    const int64_t other = probe.cache->new_sequence();
+    probe.append_all(other, 500, 7);
+    const support::Saved saved = support::save(*probe.cache, other);
+
+    std::atomic<bool> done{false};
+    std::atomic<int> taken{0}, refused{0};
+    std::vector<std::thread> others;
+    for (int thread = 0; thread < 3; ++thread) {
+      others.emplace_back([&, thread] {
+        support::Random random(support::seed() + 10 * round + thread);
+        std::vector<int64_t> held;
+        while (!done) {
+          try {
+            if (thread == 0 && random.below(4) == 0) {
+              held.push_back(support::restore(*scene.cache, saved));
+            } else {
+              held.push_back(scene.cache->new_sequence());
+              scene.append_all(held.back(), 1 + random.below(300), 3);
+            }
+            ++taken;
+          } catch (const kvasir::Error& error) {
+            CHECK(error.code() == ErrorCode::kBudgetExceeded);
+            ++refused;
+          }
+          while (!held.empty() && random.below(3) == 0) {
+            scene.cache->release(held.back());
+            held.pop_back();
+          }
+        }
+      });
+    }
+    support::Random random(support::seed() + 100 + round);
+    for (int appended = 0; appended < 4000;) {
+      const int some = std::min(4000 - appended, 1 + random.below(60));
+      for (int layer = 0; layer < 2; ++layer) CHECK_NOTHROW(scene.append(id, layer, some, 1000 + appended));
+      appended += some;
+    }
+    done = true;
+    for (std::thread& thread : others) thread.join();
+    CHECK(scene.cache->length(id, 1) == 4000);
+    const auto stats = support::stats_of(*scene.cache);
+    if (!one_layer) CHECK(stats->peak_bytes() <= choice.budget);
+    CHECK(stats->shrinks(kvasir::kAllLayers) > 0);
+    CHECK(taken > 0);
+    CHECK(refused > 0);
+  }
 }
 
 TEST_CASE("steps: appends that run out of memory on the way keep what was reserved") {
@@ -154,6 +275,16 @@ TEST_CASE("steps: appends that run out of memory on the way keep what was reserv
     }
     CHECK(failures > 50);
     CHECK(support::stats_of(*scene.cache)->peak_bytes() <= choice.budget);
+    for (int64_t taken = 0; taken <= id + 1000; ++taken) {
+      try {
+        scene.cache->release(taken);
+      } catch (const kvasir::Error&) {  // no such sequence
+      }
+    }
+    REQUIRE(scene.bytes() == 0);
+    const int64_t next = scene.cache->new_sequence();
+    CHECK_NOTHROW_MESSAGE(scene.append_all(next, 100, 1), codec);
+    CHECK_NOTHROW_MESSAGE(scene.cache->reserve(next, 200), codec);
   }
 }
 

@@ -113,8 +113,4 @@ SequenceLayer::SequenceLayer(const LayerPlan& plan, Engine& engine, Pool::Reserv
   engine.update(plan, view(plan), state_.get());
 }
 
-void SequenceLayer::enlist(Memory& memory) {
-  for (const auto& page : pages_) memory.enlist(*page);
-}
-
 }  // namespace kvasir

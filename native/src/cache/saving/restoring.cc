@@ -277,7 +277,7 @@ const PageShape& Restoring::Impl::check_place(const ImagePart& part) {
 // False where there is no room before others have shrunk.
 bool Restoring::Impl::start_page(const ImagePart& part, const PageShape& shape, std::vector<PagesIn::Page>& pages) {
   const LayerPlan& plan = plan_of(part);
-  std::optional<Pool::Reservation> room = place_.memory.pool().try_reserve(plan.index, part.bytes);
+  std::optional<Pool::Reservation> room = place_.memory.try_take(plan.index, part.bytes);
   if (!room && place_.memory.can_shrink()) return false;
   if (!room) room.emplace(place_.memory.pool().reserve(plan.index, part.bytes));  // throws
   Block block = room->take(BlockKind::kPage, part.bytes, BlockPlace::kEngine, plan.can_shrink());
@@ -321,7 +321,7 @@ void Restoring::Impl::take_page(const ImageReader& image, const ImagePart& part,
   view.shape = &shape;
   if (shape.varies()) view.offsets = offsets.data();
   const int64_t stored = place_.engine.stored_bytes(plan, view, page);
-  std::optional<Pool::Reservation> room = place_.memory.pool().try_reserve(plan.index, stored);
+  std::optional<Pool::Reservation> room = place_.memory.try_take(plan.index, stored);
   if (!room && place_.memory.can_shrink()) {
     // Others give way when all else is known to be right.
     std::vector<uint8_t> bytes(page, page + part.bytes);
