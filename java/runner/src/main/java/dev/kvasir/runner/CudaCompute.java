@@ -420,21 +420,29 @@ class CudaCompute implements Compute {
     long there = best.of(4L * logitRows(width(logits)));
     DeviceOperations.argmax(at(logits), rows, width(logits), there, stream);
     int[] found = new int[rows];
-    new IntPointer(download(there, rows)).get(found);
+    new IntPointer(download(there, rows, logitRows(width(logits)))).get(found);
     return found;
   }
 
   @Override
   public FloatBuffer read(Rows logits, int rows) {
     finish((CudaRows) logits, rows);
-    return download(at(logits), (long) rows * width(logits)).asBuffer();
+    int width = width(logits);
+    return download(at(logits), (long) rows * width, (long) logitRows(width) * width).asBuffer();
   }
 
-  /** So many numbers of four bytes, in memory that the next download overwrites. */
-  private FloatPointer download(long from, long numbers) {
+  /** So many numbers of four bytes, never more than {@code most}, in memory that the next download may take. */
+  private FloatPointer download(long from, long numbers, long most) {
     FloatPointer to = read;
     if (to == null || to.capacity() < numbers) {
-      to = new FloatPointer(device.pinned(4 * numbers)).capacity(numbers);
+      long wanted = numbers;
+      if (to != null) {
+        // At least twice as much: sessions that come one by one do not lock memory at every step.
+        wanted = Math.max(numbers, Math.min(most, 2 * to.capacity()));
+        read = null;
+        device.unpin(to.address()); // no copy goes there: every download waits for its own
+      }
+      to = new FloatPointer(device.pinned(4 * wanted)).capacity(wanted);
       read = to;
     }
     device.download(from, 4 * numbers, to);

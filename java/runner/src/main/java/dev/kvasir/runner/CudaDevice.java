@@ -235,13 +235,29 @@ final class CudaDevice implements AutoCloseable {
     }
   }
 
-  /** Memory of this machine that the device reads and writes itself, until the end. */
+  /** Memory of this machine that the device reads and writes itself, until {@link #unpin} or the end. */
   Pointer pinned(long bytes) {
     Pointer found = new Pointer();
     check(cudaMallocHost(found, bytes), bytes + " bytes of locked memory");
     long address = found.address();
-    held.add(() -> cudaFreeHost(new At(address)));
+    held.add(new Unpinned(address));
     return found;
+  }
+
+  private record Unpinned(long address) implements Runnable {
+    @Override
+    public void run() {
+      cudaFreeHost(new At(address));
+    }
+  }
+
+  /** Gives that back; nothing may be on its way to it or from it. */
+  void unpin(long address) {
+    synchronized (held) {
+      if (held.ends.remove(new Unpinned(address))) {
+        cudaFreeHost(new At(address));
+      }
+    }
   }
 
   /** Copies to the device, in the order of the stream; the source may be reused at once. */

@@ -52,9 +52,15 @@ public record ModelConfig(
 
   private static final Set<String> TYPES = Set.of("llama", "mistral", "qwen2", "qwen3");
 
-  /** Checks that there can be a cache of this shape. */
+  /** Checks that there can be a cache of this shape, and a text in it. */
   public ModelConfig {
     ends = List.copyOf(ends);
+    if (!Double.isFinite(normEpsilon) || normEpsilon < 0) {
+      throw new IllegalArgumentException("the epsilon of norms is " + normEpsilon);
+    }
+    if (maxPositions < 1) {
+      throw new IllegalArgumentException("the model was made for " + maxPositions + " positions");
+    }
     geometry(layers, queryHeads, kvHeads, headDim, slidingWindow);
   }
 

@@ -47,6 +47,9 @@ final class RopeSettings {
         if (scaling.find("attention_factor").isPresent() || scaling.find("mscale").isPresent()) {
           throw new ModelException(file + ": yarn with an attention factor of its own cannot be run");
         }
+        if (!scaling.find("truncate").map(Json::flag).orElse(true)) {
+          throw new ModelException(file + ": yarn whose truncate is false cannot be run");
+        }
         return plain.yarn(
             scaling.get("factor").number(),
             scaling.find("beta_fast").map(Json::number).orElse(BETA_FAST),
@@ -62,7 +65,10 @@ final class RopeSettings {
     }
   }
 
-  /** From metadata, and from the tensor of factors that stands for Llama 3's scaling. */
+  /**
+   * From metadata, and from the tensor of factors that stands for Llama 3's scaling. What a file leaves out is what
+   * llama.cpp takes it for: a factor alone is linear, and 0 is none.
+   */
   static Rope of(Gguf file, String architecture, int headDim) throws IOException {
     String name = architecture + ".rope.";
     int turned = file.findInteger(name + "dimension_count").orElse(headDim);
@@ -71,31 +77,38 @@ final class RopeSettings {
     }
     boolean neighbours = architecture.equals("llama") || architecture.equals("mistral");
     RopePairs pairs = neighbours ? RopePairs.NEIGHBOURS : RopePairs.HALVES;
-    Rope plain = Rope.plain(pairs, file.findNumber(name + "freq_base").orElse(10000.0), headDim);
-    if (file.has("rope_freqs.weight")) {
+    Rope rope = Rope.plain(pairs, file.findNumber(name + "freq_base").orElse(10000.0), headDim);
+    boolean divided = file.has("rope_freqs.weight");
+    if (divided) {
       float[] factors = file.read("rope_freqs.weight").require(1, headDim / 2).floats();
-      double[] frequencies = plain.frequencies();
+      double[] frequencies = rope.frequencies();
       for (int j = 0; j < frequencies.length; j++) {
         frequencies[j] /= factors[j];
       }
-      return Rope.of(pairs, frequencies);
+      rope = Rope.of(pairs, frequencies);
     }
-    String type = file.findText(name + "scaling.type").orElse("none");
-    double factor = file.findNumber(name + "scaling.factor").orElse(1.0);
+    String type = file.findText(name + "scaling.type").orElse("linear");
+    double older = file.findNumber(name + "scale_linear").orElse(1.0);
+    double given = file.findNumber(name + "scaling.factor").orElse(older);
+    double factor = given == 0 ? 1 : given;
     switch (type) {
       case "none":
-        return plain;
+        return rope;
       case "linear":
-        return plain.linear(factor);
+        return rope.linear(factor);
       case "yarn":
+        if (divided) {
+          throw new ModelException(file.path() + ": yarn and rope_freqs.weight together cannot be run");
+        }
         if (file.findNumber(name + "scaling.attn_factor").orElse(1.0) != 1.0) {
           throw new ModelException(file.path() + ": yarn with an attention factor of its own cannot be run");
         }
-        return plain.yarn(
+        int context = file.integer(architecture + ".context_length");
+        return rope.yarn(
             factor,
             file.findNumber(name + "scaling.yarn_beta_fast").orElse(BETA_FAST),
             file.findNumber(name + "scaling.yarn_beta_slow").orElse(BETA_SLOW),
-            file.integer(name + "scaling.original_context_length"));
+            file.findInteger(name + "scaling.original_context_length").orElse(context));
       default:
         throw new ModelException(
             file.path() + ": rope scaling is \"" + type + "\"; none, linear and yarn can be run");

@@ -101,12 +101,20 @@ public final class Session implements AutoCloseable {
     size += added.length;
   }
 
-  /** Adds a text, after what the model expects before every text if it is the first. */
+  /**
+   * Adds a text, after what the model expects before every text if it is the first. All or nothing.
+   *
+   * @throws IllegalArgumentException if there are more tokens than the model was made for
+   * @throws IllegalStateException if a generation is under way or the session is closed
+   */
   public void append(String text) {
-    if (length() == 0) {
-      append(engine.model().tokenizer().prefix());
+    int[] prefix = engine.model().tokenizer().prefix();
+    int[] encoded = engine.model().tokenizer().encode(text);
+    int[] whole = Arrays.copyOf(prefix, prefix.length + encoded.length);
+    System.arraycopy(encoded, 0, whole, prefix.length, encoded.length);
+    synchronized (this) {
+      append(size == 0 ? whole : encoded);
     }
-    append(engine.model().tokenizer().encode(text));
   }
 
   /**

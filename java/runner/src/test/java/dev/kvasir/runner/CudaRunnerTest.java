@@ -24,6 +24,7 @@ import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.nio.FloatBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -33,6 +34,7 @@ import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import org.bytedeco.javacpp.BytePointer;
+import org.bytedeco.javacpp.FloatPointer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
@@ -312,6 +314,65 @@ class CudaRunnerTest {
       assertEquals(
           watched.generate(new Generation(20, same, Set.of(), null)).join().tokens(),
           greedy.generate(new Generation(20, Sampling.GREEDY, Set.of(), null)).join().tokens());
+    }
+  }
+
+  /** Memory for logits is locked a few times while a batch grows, and not once for each of its sizes. */
+  @Test
+  void logitsOfAGrowingBatchTakeFewMemories() throws Exception {
+    assumeDevice();
+    TinyModel.qwen2(folder, 42);
+    ModelConfig config = Model.load(folder).config();
+    for (Precision precision : Precision.values()) {
+      try (CudaCompute compute = new CudaCompute(config, precision)) {
+        Compute.Rows logits = compute.logits(config.vocabulary());
+        List<FloatPointer> places = new ArrayList<>();
+        for (int rows = 1; rows <= 64; rows++) {
+          FloatBuffer found = compute.read(logits, rows);
+          assertEquals(rows * config.vocabulary(), found.remaining());
+          FloatPointer place = new FloatPointer(found);
+          if (places.isEmpty() || !places.get(places.size() - 1).equals(place)) {
+            places.add(place);
+          }
+        }
+        // 1, 2, 4, ... 64 rows.
+        assertTrue(places.size() <= 7, places.size() + " memories");
+        assertEquals(1, compute.likeliest(logits, 1).length);
+        // What was given back is not read: as many rows at once as there is room for.
+        int most = Math.min(4096, compute.logitRows(config.vocabulary()));
+        assertEquals(most * config.vocabulary(), compute.read(logits, most).remaining());
+      }
+    }
+  }
+
+  /** Each session that comes makes the largest batch of logits so far. */
+  @Test
+  void sessionsThatComeOneByOneAreSampledAsAlone() throws Exception {
+    assumeDevice();
+    TinyModel.llama(folder, 43, TensorType.BF16);
+    Model model = Model.load(folder);
+    // Greedy in its choice, but by the sampler, which needs the logits.
+    Sampling sampled = new Sampling(0, 0, 1, 0, 2, 0, 0);
+    List<CompletableFuture<Generation.Result>> results = new ArrayList<>();
+    try (Engine together = Engine.builder(model).backend("cuda").build();
+        Engine single = Engine.builder(model).backend("cuda").build()) {
+      for (int i = 0; i < 16; i++) {
+        CompletableFuture<Void> begun = new CompletableFuture<>();
+        Session session = together.newSession();
+        session.append(tokens(50 + i, 5 + i));
+        results.add(
+            session.generate(new Generation(100, sampled, Set.of(), (token, text) -> begun.complete(null))));
+        begun.join();
+      }
+      for (int i = 0; i < 16; i++) {
+        try (Session alone = single.newSession()) {
+          alone.append(tokens(50 + i, 5 + i));
+          assertEquals(
+              alone.generate(new Generation(100, sampled, Set.of(), null)).join().tokens(),
+              results.get(i).join().tokens(),
+              "session " + i);
+        }
+      }
     }
   }
 

@@ -275,6 +275,8 @@ class DecoderTest {
       {"\"rope_theta\": 10000.0", "\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 4}", "dynamic"},
       {"\"vocab_size\": 260", "\"vocab_size\": 6000", "tokenizer.json"},
       {"\"vocab_size\"", "\"vocabulary\"", "vocab_size"},
+      {"\"rms_norm_eps\": 1e-5", "\"rms_norm_eps\": -1", "epsilon"},
+      {"\"max_position_embeddings\": 1024", "\"max_position_embeddings\": 0", "positions"},
       {"\"head_dim\": 32", "\"head_dim\": 2147483647", "2147483647"},
       {"{", "[", "config.json"},
     };
@@ -313,6 +315,11 @@ class DecoderTest {
       }
       assertEquals(expected, llama3[j], 1e-12);
     }
+    String yarn = "{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4.0, \"truncate\": %s},"
+        + " \"max_position_embeddings\": 4096}";
+    assertEquals(plain[63] / 4, rope(String.format(yarn, true), file)[63], 1e-12);
+    ModelException e = assertThrows(ModelException.class, () -> rope(String.format(yarn, false), file));
+    assertTrue(e.getMessage().contains("truncate"), e.getMessage());
   }
 
   private static double[] rope(String config, Path file) throws ModelException {

@@ -133,6 +133,20 @@ class EngineTest {
   }
 
   @Test
+  void aTextIsAddedWholeOrNotAtAll() {
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      // With the token that begins a text it is one too many.
+      String tooLong = "x".repeat(model.config().maxPositions());
+      assertThrows(IllegalArgumentException.class, () -> session.append(tooLong));
+      assertEquals(0, session.length());
+      session.append("ab");
+      session.append("c");
+      assertArrayEquals(new int[] {TinyModel.BOS, 'a', 'b', 'c'}, session.tokens());
+    }
+  }
+
+  @Test
   void aConversationGoesOnWhereItEnded() {
     int[] prompt = tokens(3, 150);
     List<Integer> whole = alone(prompt, greedy(30));

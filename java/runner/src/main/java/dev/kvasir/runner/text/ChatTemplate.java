@@ -46,7 +46,7 @@ public final class ChatTemplate {
     ZEPHYR,
     /** {@code [INST] ... [/INST]}, with {@code <<SYS>>} for the system. */
     LLAMA_2,
-    /** {@code [INST] ... [/INST]}. */
+    /** {@code [INST] ... [/INST]}, with {@code [SYSTEM_PROMPT]} where that is a token. */
     MISTRAL
   }
 
@@ -124,6 +124,9 @@ public final class ChatTemplate {
     if (first) {
       add(out, tokenizer.prefix());
     }
+    if (family == Family.CHAT_ML && !first) {
+      text(out, "\n"); // what follows the end of the answer, which the model does not write
+    }
     String system = "";
     for (int i = 0; i < messages.size(); i++) {
       Message message = messages.get(i);
@@ -153,7 +156,11 @@ public final class ChatTemplate {
       }
       case LLAMA_3 -> header(out, Role.ASSISTANT);
       case ZEPHYR -> text(out, "\n<|assistant|>\n");
-      case LLAMA_2, MISTRAL -> {}
+      case LLAMA_2, MISTRAL -> {
+        if (!system.isEmpty()) {
+          throw new ModelException(model + " has no place for a system's message that no user's follows");
+        }
+      }
     }
     return out.build().toArray();
   }
@@ -162,6 +169,15 @@ public final class ChatTemplate {
   private String instruct(IntStream.Builder out, Message message, String system, boolean begun) throws ModelException {
     switch (message.role()) {
       case SYSTEM:
+        if (family == Family.MISTRAL && isToken("[SYSTEM_PROMPT]") && isToken("[/SYSTEM_PROMPT]")) {
+          out.add(mark("[SYSTEM_PROMPT]"));
+          text(out, message.text());
+          out.add(mark("[/SYSTEM_PROMPT]"));
+          return system;
+        }
+        if (!system.isEmpty()) {
+          throw new ModelException(model + " has no place for two system's messages before a user's");
+        }
         return family == Family.LLAMA_2
             ? "<<SYS>>\n" + message.text() + "\n<</SYS>>\n\n"
             : message.text() + "\n\n";
@@ -174,7 +190,14 @@ public final class ChatTemplate {
         if (family == Family.LLAMA_2 && !begun && system.isEmpty()) {
           add(out, tokenizer.prefix());
         }
-        text(out, "[INST] " + system + message.text() + " [/INST]");
+        // Older vocabularies lack the marks: there they are text, with spaces.
+        if (isToken("[INST]") && isToken("[/INST]")) {
+          out.add(mark("[INST]"));
+          text(out, system + message.text());
+          out.add(mark("[/INST]"));
+        } else {
+          text(out, "[INST] " + system + message.text() + " [/INST]");
+        }
         return "";
     }
   }
@@ -194,6 +217,10 @@ public final class ChatTemplate {
     for (int token : tokens) {
       out.add(token);
     }
+  }
+
+  private boolean isToken(String name) {
+    return tokenizer.special(name).isPresent();
   }
 
   private int mark(String name) throws ModelException {

@@ -17,20 +17,22 @@ final class GgufVocabulary {
   private static final int USER_DEFINED = 4;
 
   /** How words are cut, by the names that tokenizer.ggml.pre gives. */
-  private static final Map<String, String> WORDS = new HashMap<>();
+  private static final Map<String, List<String>> WORDS = new HashMap<>();
 
   static {
     String tail = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     String head = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
     for (String name : List.of("llama-bpe", "llama3", "llama-v3", "smaug-bpe")) {
-      WORDS.put(name, head + "\\p{N}{1,3}" + tail);
+      WORDS.put(name, List.of(head + "\\p{N}{1,3}" + tail));
     }
     for (String name : List.of("qwen2", "deepseek-r1-qwen")) {
-      WORDS.put(name, head + "\\p{N}" + tail);
+      WORDS.put(name, List.of(head + "\\p{N}" + tail));
     }
-    for (String name : List.of("default", "gpt-2")) {
-      WORDS.put(name, BpeTokenizer.GPT2_WORDS);
-    }
+    WORDS.put("gpt-2", List.of(BpeTokenizer.GPT2_WORDS));
+    // That of llama.cpp, which takes files that say nothing for the same.
+    WORDS.put(
+        "default",
+        List.of("[\\p{P}\\$\\+<=>\\^~\\|]+", BpeTokenizer.GPT2_WORDS, "\\p{N}+", "[0-9][0-9][0-9]"));
   }
 
   private final Gguf file;
@@ -82,7 +84,9 @@ final class GgufVocabulary {
             vocabulary,
             scores,
             null,
-            file.findFlag("tokenizer.ggml.add_space_prefix").orElse(true),
+            file.findFlag("tokenizer.ggml.add_space_prefix").orElse(true)
+                ? SentencePieceTokenizer.SpaceBefore.ALWAYS
+                : SentencePieceTokenizer.SpaceBefore.NEVER,
             specials,
             prefix(true, size),
             token("tokenizer.ggml.unknown_token_id", size, 0)),
@@ -92,7 +96,7 @@ final class GgufVocabulary {
   private Tokenizer byteLevel(Map<String, Integer> vocabulary, SpecialTokens specials, int size)
       throws ModelException {
     String pre = file.findText("tokenizer.ggml.pre").orElse("default");
-    String words = WORDS.get(pre);
+    List<String> words = WORDS.get(pre);
     if (words == null) {
       throw new ModelException(
           place + ": tokenizer.ggml.pre is \"" + pre + "\"; "
@@ -110,7 +114,13 @@ final class GgufVocabulary {
     boolean llama3 = pre.startsWith("llama");
     return new BpeTokenizer(
         new BpeTokenizer.Description(
-            vocabulary, merges, List.of(BpeTokenizer.words(words)), false, llama3, specials, prefix(llama3, size)),
+            vocabulary,
+            merges,
+            words.stream().map(BpeTokenizer::words).toList(),
+            false,
+            llama3,
+            specials,
+            prefix(llama3, size)),
         place);
   }
 

@@ -3,6 +3,7 @@ package dev.kvasir.runner.text;
 import dev.kvasir.runner.file.ModelException;
 import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
+import java.util.BitSet;
 import java.util.List;
 import java.util.Map;
 import java.util.stream.IntStream;
@@ -17,7 +18,18 @@ import org.jspecify.annotations.Nullable;
  */
 final class SentencePieceTokenizer extends PieceTokenizer {
 
-  private static final char SPACE = '\u2581';
+  static final char SPACE = '\u2581';
+
+  /** Real pieces have some dozens; the work on one grows with the square of it. */
+  private static final int LONGEST = 1024;
+
+  /** Whether a text begins with a space that was not said. */
+  enum SpaceBefore {
+    NEVER,
+    ALWAYS,
+    /** Where it begins with none. */
+    UNLESS_THERE
+  }
 
   /**
    * What a file says of such a tokenizer.
@@ -34,7 +46,7 @@ final class SentencePieceTokenizer extends PieceTokenizer {
       Map<String, Integer> vocabulary,
       float @Nullable [] scores,
       @Nullable List<String[]> merges,
-      boolean spaceBefore,
+      SpaceBefore spaceBefore,
       SpecialTokens specials,
       int[] prefix,
       int unknown) {}
@@ -60,25 +72,35 @@ final class SentencePieceTokenizer extends PieceTokenizer {
     }
     finish(file.merges() == null ? List.of() : file.merges(), place);
     if (file.merges() == null && file.scores() != null) {
-      addByScores(file.scores());
+      addByScores(file.scores(), place);
     }
   }
 
   /** Every way to cut a piece in two pieces is a rule; equal scores are of equal rank. */
-  private void addByScores(float[] scores) {
+  private void addByScores(float[] scores, String place) throws ModelException {
     float[] falling = scores.clone();
     Arrays.sort(falling);
+    BitSet lengths = new BitSet();
+    for (String piece : file.vocabulary().keySet()) {
+      lengths.set(piece.length());
+    }
     for (Map.Entry<String, Integer> entry : file.vocabulary().entrySet()) {
       String piece = entry.getKey();
       if (file.specials().bytes().containsKey(entry.getValue()) || byteOf(piece) >= 0) {
         continue;
       }
+      if (piece.length() > LONGEST) {
+        throw new ModelException(
+            place + ": a piece has " + piece.length() + " characters; up to " + LONGEST + " can be read");
+      }
       int rank = -Arrays.binarySearch(falling, scores[entry.getValue()]);
       for (int cut = piece.offsetByCodePoints(0, Math.min(1, piece.length())); cut < piece.length(); ) {
-        Integer left = file.vocabulary().get(piece.substring(0, cut));
-        Integer right = file.vocabulary().get(piece.substring(cut));
-        if (left != null && right != null) {
-          merger.add(left, right, rank, entry.getValue());
+        if (lengths.get(cut) && lengths.get(piece.length() - cut)) {
+          Integer left = file.vocabulary().get(piece.substring(0, cut));
+          Integer right = file.vocabulary().get(piece.substring(cut));
+          if (left != null && right != null) {
+            merger.add(left, right, rank, entry.getValue());
+          }
         }
         cut = piece.offsetByCodePoints(cut, 1);
       }
@@ -88,7 +110,7 @@ final class SentencePieceTokenizer extends PieceTokenizer {
   @Override
   public int[] encode(byte[] text) {
     IntStream.Builder tokens = IntStream.builder();
-    boolean[] begun = {!file.spaceBefore()};
+    boolean[] begun = {file.spaceBefore() == SpaceBefore.NEVER};
     Utf8.read(
         text,
         valid ->
@@ -96,7 +118,7 @@ final class SentencePieceTokenizer extends PieceTokenizer {
                 .cut(
                     valid,
                     part -> {
-                      encodeText((begun[0] ? "" : " ") + part, tokens);
+                      encodeText((begun[0] || hasSpace(part) ? "" : " ") + part, tokens);
                       begun[0] = true;
                     },
                     tokens::add),
@@ -105,6 +127,10 @@ final class SentencePieceTokenizer extends PieceTokenizer {
           begun[0] = true;
         });
     return tokens.build().toArray();
+  }
+
+  private boolean hasSpace(String text) {
+    return file.spaceBefore() == SpaceBefore.UNLESS_THERE && (text.charAt(0) == ' ' || text.charAt(0) == SPACE);
   }
 
   private void encodeText(String text, IntStream.Builder out) {

@@ -2,6 +2,7 @@ package dev.kvasir.runner.text;
 
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.text.SentencePieceTokenizer.SpaceBefore;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
@@ -13,10 +14,13 @@ import java.util.regex.Pattern;
 final class TokenizerJson {
 
   private final Json json;
+  private final int size;
   private final String place;
 
-  TokenizerJson(Json json, String place) {
+  /** Of a model with a vocabulary of so many tokens. */
+  TokenizerJson(Json json, int size, String place) {
     this.json = json;
+    this.size = size;
     this.place = place;
   }
 
@@ -27,14 +31,14 @@ final class TokenizerJson {
       throw new ModelException(place + ": a " + type + " model; BPE can be read");
     }
     Map<String, Integer> vocabulary = new HashMap<>();
-    model.get("vocab").map().forEach((token, id) -> vocabulary.put(token, id.integer()));
+    model.get("vocab").map().forEach((token, id) -> vocabulary.put(token, id(id)));
     SpecialTokens specials = specials();
     int[] prefix = prefix();
     if (model.find("byte_fallback").map(Json::flag).orElse(false)) {
       int unknown = model.find("unk_token").map(token -> vocabulary.getOrDefault(token.text(), 0)).orElse(0);
       return new SentencePieceTokenizer(
           new SentencePieceTokenizer.Description(
-              vocabulary, null, merges(model), spaceBefore(), specials, prefix, unknown),
+              vocabulary, null, wordMerges(model), spaceBefore(), specials, prefix, unknown),
           place);
     }
     boolean composed = false;
@@ -70,26 +74,46 @@ final class TokenizerJson {
     return merges;
   }
 
+  /** Without those that reach into the next word, where a step cuts before every space. */
+  private List<String[]> wordMerges(Json model) throws ModelException {
+    List<String[]> merges = merges(model);
+    for (Json step : steps("pre_tokenizer", "pretokenizers")) {
+      if (step.find("split").map(Json::flag).orElse(true)) {
+        merges.removeIf(pair -> (pair[0] + pair[1]).indexOf(SentencePieceTokenizer.SPACE, 1) > 0);
+      }
+    }
+    return merges;
+  }
+
+  /** Ids beyond the model's vocabulary may be there, as long as nothing leads to them. */
+  private static int id(Json json) {
+    int id = json.integer();
+    if (id < 0) {
+      throw new Json.JsonException("the id of a token is " + id);
+    }
+    return id;
+  }
+
   private SpecialTokens specials() {
     SpecialTokens specials = new SpecialTokens();
     for (Json token : json.find("added_tokens").map(Json::list).orElse(List.of())) {
       String content = token.get("content").text();
       if (token.find("special").map(Json::flag).orElse(false)) {
-        specials.special(content, token.get("id").integer());
+        specials.special(content, id(token.get("id")));
       } else {
-        specials.added(content, token.get("id").integer());
+        specials.added(content, id(token.get("id")));
       }
     }
     return specials;
   }
 
   /** Whether every text begins with a space: by a normalizer that prepends one, or a step that replaces them. */
-  private boolean spaceBefore() throws ModelException {
-    boolean before = false;
+  private SpaceBefore spaceBefore() throws ModelException {
+    SpaceBefore before = SpaceBefore.NEVER;
     for (Json step : steps("normalizer", "normalizers")) {
       String type = step.get("type").text();
       if (type.equals("Prepend")) {
-        before = true;
+        before = SpaceBefore.ALWAYS;
       } else if (!type.equals("Replace")) {
         throw new ModelException(place + ": the normalizer " + type + " is not one of SentencePiece's BPE");
       }
@@ -98,7 +122,13 @@ final class TokenizerJson {
       if (!step.get("type").text().equals("Metaspace")) {
         throw new ModelException(place + ": the step " + step.get("type").text() + " is not one of SentencePiece's BPE");
       }
-      before |= !step.find("prepend_scheme").map(Json::text).orElse("always").equals("never");
+      // Older files have add_prefix_space.
+      boolean prepended =
+          step.find("add_prefix_space").map(Json::flag).orElse(true)
+              && !step.find("prepend_scheme").map(Json::text).orElse("always").equals("never");
+      if (prepended && before == SpaceBefore.NEVER) {
+        before = SpaceBefore.UNLESS_THERE;
+      }
     }
     return before;
   }
@@ -132,7 +162,7 @@ final class TokenizerJson {
   }
 
   /** The special tokens that a template puts before the text. */
-  private int[] prefix() {
+  private int[] prefix() throws ModelException {
     int[] prefix = new int[0];
     for (Json step : steps("post_processor", "processors")) {
       if (step.find("single").isPresent()) {
@@ -143,6 +173,11 @@ final class TokenizerJson {
           }
           String name = piece.get("SpecialToken").get("id").text();
           Arrays.stream(step.get("special_tokens").get(name).get("ids").integers()).forEach(ids::add);
+        }
+        for (int id : ids) {
+          if (id < 0 || id >= size) {
+            throw new ModelException(place + ": the token " + id + " before every text is not one of " + size);
+          }
         }
         prefix = ids.stream().mapToInt(Integer::intValue).toArray();
       }

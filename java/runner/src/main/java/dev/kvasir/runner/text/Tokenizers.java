@@ -24,7 +24,7 @@ public final class Tokenizers {
     Path file = folder.resolve("tokenizer.json");
     if (Files.exists(file)) {
       try {
-        return new TokenizerJson(Json.read(file), file.toString()).tokenizer();
+        return new TokenizerJson(Json.read(file), vocabulary, file.toString()).tokenizer();
       } catch (Json.JsonException | PatternSyntaxException e) {
         throw new ModelException(file + ": " + e.getMessage(), e);
       }
@@ -32,6 +32,10 @@ public final class Tokenizers {
     if (vocabulary < 256 || vocabulary > 512) {
       throw new ModelException(
           folder + " has no tokenizer.json, and a vocabulary of " + vocabulary + " is not one of bytes");
+    }
+    if (bos.isPresent() && (bos.getAsInt() < 0 || bos.getAsInt() >= vocabulary)) {
+      throw new ModelException(
+          folder + ": the token " + bos.getAsInt() + " before every text is not one of " + vocabulary);
     }
     return new ByteTokenizer(bos);
   }

@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.internal.model.NativeWeights;
+import dev.kvasir.rope.Rope;
 import dev.kvasir.runner.GgufWriter;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.TinyModel;
@@ -19,6 +20,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -174,7 +176,7 @@ class GgufTest {
   void modelsThatCannotBeRunAreRefusedByName() throws Exception {
     Path file = folder.resolve("model.gguf");
     TinyModel model = TinyModel.gguf(file, "qwen2", 4);
-    record Case(String named, java.util.function.Consumer<GgufWriter> change) {}
+    record Case(String named, Consumer<GgufWriter> change) {}
     List<Case> cases =
         List.of(
             new Case("falcon", out -> out.text("general.architecture", "falcon")),
@@ -182,6 +184,7 @@ class GgufTest {
             new Case("blk.1.ffn_up.weight", out -> out.remove("blk.1.ffn_up.weight")),
             new Case("experts", out -> out.integer("qwen2.expert_count", 8)),
             new Case("longrope", out -> out.text("qwen2.rope.scaling.type", "longrope")),
+            new Case("epsilon", out -> out.number("qwen2.attention.layer_norm_rms_epsilon", Float.NaN)),
             new Case("channels", out -> out.integer("qwen2.rope.dimension_count", 16)),
             new Case("unigram", out -> out.text("tokenizer.ggml.model", "unigram")),
             new Case("scores", out -> out.numbers("tokenizer.ggml.scores", 1, 2)),
@@ -194,6 +197,40 @@ class GgufTest {
       ModelException e = assertThrows(ModelException.class, () -> Model.load(file), wrong.named());
       assertTrue(e.getMessage().contains(wrong.named()), e.getMessage());
     }
+  }
+
+  /** What is left out is what llama.cpp takes it for. */
+  @Test
+  void ropesAreScaledAsTheFileSays() throws Exception {
+    double[] plain = rope(out -> {}).frequencies();
+    float[] factors = new float[plain.length];
+    for (int j = 0; j < factors.length; j++) {
+      factors[j] = 1 + j;
+    }
+    Consumer<GgufWriter> divided = out -> out.floats("rope_freqs.weight", factors, List.of((long) factors.length));
+    Consumer<GgufWriter> four = out -> out.number("llama.rope.scaling.factor", 4);
+    Consumer<GgufWriter> yarn = out -> out.text("llama.rope.scaling.type", "yarn");
+    double[] both = rope(divided.andThen(four)).frequencies();
+    for (int j = 0; j < plain.length; j++) {
+      assertEquals(plain[j] / 4, rope(four).frequencies()[j], 1e-12);
+      assertEquals(plain[j] / factors[j], rope(divided).frequencies()[j], 1e-12);
+      assertEquals(plain[j] / factors[j] / 4, both[j], 1e-12);
+      assertEquals(plain[j] / 2, rope(out -> out.number("llama.rope.scale_linear", 2)).frequencies()[j], 1e-12);
+    }
+    assertArrayEquals(plain, rope(out -> out.number("llama.rope.scaling.factor", 0)).frequencies());
+    assertArrayEquals(plain, rope(four.andThen(out -> out.text("llama.rope.scaling.type", "none"))).frequencies());
+    Consumer<GgufWriter> original = out -> out.integer("llama.rope.scaling.original_context_length", 1024);
+    assertEquals(rope(four.andThen(yarn).andThen(original)), rope(four.andThen(yarn)));
+    ModelException e = assertThrows(ModelException.class, () -> rope(divided.andThen(yarn)));
+    assertTrue(e.getMessage().contains("rope_freqs"), e.getMessage());
+  }
+
+  private Rope rope(Consumer<GgufWriter> change) throws IOException {
+    Path file = folder.resolve("rope.gguf");
+    GgufWriter out = TinyModel.gguf(file, "llama", 6).gguf();
+    change.accept(out);
+    out.write(file);
+    return Model.load(file).config().rope();
   }
 
   @Test

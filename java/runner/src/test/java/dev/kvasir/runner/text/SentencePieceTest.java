@@ -3,6 +3,7 @@ package dev.kvasir.runner.text;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.runner.GgufWriter;
@@ -14,7 +15,9 @@ import dev.kvasir.runner.text.ChatTemplate.Role;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -32,6 +35,8 @@ class SentencePieceTest {
   private static final List<String> PIECES =
       List.of("▁", "l", "o", "w", "e", "r", "lo", "er", "low", "▁low", "wer", "ä", "▁▁");
 
+  private static final int MARK = 259 + PIECES.size();
+
   private static int id(String piece) {
     return 259 + PIECES.indexOf(piece);
   }
@@ -41,16 +46,22 @@ class SentencePieceTest {
   }
 
   private static GgufWriter file() {
+    return file(3);
+  }
+
+  /** With more tokens of a type after the mark: 3 is a control token, 1 a piece. */
+  private static GgufWriter file(int type, String... more) {
     List<String> tokens = new ArrayList<>(List.of("<unk>", "<s>", "</s>"));
     for (int b = 0; b < 256; b++) {
       tokens.add(String.format("<0x%02X>", b));
     }
     tokens.addAll(PIECES);
     tokens.add("[mark]");
+    tokens.addAll(List.of(more));
     float[] scores = new float[tokens.size()];
     int[] types = new int[tokens.size()];
     for (int i = 0; i < types.length; i++) {
-      types[i] = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : i == types.length - 1 ? 4 : 1;
+      types[i] = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : i < MARK ? 1 : i == MARK ? 4 : type;
       scores[i] = i < 259 ? 0 : 258 - i;
     }
     GgufWriter out = new GgufWriter();
@@ -71,6 +82,15 @@ class SentencePieceTest {
   }
 
   private Tokenizer fromJson() throws Exception {
+    return fromJson(json());
+  }
+
+  private Tokenizer fromJson(Map<String, Object> json) throws Exception {
+    Files.writeString(folder.resolve("tokenizer.json"), Json.write(json));
+    return Tokenizers.of(folder, 300, OptionalInt.empty());
+  }
+
+  private static Map<String, Object> json() {
     Map<String, Object> vocabulary = new LinkedHashMap<>(Map.of("<unk>", 0, "<s>", 1, "</s>", 2));
     for (int b = 0; b < 256; b++) {
       vocabulary.put(String.format("<0x%02X>", b), 3 + b);
@@ -105,8 +125,7 @@ class SentencePieceTest {
             "type", "TemplateProcessing",
             "single", List.of(Map.of("SpecialToken", Map.of("id", "<s>")), Map.of("Sequence", Map.of("id", "A"))),
             "special_tokens", Map.of("<s>", Map.of("ids", List.of(1)))));
-    Files.writeString(folder.resolve("tokenizer.json"), Json.write(json));
-    return Tokenizers.of(folder, 300, OptionalInt.empty());
+    return json;
   }
 
   @Test
@@ -137,12 +156,12 @@ class SentencePieceTest {
         random.nextBytes(text);
         if (i % 2 == 0) {
           text = "lower  lölow 12 slower ünder 日本 é \uD83D\uDE00".getBytes(StandardCharsets.UTF_8);
-          text = java.util.Arrays.copyOfRange(text, random.nextInt(20), 20 + random.nextInt(text.length - 20));
+          text = Arrays.copyOfRange(text, random.nextInt(20), 20 + random.nextInt(text.length - 20));
         }
         byte[] back = tokenizer.decode(tokenizer.encode(text));
         int space = back.length - text.length;
         assertTrue(space == 0 || space == 1 && back[0] == ' ', "a space, or a broken character first");
-        assertArrayEquals(text, java.util.Arrays.copyOfRange(back, space, back.length));
+        assertArrayEquals(text, Arrays.copyOfRange(back, space, back.length));
       }
     }
   }
@@ -157,6 +176,43 @@ class SentencePieceTest {
     assertArrayEquals(new int[] {}, tokenizer.prefix());
   }
 
+  /** Metaspace's mark stands before a text that begins with none; a normalizer's before every one. */
+  @Test
+  void aStepThatReplacesSpaces() throws Exception {
+    assertArrayEquals(new int[] {id("▁"), id("▁low")}, fromJson().encode(" low"));
+    Map<String, Object> json = json();
+    json.remove("normalizer");
+    Map<String, Object> step = new LinkedHashMap<>(Map.of("type", "Metaspace", "replacement", "▁", "split", false));
+    json.put("pre_tokenizer", step);
+    for (String scheme : List.of("always", "first")) {
+      step.put("prepend_scheme", scheme);
+      Tokenizer tokenizer = fromJson(json);
+      assertArrayEquals(new int[] {id("▁low")}, tokenizer.encode("low"));
+      assertArrayEquals(new int[] {id("▁low")}, tokenizer.encode(" low"));
+      assertArrayEquals(new int[] {id("▁low")}, tokenizer.encode("▁low"));
+      assertArrayEquals(new int[] {id("▁low"), id("▁▁"), id("er")}, tokenizer.encode("low  er"));
+    }
+    step.put("prepend_scheme", "never");
+    assertArrayEquals(new int[] {id("low")}, fromJson(json).encode("low"));
+    step.remove("prepend_scheme");
+    assertArrayEquals(new int[] {id("▁low")}, fromJson(json).encode("low"));
+    step.put("add_prefix_space", false);
+    assertArrayEquals(new int[] {id("low")}, fromJson(json).encode("low"));
+    step.put("add_prefix_space", true);
+    step.remove("split"); // true where nothing is said: nothing is merged with the mark of the next word
+    assertArrayEquals(new int[] {id("▁low"), id("▁"), id("▁"), id("er")}, fromJson(json).encode("low  er"));
+  }
+
+  /** Every way to cut a piece is tried: of a long one that would take minutes. */
+  @Test
+  void aPieceAsLongAsABookIsRefused() {
+    GgufWriter out = file(1, "l".repeat(200_000));
+    ModelException e =
+        assertTimeoutPreemptively(
+            Duration.ofSeconds(20), () -> assertThrows(ModelException.class, () -> fromGguf(out)));
+    assertTrue(e.getMessage().contains("200000"), e.getMessage());
+  }
+
   @Test
   void byteLevelVocabulariesOfGguf() throws Exception {
     List<String> tokens = new ArrayList<>();
@@ -165,22 +221,30 @@ class SentencePieceTest {
       boolean shown = b > 32 && b < 127 || b > 160 && b != 173;
       tokens.add(String.valueOf((char) (shown ? b : next++)));
     }
-    tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>"));
+    tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>", "Ġ!"));
     int[] types = new int[tokens.size()];
-    java.util.Arrays.fill(types, 1);
+    Arrays.fill(types, 1);
     types[260] = 3;
     GgufWriter out = new GgufWriter();
     out.text("tokenizer.ggml.model", "gpt2");
     out.text("tokenizer.ggml.pre", "qwen2");
     out.texts("tokenizer.ggml.tokens", tokens);
     out.integers("tokenizer.ggml.token_type", types);
-    out.texts("tokenizer.ggml.merges", List.of("l o", "lo w", "Ġ low", "1 2"));
+    out.texts("tokenizer.ggml.merges", List.of("l o", "lo w", "Ġ low", "1 2", "Ġ !"));
     Tokenizer qwen = fromGguf(out);
     assertArrayEquals(new int[] {257, 258, '1', '2'}, qwen.encode("low low12")); // digits stand alone
     assertEquals(OptionalInt.of(260), qwen.special("<|im_end|>"));
     assertArrayEquals(new int[] {}, qwen.prefix());
     out.text("tokenizer.ggml.pre", "llama-bpe");
     assertArrayEquals(new int[] {257, 258, 259}, fromGguf(out).encode("low low12")); // up to three together
+    out.text("tokenizer.ggml.pre", "gpt-2");
+    assertArrayEquals(new int[] {257, 261, '3', '4', 259}, fromGguf(out).encode("low !3412"));
+    // llama.cpp's default cuts punctuation off first, and numbers after every third digit.
+    int[] cut = {257, ' ', '!', '3', '4', '1', '2', ' ', 258, '\n', '\n', 257};
+    out.text("tokenizer.ggml.pre", "default");
+    assertArrayEquals(cut, fromGguf(out).encode("low !3412  low\n\nlow"));
+    out.remove("tokenizer.ggml.pre");
+    assertArrayEquals(cut, fromGguf(out).encode("low !3412  low\n\nlow"));
     out.text("tokenizer.ggml.pre", "falcon");
     assertTrue(assertThrows(ModelException.class, () -> fromGguf(out)).getMessage().contains("falcon"));
   }
@@ -195,18 +259,72 @@ class SentencePieceTest {
     List<Message> messages = List.of(new Message(Role.SYSTEM, "low"), new Message(Role.USER, "lower"));
     int[] tokens = template.encode(messages, true);
     assertEquals(1, tokens[0]);
-    assertEquals(2, java.util.Arrays.stream(tokens).filter(token -> token == 2).count());
+    assertEquals(2, Arrays.stream(tokens).filter(token -> token == 2).count());
     assertEquals(
         " <|system|>\nlow \n<|user|>\nlower \n<|assistant|>\n",
         new String(tokenizer.decode(tokens), StandardCharsets.UTF_8));
-    assertEquals(0, java.util.Arrays.stream(template.encode(messages, false)).filter(token -> token == 1).count());
+    assertEquals(0, Arrays.stream(template.encode(messages, false)).filter(token -> token == 1).count());
     ChatTemplate llama2 = ChatTemplate.of("[INST] <<SYS>>", tokenizer, "it");
     assertEquals(
         " [INST] <<SYS>>\nlow\n<</SYS>>\n\nlower [/INST]",
         new String(tokenizer.decode(llama2.encode(messages, true)), StandardCharsets.UTF_8));
+    ChatTemplate mistral = ChatTemplate.of("[INST]", tokenizer, "it");
+    assertEquals(
+        " [INST] low\n\nlower [/INST]",
+        new String(tokenizer.decode(mistral.encode(messages, true)), StandardCharsets.UTF_8));
+    for (ChatTemplate each : List.of(llama2, mistral)) {
+      Message system = messages.get(0);
+      for (List<Message> lost : List.of(List.of(system), List.of(system, system, messages.get(1)))) {
+        assertThrows(ModelException.class, () -> each.encode(lost, true), each.family() + " " + lost);
+      }
+    }
     for (String wrong : List.of("<start_of_turn>", "<|im_start|>", "<|start_header_id|>")) {
       assertThrows(ModelException.class, () -> ChatTemplate.of(wrong, tokenizer, "it"), wrong);
     }
     assertThrows(ModelException.class, () -> ChatTemplate.of(null, tokenizer, "it"));
+  }
+
+  /** As mistral-common does: the marks' tokens, and texts of their own between them. */
+  @Test
+  void marksThatAreTokensAreWrittenAsThose() throws Exception {
+    List<Message> messages = List.of(new Message(Role.SYSTEM, "low"), new Message(Role.USER, "lower"));
+    Tokenizer third = fromGguf(file(3, "[INST]", "[/INST]"));
+    assertArrayEquals(
+        joined(new int[] {1, MARK + 1}, third.encode("low\n\nlower"), new int[] {MARK + 2}),
+        ChatTemplate.of("[INST]", third, "it").encode(messages, true));
+    Tokenizer seventh = fromGguf(file(3, "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"));
+    int[] marks = {MARK + 4, MARK + 1};
+    assertArrayEquals(
+        joined(new int[] {1, MARK + 3}, seventh.encode("low"), marks, seventh.encode("lower"), new int[] {MARK + 2}),
+        ChatTemplate.of("[INST]", seventh, "it").encode(messages, true));
+  }
+
+  @Test
+  void turnsOfChatMlAreThoseOfTheWhole() throws Exception {
+    GgufWriter out = file(3, "<|im_start|>", "<|im_end|>");
+    out.flag("tokenizer.ggml.add_space_prefix", false);
+    Tokenizer tokenizer = fromGguf(out);
+    ChatTemplate template = ChatTemplate.of("<|im_start|>", tokenizer, "it");
+    Message asked = new Message(Role.USER, "low");
+    Message answered = new Message(Role.ASSISTANT, "wer");
+    assertArrayEquals(
+        template.encode(List.of(asked, answered, asked), true),
+        joined(
+            template.encode(List.of(asked), true),
+            tokenizer.encode("wer"),
+            new int[] {template.end()},
+            template.encode(List.of(asked), false)));
+    // The model goes on without a word.
+    assertArrayEquals(
+        template.encode(List.of(asked, answered), true),
+        joined(
+            template.encode(List.of(asked), true),
+            tokenizer.encode("wer"),
+            new int[] {template.end()},
+            template.encode(List.of(), false)));
+  }
+
+  private static int[] joined(int[]... parts) {
+    return Arrays.stream(parts).flatMapToInt(Arrays::stream).toArray();
   }
 }

@@ -142,6 +142,10 @@ class TokenizerTest {
       {"\"normalizer\":null", "\"normalizer\":{\"type\":\"Lowercase\"}", "Lowercase"},
       {"\"merges\":[[\"l\",\"o\"]", "\"merges\":[[\"l\",\"x\"]", "lx"},
       {"\"merges\":[[\"l\",\"o\"]", "\"merges\":[[\"l\"]", "pair"},
+      {"\"l\":108", "\"l\":-8", "-8"},
+      {"\"id\":300", "\"id\":-7", "-7"},
+      {"\"ids\":[300]", "\"ids\":[-6]", "-6"},
+      {"\"ids\":[300]", "\"ids\":[301]", "301"},
     };
     Path file = folder.resolve("tokenizer.json");
     tokenizer(PLAIN, false, false);
@@ -151,6 +155,10 @@ class TokenizerTest {
       Files.writeString(file, good.replace(wrong[0], wrong[1]));
       ModelException e = assertThrows(ModelException.class, () -> Tokenizers.of(folder, 301, OptionalInt.empty()), wrong[2]);
       assertTrue(e.getMessage().contains(wrong[2]), e.getMessage());
+    }
+    Files.delete(file);
+    for (int bos : new int[] {-1, 260}) {
+      assertThrows(ModelException.class, () -> Tokenizers.of(folder, 260, OptionalInt.of(bos)));
     }
   }
 
