@@ -106,8 +106,11 @@ final class Sessions extends KvBufferCache {
       throw new IllegalStateException(most == 0 ? "no sessions are kept" : "session " + id + " exists");
     }
     gone.remove(id);
-    open.put(id, new Session(sequence));
+    Session added = new Session(sequence);
+    open.put(id, added);
+    added.used = true; // where all others are in use, it is not the one to go
     letGo(most);
+    added.used = false;
   }
 
   synchronized void forget(UUID id) {

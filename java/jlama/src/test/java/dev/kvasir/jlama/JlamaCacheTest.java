@@ -125,6 +125,19 @@ class JlamaCacheTest {
   }
 
   @Test
+  void aForkIsKeptWhereAllOthersAreInUse() {
+    UUID session = UUID.randomUUID();
+    UUID branch = UUID.randomUUID();
+    try (JlamaCache cache = JlamaCache.builder(model).sessions(1).attach()) {
+      try (KvBufferCache.KvBuffer used = cache.buffer(session)) {
+        cache.fork(session, branch);
+        assertEquals(Set.of(session, branch), cache.sessions());
+        assertEquals(0, cache.sequence(branch).length());
+      }
+    }
+  }
+
+  @Test
   void aSessionServesOneCallAtATime() {
     UUID session = UUID.randomUUID();
     try (JlamaCache cache = JlamaCache.attach(model)) {

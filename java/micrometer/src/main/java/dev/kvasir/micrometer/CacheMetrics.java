@@ -11,6 +11,7 @@ import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.Tags;
 import io.micrometer.core.instrument.Timer;
 import io.micrometer.core.instrument.binder.MeterBinder;
+import java.lang.ref.WeakReference;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CopyOnWriteArrayList;
@@ -28,14 +29,16 @@ import org.jspecify.annotations.Nullable;
  * }</pre>
  *
  * <p>All meters have the tag {@code cache}. Gauges ask the cache for its statistics, at most once a second; those of a cache that
- * was closed are NaN. Calls cost two readings of the clock and an addition more than without.
+ * was closed are NaN, and its counters stay where they were. Calls cost two readings of the clock and an addition more than without.
  */
 public final class CacheMetrics implements MeterBinder, KvListener {
 
   private final Tags tags;
   private final Snapshot<KvStats> stats;
   private final List<Meters> bound = new CopyOnWriteArrayList<>();
-  private volatile @Nullable KvCache cache;
+
+  /** Weak, since registries hold their meters for ever. */
+  private volatile @Nullable WeakReference<KvCache> cache;
 
   /**
    * Meters of a cache to come.
@@ -44,7 +47,7 @@ public final class CacheMetrics implements MeterBinder, KvListener {
    */
   public CacheMetrics(String name) {
     this.tags = Tags.of("cache", name);
-    this.stats = new Snapshot<>(() -> Objects.requireNonNull(cache, "no cache is watched").stats());
+    this.stats = new Snapshot<>(() -> watched().stats());
   }
 
   /**
@@ -54,22 +57,23 @@ public final class CacheMetrics implements MeterBinder, KvListener {
    * @return the same cache
    */
   public KvCache watch(KvCache cache) {
-    this.cache = Objects.requireNonNull(cache, "cache");
+    this.cache = new WeakReference<>(Objects.requireNonNull(cache, "cache"));
     return cache;
   }
 
   /**
-   * Adds the meters to a registry; there may be several.
+   * Adds the meters to a registry; there may be several. Gauges of another cache of the same name, which has been closed,
+   * make room. Does nothing where the registry has them already.
    *
    * @param registry the registry
    * @throws IllegalStateException if no cache is watched
    */
   @Override
-  public void bindTo(MeterRegistry registry) {
-    if (cache == null) {
-      throw new IllegalStateException("no cache is watched");
+  public synchronized void bindTo(MeterRegistry registry) {
+    KvStats now = watched().stats();
+    if (bound.stream().anyMatch(meters -> meters.registry == registry)) {
+      return;
     }
-    KvStats now = Objects.requireNonNull(cache).stats();
     String tier = now.backend().equals("cuda") ? "device" : "host";
     bytes(registry, tier, "pages", s -> s.total().pageBytes());
     bytes(registry, tier, "window", s -> s.total().windowBytes());
@@ -86,6 +90,15 @@ public final class CacheMetrics implements MeterBinder, KvListener {
     counter(registry, "kvasir.shrinks", "Pages that gave up half their bits", s -> s.total().shrinks().count());
     counter(registry, "kvasir.shrinks.bytes", "Bytes that this freed", s -> s.total().shrinks().freedBytes());
     bound.add(new Meters(registry, tags));
+  }
+
+  private KvCache watched() {
+    WeakReference<KvCache> known = cache;
+    KvCache found = known == null ? null : known.get();
+    if (found == null) {
+      throw new IllegalStateException("no cache is watched");
+    }
+    return found;
   }
 
   @Override
@@ -113,8 +126,10 @@ public final class CacheMetrics implements MeterBinder, KvListener {
   }
 
   private void bytes(MeterRegistry registry, String tier, String kind, ToDoubleFunction<KvStats> value) {
+    Tags all = tags.and("tier", tier, "kind", kind);
+    Names.free(registry, "kvasir.bytes", all);
     Gauge.builder("kvasir.bytes", stats, s -> s.value(value))
-        .tags(tags.and("tier", tier, "kind", kind))
+        .tags(all)
         .baseUnit("bytes")
         .description("Bytes held")
         .strongReference(true)
@@ -123,6 +138,7 @@ public final class CacheMetrics implements MeterBinder, KvListener {
 
   private void gauge(
       MeterRegistry registry, String name, @Nullable String unit, String text, ToDoubleFunction<KvStats> value) {
+    Names.free(registry, name, tags);
     Gauge.builder(name, stats, s -> s.value(value))
         .tags(tags)
         .baseUnit(unit)
@@ -132,17 +148,20 @@ public final class CacheMetrics implements MeterBinder, KvListener {
   }
 
   private void counter(MeterRegistry registry, String name, String text, ToDoubleFunction<KvStats> value) {
-    FunctionCounter.builder(name, stats, s -> s.value(value)).tags(tags).description(text).register(registry);
+    Names.free(registry, name, tags);
+    FunctionCounter.builder(name, stats, s -> s.count(value)).tags(tags).description(text).register(registry);
   }
 
   /** What calls write to, in one registry. */
   private static final class Meters {
+    final MeterRegistry registry;
     final Timer append;
     final Timer attend;
     final Counter tokens;
     final Counter refusals;
 
     Meters(MeterRegistry registry, Tags tags) {
+      this.registry = registry;
       append = Timer.builder("kvasir.append").tags(tags).description("Appends of one layer").register(registry);
       attend = Timer.builder("kvasir.attend").tags(tags).description("Attention of one layer").register(registry);
       tokens = Counter.builder("kvasir.tokens").tags(tags).description("Tokens appended").register(registry);

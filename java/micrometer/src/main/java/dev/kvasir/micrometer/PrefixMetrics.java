@@ -9,6 +9,7 @@ import io.micrometer.core.instrument.Gauge;
 import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.Tags;
 import io.micrometer.core.instrument.binder.MeterBinder;
+import java.lang.ref.WeakReference;
 import java.util.Locale;
 import java.util.function.ToDoubleFunction;
 
@@ -19,7 +20,10 @@ import java.util.function.ToDoubleFunction;
 public final class PrefixMetrics implements MeterBinder {
 
   private final Tags tags;
-  private final PrefixCache prefixes;
+
+  /** Weak, since registries hold their meters for ever. */
+  private final WeakReference<PrefixCache> prefixes;
+
   private final Snapshot<PrefixStats> stats;
 
   /**
@@ -30,8 +34,8 @@ public final class PrefixMetrics implements MeterBinder {
    */
   public PrefixMetrics(PrefixCache prefixes, String name) {
     this.tags = Tags.of("cache", name);
-    this.prefixes = prefixes;
-    this.stats = new Snapshot<>(prefixes::stats);
+    this.prefixes = new WeakReference<>(prefixes);
+    this.stats = new Snapshot<>(this::now);
   }
 
   @Override
@@ -42,13 +46,22 @@ public final class PrefixMetrics implements MeterBinder {
     counter(registry, "kvasir.prefix.tokens", tags.and("kind", "reused"), PrefixStats::tokensReused);
     counter(registry, "kvasir.prefix.published", tags, PrefixStats::published);
     counter(registry, "kvasir.prefix.dropped", tags, PrefixStats::dropped);
-    for (Tier tier : prefixes.stats().tiers().keySet()) {
+    for (Tier tier : now().tiers().keySet()) {
       bindTier(registry, tier);
     }
   }
 
+  private PrefixStats now() {
+    PrefixCache known = prefixes.get();
+    if (known == null) {
+      throw new IllegalStateException("the prefix cache is gone");
+    }
+    return known.stats();
+  }
+
   private void bindTier(MeterRegistry registry, Tier tier) {
     Tags here = tags.and("tier", tier.name().toLowerCase(Locale.ROOT));
+    Names.free(registry, "kvasir.prefix.bytes", here);
     Gauge.builder("kvasir.prefix.bytes", stats, s -> s.value(of(tier, t -> known(t.holdings().bytes()))))
         .tags(here)
         .baseUnit("bytes")
@@ -64,7 +77,8 @@ public final class PrefixMetrics implements MeterBinder {
   }
 
   private void counter(MeterRegistry registry, String name, Tags with, ToDoubleFunction<PrefixStats> value) {
-    FunctionCounter.builder(name, stats, s -> s.value(value)).tags(with).register(registry);
+    Names.free(registry, name, with);
+    FunctionCounter.builder(name, stats, s -> s.count(value)).tags(with).register(registry);
   }
 
   private static ToDoubleFunction<PrefixStats> of(Tier tier, ToDoubleFunction<TierStats> value) {

@@ -10,10 +10,13 @@ import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.Tags;
 import io.micrometer.core.instrument.binder.MeterBinder;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.WeakHashMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+import java.util.stream.IntStream;
 
 /**
  * What compression costs attention, measured while a cache serves: of a few sequences it keeps the 16-bit rows of one kv head in a
@@ -26,6 +29,8 @@ import java.util.concurrent.TimeUnit;
  * probe.bindTo(registry);
  * }</pre>
  *
+ * <p>So are {@link #truncate}, {@link #guess} and {@link #keep}.
+ *
  * <p>The gauge {@code kvasir.quality.error} is the error of outputs as a share of their size, {@code |got - exact| / |exact|}, a
  * mean to which a new sample gives a tenth. A sequence is watched from its first token on, and no longer when it is longer than
  * told, or its rows came another way. The probe never makes a call fail: where it cannot follow, it stops watching. {@code
@@ -35,6 +40,12 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
 
   private static final double WEIGHT_OF_NEWEST = 0.1;
 
+  /** {@link KvSequence#guess}. */
+  private static final int MOST_GUESSES = 64;
+
+  private static final List<String> METERS =
+      List.of("kvasir.quality.error", "kvasir.quality.bytes", "kvasir.quality.samples", "kvasir.quality.probe");
+
   private final KvCache cache;
   private final int[] layers;
   private final int every;
@@ -42,6 +53,7 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
   private final int longest;
   private final Tags tags;
   private final KvCache exact;
+  private final Snapshot<Long> held = new Snapshot<>(this::bytes);
   private final Map<KvSequence, Watched> watched = new WeakHashMap<>();
   private double error = Double.NaN;
   private long samples;
@@ -81,7 +93,7 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
     sequence.append(layer, keys, values, tokens);
     int probed = indexOf(layer);
     if (probed >= 0) {
-      follow(() -> keep(sequence, layer, probed, keys, values, tokens), sequence);
+      follow(() -> copy(sequence, layer, probed, keys, values, tokens), sequence);
     }
   }
 
@@ -103,6 +115,38 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
     float[] query = newest(layer, probed, queries, tokens);
     sequence.attend(layer, queries, outputs, tokens);
     follow(() -> compare(sequence, layer, probed, query, newest(layer, probed, outputs, tokens)), sequence);
+  }
+
+  /**
+   * {@link KvSequence#truncate}, seen by the probe. It follows others only if they are of 64 tokens or more.
+   *
+   * @param sequence a sequence of the cache
+   * @param length how many tokens stay
+   */
+  public void truncate(KvSequence sequence, long length) {
+    sequence.truncate(length);
+    follow(rows -> rows.truncate(length), sequence);
+  }
+
+  /**
+   * {@link KvSequence#guess}, seen by the probe.
+   *
+   * @param sequence a sequence of the cache
+   */
+  public void guess(KvSequence sequence) {
+    sequence.guess();
+    follow(KvSequence::guess, sequence);
+  }
+
+  /**
+   * {@link KvSequence#keep}, seen by the probe if {@link #guess} was.
+   *
+   * @param sequence a sequence of the cache
+   * @param kept the guesses that stay, counted from 0, ascending; none of them for none
+   */
+  public void keep(KvSequence sequence, int... kept) {
+    sequence.keep(kept);
+    follow(rows -> rows.keep(kept), sequence);
   }
 
   /**
@@ -149,16 +193,17 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
    */
   @Override
   public void bindTo(MeterRegistry registry) {
+    for (String name : METERS) {
+      Names.free(registry, name, tags);
+    }
+    // Weak references: who appends has the probe, and a registry would hold it, and its cache, for ever.
     Gauge.builder("kvasir.quality.error", this, QualityProbe::error)
         .tags(tags)
         .description("Error of attention by compression, as a share of outputs")
-        .strongReference(true)
         .register(registry);
-    Snapshot<Long> bytes = new Snapshot<>(this::bytes);
-    Gauge.builder("kvasir.quality.bytes", bytes, b -> b.value(Long::doubleValue))
+    Gauge.builder("kvasir.quality.bytes", held, bytes -> bytes.value(Long::doubleValue))
         .tags(tags)
         .baseUnit("bytes")
-        .strongReference(true)
         .register(registry);
     FunctionCounter.builder("kvasir.quality.samples", this, QualityProbe::samples).tags(tags).register(registry);
     FunctionTimer.builder("kvasir.quality.probe", this, QualityProbe::calls, QualityProbe::nanos, TimeUnit.NANOSECONDS)
@@ -193,7 +238,19 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
     nanos += System.nanoTime() - start;
   }
 
-  private void keep(KvSequence sequence, int layer, int probed, float[] keys, float[] values, int tokens) {
+  /** The same change of the rows of a sequence that is watched. */
+  private void follow(Consumer<KvSequence> change, KvSequence sequence) {
+    follow(
+        () -> {
+          Watched found = watched.get(sequence);
+          if (found != null) {
+            change.accept(found.rows);
+          }
+        },
+        sequence);
+  }
+
+  private void copy(KvSequence sequence, int layer, int probed, float[] keys, float[] values, int tokens) {
     long before = sequence.length(layer) - tokens;
     Watched found = watched.get(sequence);
     if (found == null) {
@@ -204,10 +261,12 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
       watched.put(sequence, found);
     }
     long kept = found.rows.length(probed);
+    // The sequence was cut meanwhile, and of guesses that went nobody says which. As many tokens hold all of them.
+    boolean doubtful = kept > before && kept - before < MOST_GUESSES;
     if (kept > before) {
-      found.rows.truncate(before); // the sequence was cut meanwhile
+      found.rows.truncate(before);
     }
-    if (kept < before || before + tokens > longest) {
+    if (doubtful || kept < before || before + tokens > longest) {
       forget(sequence);
       return;
     }
@@ -339,12 +398,14 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
 
     private Builder(KvCache cache) {
       this.cache = Objects.requireNonNull(cache, "cache");
-      int all = cache.geometry().layers();
-      this.layers = sorted(0, all / 2, all - 1);
+      KvGeometry geometry = cache.geometry();
+      int[] own = IntStream.range(0, geometry.layers()).filter(layer -> hasOwnRows(geometry, layer)).toArray();
+      this.layers = own.length == 0 ? own : sorted(own[0], own[own.length / 2], own[own.length - 1]);
     }
 
     /**
-     * The layers that are watched: the first, the middle and the last one unless told otherwise.
+     * The layers that are watched: unless told otherwise the first, the middle and the last one of those that have keys and
+     * values of their own.
      *
      * @param layers at least one; their keys and values are their own
      * @return this builder
@@ -353,7 +414,7 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
     public Builder layers(int... layers) {
       KvGeometry geometry = cache.geometry();
       for (int layer : layers) {
-        if (geometry.latent(layer) || geometry.source(layer) != layer) {
+        if (!hasOwnRows(geometry, layer)) {
           throw new IllegalArgumentException("layer " + layer + " has no keys and values of its own");
         }
       }
@@ -412,13 +473,20 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
      * The probe.
      *
      * @return a new probe, to be closed by the caller
-     * @throws IllegalArgumentException if the cache's method stores keys before RoPE
+     * @throws IllegalArgumentException if the cache's method stores keys before RoPE, or no layer has rows of its own
      */
     public QualityProbe build() {
       if (cache.method().keysBeforeRope()) {
         throw new IllegalArgumentException("method " + cache.method().name() + " stores keys before RoPE");
       }
+      if (layers.length == 0) {
+        throw new IllegalArgumentException("no layer has keys and values of its own");
+      }
       return new QualityProbe(this);
+    }
+
+    private static boolean hasOwnRows(KvGeometry geometry, int layer) {
+      return !geometry.latent(layer) && geometry.source(layer) == layer;
     }
 
     private static int positive(String name, int value) {

@@ -13,22 +13,33 @@ final class Snapshot<T> {
   private final Supplier<T> source;
   private @Nullable T last;
   private long taken;
+  private boolean open;
 
   Snapshot(Supplier<T> source) {
     this.source = source;
   }
 
-  /** NaN where the source is closed. */
+  /** Of a gauge: NaN where the source is closed. */
   synchronized double value(ToDoubleFunction<T> reader) {
+    return refresh() ? reader.applyAsDouble(last) : Double.NaN;
+  }
+
+  /** Of a counter, which never falls: where the source is closed, what it said last. */
+  synchronized double count(ToDoubleFunction<T> reader) {
+    refresh();
+    return last == null ? 0 : reader.applyAsDouble(last);
+  }
+
+  private boolean refresh() {
     try {
-      if (last == null || System.nanoTime() - taken > FRESH) {
+      if (!open || last == null || System.nanoTime() - taken > FRESH) {
         last = source.get();
         taken = System.nanoTime();
+        open = true;
       }
-      return reader.applyAsDouble(last);
     } catch (IllegalStateException e) {
-      last = null;
-      return Double.NaN;
+      open = false;
     }
+    return open;
   }
 }

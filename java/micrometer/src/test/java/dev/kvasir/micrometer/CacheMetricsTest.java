@@ -1,6 +1,7 @@
 package dev.kvasir.micrometer;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -15,6 +16,8 @@ import dev.kvasir.prefix.PrefixCache;
 import dev.kvasir.prefix.PrefixMatch;
 import dev.kvasir.prefix.PrefixRequest;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
+import java.lang.ref.WeakReference;
+import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
@@ -83,6 +86,90 @@ class CacheMetricsTest {
     metrics.bindTo(registry);
     cache.close();
     assertTrue(Double.isNaN(gauge("kvasir.bits")));
+  }
+
+  @Test
+  void aCacheOpenedAgainIsTheOneThatIsShown() {
+    float[] rows = Testing.gaussian(new Random(4), 300 * 64);
+    for (int i = 0; i < 2; i++) {
+      CacheMetrics metrics = new CacheMetrics("again");
+      try (KvCache cache =
+              metrics.watch(Testing.cache(Testing.small()).method(Uniform.bits(2)).listener(metrics).build());
+          KvSequence sequence = cache.newSequence()) {
+        metrics.bindTo(registry);
+        metrics.bindTo(registry);
+        sequence.append(0, rows, rows, 300);
+        sequence.attend(0, rows, new float[128]);
+        assertEquals(1, gauge("kvasir.sequences"));
+        assertEquals(300 * (i + 1), registry.get("kvasir.tokens").counter().count());
+        assertEquals(cache.stats().tiles(), registry.get("kvasir.tiles").functionCounter().count());
+      }
+    }
+  }
+
+  @Test
+  void countersOfAClosedCacheStay() throws Exception {
+    CacheMetrics metrics = new CacheMetrics("closed");
+    float[] rows = Testing.gaussian(new Random(5), 300 * 64);
+    double tiles;
+    try (KvCache cache =
+            metrics.watch(Testing.cache(Testing.small()).method(Uniform.bits(2)).listener(metrics).build());
+        KvSequence sequence = cache.newSequence()) {
+      sequence.append(0, rows, rows, 300);
+      sequence.attend(0, rows, new float[128]);
+      metrics.bindTo(registry);
+      tiles = registry.get("kvasir.tiles").functionCounter().count();
+      assertTrue(tiles > 0);
+    }
+    Thread.sleep(1100); // statistics are kept for a second
+    assertTrue(Double.isNaN(gauge("kvasir.sequences")));
+    assertEquals(tiles, registry.get("kvasir.tiles").functionCounter().count());
+  }
+
+  @Test
+  void registriesDoNotHoldCachesAndProbes() throws Exception {
+    List<WeakReference<?>> gone = boundAndClosed();
+    for (int i = 0; i < 50 && gone.stream().anyMatch(one -> one.get() != null); i++) {
+      System.gc();
+      Thread.sleep(20);
+    }
+    for (WeakReference<?> one : gone) {
+      assertNull(one.get());
+    }
+    assertTrue(Double.isNaN(gauge("kvasir.quality.error")));
+  }
+
+  private List<WeakReference<?>> boundAndClosed() throws Exception {
+    CacheMetrics metrics = new CacheMetrics("gone");
+    try (KvCache cache = metrics.watch(Testing.cache(Testing.small()).listener(metrics).build());
+        PrefixCache prefixes = PrefixCache.builder(cache).hostBytes(1 << 20).build();
+        QualityProbe probe = QualityProbe.on(cache).name("gone").build()) {
+      metrics.bindTo(registry);
+      new PrefixMetrics(prefixes, "gone").bindTo(registry);
+      probe.bindTo(registry);
+      assertEquals(0, gauge("kvasir.quality.bytes"));
+      return List.of(new WeakReference<>(cache), new WeakReference<>(prefixes), new WeakReference<>(probe));
+    }
+  }
+
+  @Test
+  void prefixesAndProbesOpenedAgainAreTheOnesThatAreShown() throws Exception {
+    for (int i = 1; i < 3; i++) {
+      try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).build();
+          PrefixCache prefixes = PrefixCache.builder(cache).hostBytes(1 << 20).build();
+          QualityProbe probe = QualityProbe.on(cache).name("again").every(1).build();
+          KvSequence sequence = cache.newSequence()) {
+        new PrefixMetrics(prefixes, "again").bindTo(registry);
+        probe.bindTo(registry);
+        for (int j = 0; j < i; j++) {
+          prefixes.lookup(PrefixRequest.of(new int[400])).close();
+          probe.append(sequence, 0, new float[64], new float[64], 1);
+        }
+        assertEquals(i, registry.get("kvasir.prefix.lookups").functionCounter().count());
+        assertEquals(probe.bytes(), gauge("kvasir.quality.bytes"));
+        assertEquals(i, registry.get("kvasir.quality.probe").functionTimer().count());
+      }
+    }
   }
 
   @Test

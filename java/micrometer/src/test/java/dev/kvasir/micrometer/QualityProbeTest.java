@@ -127,6 +127,90 @@ class QualityProbeTest {
     }
   }
 
+  @Test
+  void guessesThatStayAreFollowed() {
+    try (KvCache cache = cache(new HalfPrecision());
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = cache.newSequence()) {
+      step(probe, sequence, 64);
+      probe.guess(sequence);
+      append(probe, sequence, 8);
+      probe.keep(sequence, 0, 3, 7);
+      step(probe, sequence, 1);
+      probe.truncate(sequence, 60);
+      step(probe, sequence, 1);
+      assertEquals(9, probe.samples());
+      assertEquals(1, probe.watchedSequences());
+      assertTrue(probe.error() < 1e-5, "16 bits cost " + probe.error());
+    }
+  }
+
+  /** Which of the guesses went, the lengths do not tell. */
+  @Test
+  void guessesThatStayUnseenEndWatching() {
+    try (KvCache cache = cache(new HalfPrecision());
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = cache.newSequence()) {
+      step(probe, sequence, 64);
+      sequence.guess();
+      append(probe, sequence, 8);
+      sequence.keep(0, 7);
+      step(probe, sequence, 1);
+      assertEquals(0, probe.watchedSequences());
+      assertEquals(3, probe.samples());
+      assertTrue(probe.error() < 1e-5, "16 bits cost " + probe.error());
+    }
+  }
+
+  /** More than 64 tokens hold all guesses there may have been: what is before them has stayed. */
+  @Test
+  void longCutsAreFollowedUnseen() {
+    try (KvCache cache = cache(new HalfPrecision());
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = cache.newSequence()) {
+      step(probe, sequence, 100);
+      sequence.truncate(36);
+      step(probe, sequence, 1);
+      assertEquals(1, probe.watchedSequences());
+      assertEquals(6, probe.samples());
+      assertTrue(probe.error() < 1e-5, "16 bits cost " + probe.error());
+    }
+  }
+
+  @Test
+  void layersWithoutRowsOfTheirOwnAreNotChosen() {
+    KvGeometry shared =
+        KvGeometry.builder().layers(6).queryHeads(4).kvHeads(2).headDim(32).source(3, 0).source(4, 1).source(5, 2).build();
+    try (KvCache cache = Testing.cache(shared).method(new HalfPrecision()).build();
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = cache.newSequence()) {
+      step(probe, sequence, 10);
+      assertEquals(3, probe.samples());
+      assertEquals(1, probe.watchedSequences());
+    }
+    KvGeometry latent = KvGeometry.builder().layers(3).queryHeads(4).latent(576, 512).build();
+    try (KvCache cache = Testing.cache(latent).method(Uniform.bits(4)).build()) {
+      IllegalArgumentException refusal =
+          assertThrows(IllegalArgumentException.class, () -> QualityProbe.on(cache).build());
+      assertTrue(refusal.getMessage().contains("keys and values of its own"), refusal.getMessage());
+    }
+  }
+
+  private void step(QualityProbe probe, KvSequence sequence, int tokens) {
+    append(probe, sequence, tokens);
+    for (int layer = 0; layer < 3; layer++) {
+      probe.attend(sequence, layer, queries, new float[QUERY], 1);
+    }
+  }
+
+  /** Other rows each time. */
+  private void append(QualityProbe probe, KvSequence sequence, int tokens) {
+    for (int layer = 0; layer < 3; layer++) {
+      float[] rows = Testing.gaussian(random, tokens * ROW);
+      probe.append(sequence, layer, rows, rows, tokens);
+    }
+  }
+
   /** Plain attention in double precision, over the numbers as they were before any rounding. */
   private double expected(float[] got, int kvHead) {
     double difference = 0;

@@ -12,14 +12,24 @@ import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 import java.util.Objects;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.AbstractPipeline;
+import redis.clients.jedis.ClusterPipeline;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.exceptions.JedisException;
+import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.params.SetParams;
 
 /**
@@ -43,6 +53,7 @@ public final class RedisBlockStore implements BlockStore {
   private final int atOnce;
   private final ExecutorService threads = StoreThreads.create("kvasir-redis", THREADS);
   private final ExecutorService fetchers = StoreThreads.create("kvasir-redis-fetch", THREADS);
+  private final Set<CompletableFuture<?>> open = ConcurrentHashMap.newKeySet();
 
   /**
    * A store whose keys begin with {@code kvasir:} and which keeps blocks for a day.
@@ -102,31 +113,40 @@ public final class RedisBlockStore implements BlockStore {
           int asked = 0;
           // Some pipelines are on their way while the blocks of the one before them are handed over.
           Deque<CompletableFuture<List<byte[]>>> coming = new ArrayDeque<>();
-          while (count < names.size()) {
-            while (asked < names.size() && coming.size() < AHEAD && System.nanoTime() - end < 0) {
-              coming.add(fetch(names, asked));
-              asked += atOnce;
-            }
-            if (coming.isEmpty()) {
-              break; // too late
-            }
-            for (byte[] value : coming.remove().join()) {
-              if (value == null) {
-                return count;
+          try {
+            while (count < names.size()) {
+              while (asked < names.size() && coming.size() < AHEAD && System.nanoTime() - end < 0) {
+                coming.add(fetch(names, asked));
+                asked += atOnce;
               }
-              count++;
-              if (!arrival.block(count - 1, ByteBuffer.wrap(value))) {
-                return count;
+              if (coming.isEmpty()) {
+                break; // too late
               }
+              for (byte[] value : coming.element().get(end - System.nanoTime(), TimeUnit.NANOSECONDS)) {
+                if (value == null) {
+                  return count;
+                }
+                count++;
+                if (!arrival.block(count - 1, ByteBuffer.wrap(value))) {
+                  return count;
+                }
+              }
+              coming.remove();
             }
+          } catch (TimeoutException e) {
+            return count; // too late
+          } catch (ExecutionException e) {
+            throw new CompletionException(e.getCause());
+          } finally {
+            // What has not begun never does: the threads are for those who still wait.
+            coming.forEach(left -> left.cancel(false));
           }
           return count;
         });
   }
 
   private CompletableFuture<List<byte[]>> fetch(List<ChainHash> names, int first) {
-    return CompletableFuture.supplyAsync(
-        () -> pipeline(part(names, first, atOnce), AbstractPipeline::get), fetchers);
+    return StoreThreads.call(fetchers, () -> pipeline(part(names, first, atOnce), AbstractPipeline::get));
   }
 
   @Override
@@ -143,15 +163,9 @@ public final class RedisBlockStore implements BlockStore {
   }
 
   private int put(List<KvBlock> blocks) {
-    List<Response<String>> answers = new ArrayList<>();
-    try (AbstractPipeline pipeline = client.pipelined()) {
-      for (KvBlock block : blocks) {
-        byte[] value = new byte[block.bytes().remaining()];
-        block.bytes().get(block.bytes().position(), value);
-        answers.add(pipeline.set(keyOf(block.hash()), value, whenNew));
-      }
-      pipeline.sync();
-    }
+    List<ChainHash> names = blocks.stream().map(KvBlock::hash).toList();
+    List<Response<String>> answers =
+        ask(names, (pipeline, i, key) -> pipeline.set(key, bytes(blocks.get(i)), whenNew));
     int count = 0;
     JedisDataException refusal = null;
     for (Response<String> answer : answers) {
@@ -177,10 +191,12 @@ public final class RedisBlockStore implements BlockStore {
         });
   }
 
-  /** Ends the store's threads. The client stays open. */
+  /** Ends the store's threads; what a server does not answer within seconds is cancelled. The client stays open. */
   @Override
   public void close() {
     StoreThreads.end(threads);
+    // What was dropped there would never be done, and who waits for it would for ever.
+    open.forEach(work -> work.cancel(false));
     StoreThreads.end(fetchers);
   }
 
@@ -188,18 +204,74 @@ public final class RedisBlockStore implements BlockStore {
     Response<T> of(AbstractPipeline pipeline, byte[] key);
   }
 
+  private interface NumberedCommand<T> {
+    Response<T> of(AbstractPipeline pipeline, int index, byte[] key);
+  }
+
   /** What a server answered to each. */
   private <T> List<@Nullable T> pipeline(List<ChainHash> names, Command<T> command) {
-    List<Response<T>> answers = new ArrayList<>();
-    try (AbstractPipeline pipeline = client.pipelined()) {
-      names.forEach(name -> answers.add(command.of(pipeline, keyOf(name))));
-      pipeline.sync();
-    }
     List<@Nullable T> values = new ArrayList<>();
-    for (Response<T> answer : answers) {
+    for (Response<T> answer : ask(names, (pipeline, i, key) -> command.of(pipeline, key))) {
       values.add(answer.get());
     }
     return values;
+  }
+
+  /**
+   * One answer to each, or a failure. A cluster's pipeline follows no redirection and never learns where slots have gone; a
+   * command of its own does both. So where a node has moved a key or is not there, such a command goes first, and all are
+   * asked again, once.
+   */
+  private <T> List<Response<T>> ask(List<ChainHash> names, NumberedCommand<T> command) {
+    List<Response<T>> answers = new ArrayList<>();
+    int lost = send(names, command, answers);
+    if (lost < names.size()) {
+      client.exists(keyOf(names.get(lost)));
+      answers.clear();
+      lost = send(names, command, answers);
+    }
+    if (lost < names.size()) {
+      throw new JedisException("no node of the cluster answers to command " + lost + " of " + names.size());
+    }
+    return answers;
+  }
+
+  /** Adds the answers; returns the first name to which the right node has not answered, or their number. */
+  private <T> int send(List<ChainHash> names, NumberedCommand<T> command, List<Response<T>> answers) {
+    boolean cluster = false;
+    try (AbstractPipeline pipeline = client.pipelined()) {
+      cluster = pipeline instanceof ClusterPipeline;
+      for (int i = 0; i < names.size(); i++) {
+        answers.add(command.of(pipeline, i, keyOf(names.get(i))));
+      }
+      pipeline.sync();
+    } catch (JedisConnectionException e) {
+      if (!cluster) {
+        throw e;
+      }
+    }
+    int answered = 0;
+    while (answered < answers.size() && isFromTheRightNode(answers.get(answered))) {
+      answered++;
+    }
+    return answered;
+  }
+
+  private static boolean isFromTheRightNode(Response<?> answer) {
+    try {
+      answer.get();
+      return true;
+    } catch (JedisMovedDataException | IllegalStateException | JedisConnectionException e) {
+      return false; // it is elsewhere, or nothing came
+    } catch (JedisDataException e) {
+      return true; // no memory, say
+    }
+  }
+
+  private static byte[] bytes(KvBlock block) {
+    byte[] value = new byte[block.bytes().remaining()];
+    block.bytes().get(block.bytes().position(), value);
+    return value;
   }
 
   private byte[] keyOf(ChainHash name) {
@@ -211,6 +283,9 @@ public final class RedisBlockStore implements BlockStore {
   }
 
   private <T> CompletableFuture<T> work(Callable<T> task) {
-    return StoreThreads.call(threads, task);
+    CompletableFuture<T> work = StoreThreads.call(threads, task);
+    open.add(work);
+    work.whenComplete((value, failure) -> open.remove(work));
+    return work;
   }
 }

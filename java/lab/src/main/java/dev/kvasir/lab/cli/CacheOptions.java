@@ -61,9 +61,12 @@ final class CacheOptions {
     return new Decoder(model, backend == null ? "cpu" : backend, precision);
   }
 
-  /** A cache there, without a budget. */
+  /** A cache there. */
   KvCache cache(Model model) {
     KvCache.Builder builder = KvCache.builder(model.geometry()).method(method()).precision(precision);
+    if (budget != null) {
+      builder.budgetBytes(bytes(budget));
+    }
     return (backend == null ? builder : builder.backend(backend)).build();
   }
 
@@ -123,7 +126,7 @@ final class CacheOptions {
 
   /** Bytes, as 67108864 or 64M. */
   static long bytes(String text) {
-    int unit = "KMG".indexOf(Character.toUpperCase(text.charAt(text.length() - 1))) + 1;
+    int unit = text.isEmpty() ? 0 : "KMG".indexOf(Character.toUpperCase(text.charAt(text.length() - 1))) + 1;
     try {
       return Math.multiplyExact(Long.parseLong(unit > 0 ? text.substring(0, text.length() - 1) : text), 1L << 10 * unit);
     } catch (NumberFormatException | ArithmeticException e) {

@@ -163,9 +163,11 @@ final class EvaluateCommand implements Callable<Integer> {
       }
     }
     entries = entries.stream().filter(entry -> entry.applies().test(calibrations)).toList();
+    Listener listener = new Listener(bar);
+    main.endsWhenStopped(listener::writeRest);
     Outcome outcome;
     try (Decoder decoder = new Decoder(model, backend, Precision.EXACT)) {
-      outcome = new Evaluation(name, decoder, sets, entries, mode, calibrations, listener(bar)).run(main::stopped);
+      outcome = new Evaluation(name, decoder, sets, entries, mode, calibrations, listener).run(main::stopped);
     }
     ResultFiles.write(outcome, Origin.now(main.command()), target);
     bar.end();
@@ -215,27 +217,40 @@ final class EvaluateCommand implements Callable<Integer> {
     return cut;
   }
 
-  private Evaluation.Listener listener(ProgressBar bar) {
-    return new Evaluation.Listener() {
-      private long written = System.nanoTime() - BETWEEN_FILES;
+  /** Writes what has been found so far, now and then. */
+  private final class Listener implements Evaluation.Listener {
+    private final ProgressBar bar;
+    private long written = System.nanoTime() - BETWEEN_FILES;
+    private @Nullable Outcome unwritten;
 
-      @Override
-      public void progress(long done, long total, String doing) {
-        bar.show(done, total, doing);
-      }
+    Listener(ProgressBar bar) {
+      this.bar = bar;
+    }
 
-      @Override
-      public void advanced(Outcome soFar) {
-        if (System.nanoTime() - written < BETWEEN_FILES) {
-          return;
-        }
-        written = System.nanoTime();
-        try {
-          ResultFiles.write(soFar, Origin.now(main.command()), target);
-        } catch (IOException e) {
-          throw new UncheckedIOException(e);
-        }
+    @Override
+    public void progress(long done, long total, String doing) {
+      bar.show(done, total, doing);
+    }
+
+    @Override
+    public synchronized void advanced(Outcome soFar) {
+      unwritten = soFar;
+      if (System.nanoTime() - written >= BETWEEN_FILES) {
+        writeRest();
       }
-    };
+    }
+
+    synchronized void writeRest() {
+      if (unwritten == null) {
+        return;
+      }
+      try {
+        ResultFiles.write(unwritten, Origin.now(main.command()), target);
+      } catch (IOException e) {
+        throw new UncheckedIOException(e);
+      }
+      written = System.nanoTime();
+      unwritten = null;
+    }
   }
 }

@@ -14,6 +14,7 @@ import picocli.CommandLine.Command;
 import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
+import picocli.CommandLine.ParameterException;
 import picocli.CommandLine.ParentCommand;
 import picocli.CommandLine.Spec;
 
@@ -62,11 +63,23 @@ final class FileCommand implements Runnable {
       @Parameters(paramLabel = "OUT", description = "The new file.") Path target,
       @Option(names = "--compress", description = "As a Zstandard stream, to be kept: only convert reads it.") boolean compress)
       throws IOException {
-    if (CompressedFile.is(file)) {
-      FileReplacement.write(target, to -> CompressedFile.unpack(file, to));
-      print(target, KvFile.verify(target, options()));
-      return 0;
+    if (!CompressedFile.is(file)) {
+      return rewrite(file, target, compress);
     }
+    if (compress) {
+      throw new ParameterException(spec.commandLine(), file + " is compressed already");
+    }
+    // Beside the new file, where there is room for it: what was there stays until the whole of this one is checked.
+    Path unpacked = Files.createTempFile(target.toAbsolutePath().getParent(), "kvasir-", ".kv");
+    try {
+      FileReplacement.write(unpacked, to -> CompressedFile.unpack(file, to));
+      return rewrite(unpacked, target, false);
+    } finally {
+      Files.deleteIfExists(unpacked);
+    }
+  }
+
+  private int rewrite(Path file, Path target, boolean compress) throws IOException {
     FileInfo info = KvFile.verify(file, options());
     // There is one version so far: its files are as they are to be.
     try (FileChannel from = FileChannel.open(file, StandardOpenOption.READ)) {

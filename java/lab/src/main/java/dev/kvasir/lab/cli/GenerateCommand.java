@@ -53,6 +53,7 @@ final class GenerateCommand implements Callable<Integer> {
         session.append(prompt);
         main.out().print(prompt);
       }
+      main.endsWhenStopped(() -> {});
       int read = session.length();
       LiveText text = new LiveText(main.out(), ProgressBar.onTerminal());
       Generation.Result result =

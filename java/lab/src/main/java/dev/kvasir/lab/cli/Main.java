@@ -1,16 +1,16 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.Kvasir;
+import dev.kvasir.calibrate.ProfileException;
 import dev.kvasir.error.KvException;
 import dev.kvasir.error.NativeUnavailableException;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
+import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.NoSuchFileException;
-import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import picocli.CommandLine.Command;
 import picocli.CommandLine;
@@ -48,11 +48,11 @@ public final class Main implements Runnable {
 
   private final String command;
   private final PrintStream out;
-  private final AtomicBoolean stop;
+  private final Stop stop;
 
   @CommandLine.Spec private CommandLine.Model.CommandSpec spec;
 
-  private Main(String[] args, PrintStream out, AtomicBoolean stop) {
+  private Main(String[] args, PrintStream out, Stop stop) {
     this.command = "kvasir " + String.join(" ", args);
     this.out = out;
     this.stop = stop;
@@ -68,33 +68,26 @@ public final class Main implements Runnable {
 
   /** Runs the program. */
   public static void main(String[] args) {
-    AtomicBoolean stop = new AtomicBoolean();
-    CountDownLatch ended = new CountDownLatch(1);
-    // Ctrl-C: commands that can leave partial results see the flag and do.
-    Runtime.getRuntime()
-        .addShutdownHook(
-            new Thread(
-                () -> {
-                  stop.set(true);
-                  try {
-                    ended.await(GRACE_SECONDS, TimeUnit.SECONDS);
-                  } catch (InterruptedException e) {
-                    Thread.currentThread().interrupt();
-                  }
-                }));
+    Stop stop = new Stop(new AtomicBoolean());
+    // Ctrl-C: commands that can leave partial results see the flag and do. The others are ended.
+    Runtime.getRuntime().addShutdownHook(new Thread(() -> stop.ask(GRACE_SECONDS)));
     int code = 1;
     try {
       code = run(args, System.out, stop);
     } finally {
-      ended.countDown();
+      stop.ended();
     }
-    if (!stop.get()) {
+    if (!stop.asked()) {
       System.exit(code);
     }
   }
 
   /** Runs the program until it is done or told to stop; all that it says goes to {@code out}. Returns its exit code. */
   public static int run(String[] args, PrintStream out, AtomicBoolean stop) {
+    return run(args, out, new Stop(stop));
+  }
+
+  static int run(String[] args, PrintStream out, Stop stop) {
     PrintWriter writer = new PrintWriter(out, true, StandardCharsets.UTF_8);
     return new CommandLine(new Main(args, out, stop))
         .setOut(writer)
@@ -106,11 +99,13 @@ public final class Main implements Runnable {
   }
 
   /** What users can mend is said in a line; anything else is a bug, and keeps its stack trace. */
-  private static int explain(Exception failure, PrintWriter writer) throws Exception {
+  private static int explain(Exception thrown, PrintWriter writer) throws Exception {
+    Exception failure = thrown instanceof UncheckedIOException wrapped ? wrapped.getCause() : thrown;
     if (failure instanceof NoSuchFileException) {
       writer.println("kvasir: there is no file " + failure.getMessage());
     } else if (failure instanceof IOException
         || failure instanceof KvException
+        || failure instanceof ProfileException
         || failure instanceof NativeUnavailableException
         || failure instanceof IllegalArgumentException) {
       writer.println("kvasir: " + failure.getMessage());
@@ -140,6 +135,11 @@ public final class Main implements Runnable {
   }
 
   boolean stopped() {
-    return stop.get();
+    return stop.asked();
+  }
+
+  /** Says that the command looks at {@link #stopped}; {@code rest} saves what it has if it does not get to its end. */
+  void endsWhenStopped(Runnable rest) {
+    stop.endsWhenAsked(rest);
   }
 }

@@ -64,6 +64,7 @@ final class PerplexityCommand implements Callable<Integer> {
     long counted = 0;
     long start = System.nanoTime();
     ProgressBar bar = main.progress();
+    main.endsWhenStopped(() -> {});
     int expected = Math.min(windows, all.length / own);
     for (int w = 0; w < windows && (w + 1) * own <= all.length && !main.stopped(); w++) {
       int[] tokens = new int[window];

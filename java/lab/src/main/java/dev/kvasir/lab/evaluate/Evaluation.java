@@ -3,11 +3,13 @@ package dev.kvasir.lab.evaluate;
 import dev.kvasir.KvCache;
 import dev.kvasir.KvSequence;
 import dev.kvasir.Kvasir;
+import dev.kvasir.calibrate.ProfileException;
 import dev.kvasir.error.KvException;
 import dev.kvasir.lab.sample.Sample;
 import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.ModelConfig;
+import java.io.UncheckedIOException;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
@@ -176,7 +178,7 @@ public final class Evaluation {
         result.headErrors(errors.of(result.method(), calibrations));
         lengths(batch, result);
       }
-    } catch (KvException | IllegalArgumentException e) {
+    } catch (KvException | IllegalArgumentException | ProfileException | UncheckedIOException e) {
       result.failed(String.valueOf(e.getMessage()));
     }
     return true;

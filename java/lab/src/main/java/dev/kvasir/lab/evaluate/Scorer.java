@@ -32,7 +32,7 @@ final class Scorer implements StreamRunner.Sink {
   private static final int AGREEMENTS = 5;
   private static final int COMPARED = 6;
 
-  /** Without a reference it becomes one: it keeps its predictions for others, of every n-th token if all are many. */
+  /** Without a reference it becomes one: it keeps its predictions for others, of every n-th scored token if all are many. */
   Scorer(List<Sample> samples, Tokenizer tokenizer, int vocabulary, @Nullable Scorer reference) {
     this.samples = samples;
     this.tokenizer = tokenizer;
@@ -42,13 +42,13 @@ final class Scorer implements StreamRunner.Sink {
     long all = 0;
     for (int i = 0; i < samples.size(); i++) {
       right[i] = new boolean[samples.get(i).scored()];
-      all += samples.get(i).task() ? 0 : (long) samples.get(i).length() * vocabulary;
+      all += samples.get(i).task() ? 0 : (long) samples.get(i).scored() * vocabulary;
     }
     this.stride = reference != null ? reference.stride : (int) (1 + all / MAX_KEPT);
     this.kept = reference != null ? null : new float[samples.size()][][];
     if (kept != null) {
       for (int i = 0; i < kept.length; i++) {
-        kept[i] = new float[samples.get(i).task() ? 0 : samples.get(i).length() / stride + 1][];
+        kept[i] = new float[samples.get(i).task() ? 0 : samples.get(i).scored() / stride + 1][];
       }
     }
   }
@@ -76,22 +76,24 @@ final class Scorer implements StreamRunner.Sink {
       sum[FAR_BITS] += bits;
       sum[FAR_BYTES] += bytes;
     }
-    if (position % stride == 0) {
-      compare(index, position, logits, normaliser, likeliest);
+    // From the first scored token on, so that every sample has one that is compared.
+    int scored = position - sample.scoredFrom();
+    if (scored % stride == 0) {
+      compare(index, scored / stride, logits, normaliser, likeliest);
     }
   }
 
-  private void compare(int index, int position, float[] logits, double normaliser, int likeliest) {
+  private void compare(int index, int place, float[] logits, double normaliser, int likeliest) {
     double[] sum = sums[index];
     if (kept != null) {
       float[] own = new float[logits.length];
       for (int i = 0; i < own.length; i++) {
         own[i] = (float) (logits[i] - normaliser);
       }
-      kept[index][position / stride] = own;
+      kept[index][place] = own;
       sum[AGREEMENTS]++;
     } else {
-      float[] expected = reference.kept[index][position / stride];
+      float[] expected = reference.kept[index][place];
       double divergence = 0;
       for (int i = 0; i < expected.length; i++) {
         divergence += Math.exp(expected[i]) * (expected[i] - (logits[i] - normaliser));

@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.github.luben.zstd.Zstd;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStream;
 import java.io.PrintStream;
@@ -12,6 +13,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.stream.Stream;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -53,6 +55,27 @@ class FileCommandTest {
     Files.write(saved, whole);
     run(1, "convert", "" + saved, "" + back, "--compress");
     assertFalse(Files.exists(back));
+  }
+
+  @Test
+  void whatWasThereStaysUntilTheNewFileIsChecked() throws Exception {
+    Path packed = folder.resolve("packed.kv.zst"), target = folder.resolve("target.kv");
+    byte[] junk = new byte[5000];
+    Files.write(packed, Zstd.compress(junk));
+    Files.copy(saved, target);
+    run(1, "convert", "" + packed, "" + target);
+    assertArrayEquals(Files.readAllBytes(saved), Files.readAllBytes(target));
+    try (Stream<Path> files = Files.list(folder)) {
+      assertEquals(3, files.count(), "temporary files stay");
+    }
+  }
+
+  @Test
+  void compressedFilesAreNotCompressedAgain() throws Exception {
+    Path packed = folder.resolve("packed.kv.zst"), twice = folder.resolve("twice.kv.zst");
+    run(0, "convert", "" + saved, "" + packed, "--compress");
+    assertTrue(run(2, "convert", "" + packed, "" + twice, "--compress").contains("compressed already"));
+    assertFalse(Files.exists(twice));
   }
 
   private static String run(int code, String... args) {

@@ -14,6 +14,7 @@ import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.runner.Model;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -22,9 +23,11 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** The commands on a small random model: what they write, what they say, their exit codes. */
@@ -95,6 +98,92 @@ class MainTest {
     assertEquals(3, rows.size());
     assertFalse(rows.get(0).get("complete").flag());
     assertTrue(rows.get(0).find("bpb").isEmpty());
+  }
+
+  /** What was measured after the files were last written is not lost with a program that is ended. */
+  @Test
+  @Timeout(60)
+  void evaluateLeavesWhatItHasMeasured() throws Exception {
+    Path data = noise("tests");
+    Path out = folder.resolve("report");
+    CountDownLatch reached = new CountDownLatch(1);
+    CountDownLatch goOn = new CountDownLatch(1);
+    // The last method gets no further than to say that it is at its end.
+    OutputStream slow =
+        new ByteArrayOutputStream() {
+          @Override
+          public synchronized void write(byte[] from, int offset, int length) {
+            super.write(from, offset, length);
+            if (toString(StandardCharsets.UTF_8).contains("uniform-2 on")) {
+              reached.countDown();
+              try {
+                goOn.await();
+              } catch (InterruptedException e) {
+                throw new IllegalStateException(e);
+              }
+            }
+          }
+        };
+    Stop stop = new Stop(new AtomicBoolean());
+    String[] args = {
+      "evaluate", "" + folder, "--methods=uniform-8,uniform-4,uniform-2", "--windows=1", "--samples=0", "--data", "" + data,
+      "--out", "" + out
+    };
+    Thread command = new Thread(() -> Main.run(args, new PrintStream(slow), stop));
+    command.start();
+    reached.await();
+    assertEquals(List.of(true, true, false, false), measured(out));
+    stop.ask(0);
+    assertEquals(List.of(true, true, true, false), measured(out));
+    goOn.countDown();
+    command.join();
+  }
+
+  private static List<Boolean> measured(Path out) throws IOException {
+    return Json.read(out.resolve("evaluate.json")).list().stream().map(row -> row.find("bpb").isPresent()).toList();
+  }
+
+  @Test
+  @Timeout(10)
+  void theEndWaitsForNoCommandThatGoesOn() {
+    AtomicBoolean asked = new AtomicBoolean();
+    new Stop(asked).ask(60);
+    assertTrue(asked.get());
+    Stop stop = new Stop(new AtomicBoolean());
+    List<String> saved = new ArrayList<>();
+    stop.endsWhenAsked(() -> saved.add("rest"));
+    stop.ended();
+    stop.ask(60);
+    assertEquals(List.of(), saved);
+  }
+
+  /** A file that cannot be used costs its method, and no other. */
+  @Test
+  void damagedProfilesAreSaidInALine() throws Exception {
+    Path data = noise("tests");
+    Path profiles = Files.createDirectories(folder.resolve("profiles"));
+    Path damaged = profiles.resolve("spectral.profile");
+    Files.writeString(damaged, "{");
+    Path out = folder.resolve("report");
+    assertSays(0, "uniform-4", "evaluate", "" + folder, "--methods=uniform-4,spectral-2", "--windows=1", "--samples=0",
+        "--data", "" + data, "--profiles", "" + profiles, "--out", "" + out);
+    List<Json> rows = Json.read(out.resolve("evaluate.json")).list();
+    assertTrue(rows.get(2).get("failure").text().contains("spectral.profile"));
+    assertTrue(rows.get(1).get("complete").flag());
+    String said = assertSays(1, "kvasir: ", "allocate", "" + damaged, "--bits", "3");
+    assertTrue(said.contains("spectral.profile") && !said.contains("\tat "), said);
+  }
+
+  @Test
+  void budgetsAreOfSomeBytes() throws Exception {
+    Path text = folder.resolve("some.txt");
+    Files.write(text, bytes(3, 500));
+    String[] args = {"perplexity", "--model", "" + folder, "--text", "" + text, "--window=64", "--windows=1", "--budget=1K"};
+    assertSays(1, "budget", args);
+    args[args.length - 1] = "--budget=64M";
+    assertSays(0, "perplexity ", args);
+    args[args.length - 1] = "--budget=";
+    assertSays(1, "64M would be some", args);
   }
 
   /** A sample leaves no method out that could learn from the texts, and says what that took. */

@@ -81,6 +81,40 @@ class ScorerTest {
     assertEquals((511 + 2 * 88) / 599.0, result.bitsPerByte().value(), 1e-6);
   }
 
+  /** Tokens that only fill the cache are not kept, so their number says nothing about how many predictions can be. */
+  @Test
+  void allScoredTokensAreComparedAfterLongPrompts() {
+    int vocabulary = 1 << 17;
+    Sample sample = new Sample("text", false, new int[1000], 995);
+    Scorer reference = new Scorer(List.of(sample), TOKENS, vocabulary, null);
+    Scorer other = new Scorer(List.of(sample), TOKENS, vocabulary, reference);
+    for (int i = 995; i < 999; i++) {
+      reference.accept(0, i, new float[vocabulary]);
+      other.accept(0, i, new float[vocabulary]);
+    }
+    assertEquals(4, comparedBy(other));
+    assertEquals(0, other.divergence(), 1e-6);
+  }
+
+  @Test
+  void ofManyScoredTokensTheFirstIsCompared() {
+    int vocabulary = 1 << 17;
+    Sample sample = new Sample("text", false, new int[2000], 333);
+    Scorer reference = new Scorer(List.of(sample), TOKENS, vocabulary, null);
+    Scorer other = new Scorer(List.of(sample), TOKENS, vocabulary, reference);
+    for (Scorer scorer : List.of(reference, other)) {
+      scorer.accept(0, 333, new float[vocabulary]);
+      scorer.accept(0, 334, new float[vocabulary]);
+    }
+    assertEquals(1, comparedBy(other));
+  }
+
+  private static double comparedBy(Scorer scorer) {
+    MethodResult result = new MethodResult(Methods.REFERENCE);
+    scorer.deliver(result);
+    return result.texts().get(0).compared();
+  }
+
   @Test
   void tasksAreJudgedTokenByToken() {
     Sample good = new Sample("task", true, new int[] {0, 0, 1, 2}, 1);

@@ -52,23 +52,29 @@ public final class StoreThreads {
    * @return what comes of it, or how it failed
    */
   public static <T> CompletableFuture<T> call(Executor executor, Callable<T> task) {
-    return CompletableFuture.supplyAsync(
-        () -> {
-          try {
-            return task.call();
-          } catch (IOException e) {
-            throw new UncheckedIOException(e);
-          } catch (RuntimeException e) {
-            throw e;
-          } catch (Exception e) {
-            throw new CompletionException(e);
-          }
-        },
-        executor);
+    Work<T> work = new Work<>(task, new CompletableFuture<>());
+    executor.execute(work);
+    return work.result;
+  }
+
+  private record Work<T>(Callable<T> task, CompletableFuture<T> result) implements Runnable {
+    @Override
+    public void run() {
+      if (result.isDone()) {
+        return; // cancelled
+      }
+      try {
+        result.complete(task.call());
+      } catch (IOException e) {
+        result.completeExceptionally(new CompletionException(new UncheckedIOException(e)));
+      } catch (Throwable e) {
+        result.completeExceptionally(e instanceof CompletionException ? e : new CompletionException(e));
+      }
+    }
   }
 
   /**
-   * Lets what is under way finish, for some seconds.
+   * Lets what is under way finish, for some seconds. What has not begun by then is cancelled.
    *
    * @param executor to end
    */
@@ -76,11 +82,19 @@ public final class StoreThreads {
     executor.shutdown();
     try {
       if (!executor.awaitTermination(5, TimeUnit.SECONDS)) {
-        executor.shutdownNow();
+        drop(executor);
       }
     } catch (InterruptedException e) {
-      executor.shutdownNow();
+      drop(executor);
       Thread.currentThread().interrupt();
+    }
+  }
+
+  private static void drop(ExecutorService executor) {
+    for (Runnable left : executor.shutdownNow()) {
+      if (left instanceof Work<?> work) {
+        work.result.cancel(false); // or who waits for it would for ever
+      }
     }
   }
 }
