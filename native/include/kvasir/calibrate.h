@@ -46,7 +46,8 @@ void scaling_factors(const float* maxima, int64_t count, double alpha, float* la
 //
 // keys, values: [tokens][kv_heads][head_dim]. queries: [query_tokens][query_heads][head_dim], those of the newest
 // query_tokens tokens: query i sees the keys up to tokens - query_tokens + i. candidates: [candidate_count][kv_heads]
-// [head_dim]. bits: 1..16. Takes candidate_count * tokens * head_dim * 4 bytes of working memory.
+// [head_dim]. bits: 1..16. Throws kNotFinite, too, where keys and queries are so large that float32 does not hold their
+// products. Takes candidate_count * tokens * head_dim * 4 bytes of working memory.
 void key_scaling_errors(const float* keys, const float* values, int64_t tokens, const float* queries,
                         int64_t query_tokens, int query_heads, int kv_heads, int head_dim, float softmax_scale,
                         int bits, int group, const float* candidates, int candidate_count, double* errors,

@@ -2,7 +2,8 @@
 //
 // Trainers are made and freed by create and destroy, and belong to one thread at a time. Work runs on the library's
 // threads. Results depend neither on their number nor on the machine's instruction set (but see ValueTrainer): equal
-// data and seeds give equal codebooks. Arrays, pointers and errors are as in commvq.h.
+// data and seeds give equal codebooks. Arrays, pointers and errors are as in commvq.h. A step that throws for want of
+// memory has ended its training: step and what reads results throw kInvalidArgument from then on.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ class KeyTrainer {
   // Most steps of a stage, 1..10000. Default 100.
   void set_steps(int steps);
   // The temperature of a stage's first step, of its second and of its last, with an exponential fall between these two,
-  // in units of the norm of a whole token. Defaults 1, 1e-3 and 1e-5. Later stages scale the last two by what earlier
-  // ones have left of the norm.
+  // in units of the norm of a whole token; 1e-12..1e6 each. Defaults 1, 1e-3 and 1e-5. Later stages scale the last two
+  // by what earlier ones have left of the norm.
   void set_temperatures(double first, double second, double last);
 
   // More keys before RoPE, [tokens][kv_heads][head_dim]. Before the first step. At least `entries` tokens in all.
@@ -57,7 +58,8 @@ class KeyTrainer {
   // The least error so far in the stage that a head is in, infinity before its second step; when it is done, that of
   // its tables.
   double stage_error(int kv_head) const;
-  // out: [kv_heads][stages][entries][head_dim], as KeyCodebook takes it. Stages that are not done are all 0.
+  // out: [kv_heads][stages][entries][head_dim], as KeyCodebook takes it. Stages that are not done are all 0. After
+  // the first step.
   void read_tables(float* out) const;
 
   struct Impl;
@@ -117,7 +119,7 @@ class ValueTrainer {
   void set_learning_rate(double rate);
   // Weight decay of the linear layers (0.01), as AdamW applies it.
   void set_weight_decay(double decay);
-  // The temperature of the softmax (1).
+  // The temperature of the softmax (1), 1e-12..1e6.
   void set_temperature(double temperature);
   // Where the codebook begins, [codes][width], for example that of a ValueFitter; else it is random.
   void set_table(const float* table);

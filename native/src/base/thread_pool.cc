@@ -57,7 +57,7 @@ struct ThreadPool::Job {
 
   const int count;
   const std::function<void(int)>& task;  // valid while unfinished tasks exist: the caller waits for them
-  std::atomic<int> next{0};
+  std::atomic<int64_t> next{0};          // passes `count` in the end, once for each thread
   std::atomic<int> finished{0};
   std::atomic<bool> failed{false};
   std::mutex mutex;
@@ -68,9 +68,9 @@ struct ThreadPool::Job {
 
   // Takes tasks until none is left.
   void help() {
-    for (int i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
       try {
-        if (!failed.load()) task(i);
+        if (!failed.load()) task(static_cast<int>(i));
       } catch (...) {
         std::lock_guard<std::mutex> lock(mutex);
         if (!error) error = std::current_exception();

@@ -65,16 +65,27 @@ struct Sample {
   size_t q(int64_t token, int head) const { return (static_cast<size_t>(token) * query_heads + head) * head_dim; }
 };
 
+// Keys over the factors of every candidate, as append takes them: in the order of the keys, before threads meet them in
+// another. candidates: [count][width].
+void require_stored(const float* keys, int64_t tokens, int kv_heads, int head_dim, const float* candidates, int count) {
+  const size_t width = static_cast<size_t>(kv_heads) * head_dim;
+  std::vector<float> least(candidates, candidates + width);
+  for (size_t i = width; i < count * width; ++i) least[i % width] = std::min(least[i % width], candidates[i]);
+  for (size_t i = 0; i < tokens * width; ++i) {
+    const float stored = keys[i] / least[i % width];
+    if (!(std::fabs(stored) <= kMaxMagnitude)) {
+      throw calibrate::not_finite("keys over their factors", "keys", kv_heads, head_dim, static_cast<int64_t>(i),
+                                  stored);
+    }
+  }
+}
+
 // What remains of the keys of one head that were scaled, stored and read. out: [tokens][head_dim].
 void store_and_read(const Sample& s, int head, const float* lambda, int bits, int group, float* out) {
   float stored[kMaxDim] = {};
   for (int64_t t = 0; t < s.tokens; ++t, out += s.head_dim) {
     const float* row = s.keys + s.kv(t, head);
-    for (int j = 0; j < s.head_dim; ++j) {
-      stored[j] = stored_value(row[j] / lambda[j], [&] {
-        return "token " + std::to_string(t) + ", head " + std::to_string(head) + ", channel " + std::to_string(j);
-      });
-    }
+    for (int j = 0; j < s.head_dim; ++j) stored[j] = stored_value(row[j] / lambda[j]);
     for (int first = 0; first < s.head_dim; first += group) {
       const int count = std::min(group, s.head_dim - first);
       const Quantiser quantise(Group(stored + first, count), bits, Grid::kEnds);
@@ -137,12 +148,12 @@ void add_queries(const Sample& s, int query_head, int64_t first, int64_t end, co
   }
 }
 
-void require_finite(const char* name, const float* rows, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    if (!std::isfinite(rows[i])) {
-      throw Error(ErrorCode::kNotFinite,
-                  std::string(name) + ": " + std::to_string(rows[i]) + " at element " + std::to_string(i));
-    }
+// rows: [tokens][heads][head_dim]; `most` in magnitude, where there is no other limit that of float32.
+void require_finite(const char* name, const float* rows, int64_t tokens, int heads, int head_dim,
+                    float most = std::numeric_limits<float>::max()) {
+  for (int64_t i = 0; i < tokens * heads * head_dim; ++i) {
+    // Negated, so that NaN is refused too.
+    if (!(std::fabs(rows[i]) <= most)) throw calibrate::not_finite(name, name, heads, head_dim, i, rows[i]);
   }
 }
 
@@ -153,7 +164,7 @@ void raise_key_maxima(const float* keys, int64_t tokens, int kv_heads, int head_
   require_pointer("maxima", maxima);
   require_rope_pairs(pairs);
   const size_t width = static_cast<size_t>(kv_heads) * head_dim;
-  require_finite("keys", keys, static_cast<size_t>(tokens) * width);
+  require_finite("keys", keys, tokens, kv_heads, head_dim);
   for (int64_t t = 0; t < tokens; ++t) {
     const float* row = keys + static_cast<size_t>(t) * width;
     for (size_t i = 0; i < width; ++i) maxima[i] = std::max(maxima[i], std::fabs(row[i]));
@@ -210,9 +221,10 @@ void key_scaling_errors(const float* keys, const float* values, int64_t tokens, 
       refuse("factor " + std::to_string(i) + " is " + std::to_string(candidates[i]));
     }
   }
-  require_finite("keys", keys, static_cast<size_t>(tokens) * width);
-  require_finite("values", values, static_cast<size_t>(tokens) * width);
-  require_finite("queries", queries, static_cast<size_t>(query_tokens) * query_heads * head_dim);
+  require_finite("keys", keys, tokens, kv_heads, head_dim);
+  require_finite("values", values, tokens, kv_heads, head_dim, kMaxMagnitude);
+  require_finite("queries", queries, query_tokens, query_heads, head_dim);
+  require_stored(keys, tokens, kv_heads, head_dim, candidates, candidate_count);
   const int64_t head_keys = checked_multiply(tokens, head_dim, "keys of a head");
   const int64_t all_keys = checked_multiply(candidate_count, head_keys, "keys of all candidates");
   checked_multiply(all_keys, int64_t{sizeof(float)} * 2, "bytes of all candidates");
@@ -239,6 +251,11 @@ void key_scaling_errors(const float* keys, const float* values, int64_t tokens, 
                   stored.get(), candidate_count, partial.data() + static_cast<size_t>(task) * columns);
     });
     for (size_t i = 0; i < partial.size(); ++i) totals[i % columns] += partial[i];
+  }
+  for (const double total : totals) {
+    if (!std::isfinite(total)) {
+      throw Error(ErrorCode::kNotFinite, "products of these keys and queries leave float32: attention is no number");
+    }
   }
   for (int c = 0; c < candidate_count; ++c) errors[c] = totals[static_cast<size_t>(c)];
   *energy = totals.back();

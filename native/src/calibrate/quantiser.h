@@ -28,14 +28,21 @@ inline int group_of(int group, int dimension) {
   return wanted < dimension ? wanted : dimension;
 }
 
-// An element as append stores it. `at` is called for the error text only.
-template <class Where>
-float stored_value(float x, const Where& at) {
-  // Negated, so that NaN is refused too.
-  if (!(std::fabs(x) <= kMaxMagnitude)) {
-    throw Error(ErrorCode::kNotFinite, std::to_string(x) + " at " + at());
-  }
-  return half_to_float(float_to_half(x));
+// An element as append stores it; at most kMaxMagnitude.
+inline float stored_value(float x) { return half_to_float(float_to_half(x)); }
+
+// kNotFinite for one element of `what`, which is [tokens][heads][head_dim] of a layer that only the caller knows.
+// `input` is what programs are told of it: "keys", "values", "queries", or empty.
+inline Error not_finite(const std::string& what, const std::string& input, int heads, int head_dim, int64_t index,
+                        float value) {
+  const std::string token = std::to_string(index / head_dim / heads);
+  const std::string head = std::to_string(index / head_dim % heads);
+  const std::string channel = std::to_string(index % head_dim);
+  const std::string text =
+      what + " hold " + float_text(value) + " at token " + token + ", head " + head + ", channel " + channel;
+  const std::string numbers =
+      "token=" + token + " head=" + head + " channel=" + channel + " value=" + float_text(value);
+  return Error(ErrorCode::kNotFinite, text, input.empty() ? numbers : "input=" + input + " " + numbers);
 }
 
 // What one group is stored with, for any width.

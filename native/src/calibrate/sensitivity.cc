@@ -39,8 +39,19 @@ struct Job {
   }
 };
 
-std::string place(int64_t token, int head, int channel) {
-  return "token " + std::to_string(token) + ", head " + std::to_string(head) + ", channel " + std::to_string(channel);
+// In the order of the elements, before threads meet them in another.
+void require_elements(const Job& job) {
+  for (int64_t i = 0; i < job.tokens * job.kv_heads * job.head_dim; ++i) {
+    const float stored =
+        job.rows[i] / job.factor(static_cast<int>(i / job.head_dim % job.kv_heads), static_cast<int>(i % job.head_dim));
+    // Negated, so that NaN is refused too.
+    if (!(std::fabs(stored) <= kMaxMagnitude)) {
+      throw calibrate::not_finite("rows", "", job.kv_heads, job.head_dim, i, stored);
+    }
+    if (!std::isfinite(job.gradients[i])) {
+      throw calibrate::not_finite("gradients", "", job.kv_heads, job.head_dim, i, job.gradients[i]);
+    }
+  }
 }
 
 // Adds one group's terms: `count` elements from (token, channel) along the job's axis.
@@ -52,13 +63,10 @@ void add_group(const Job& job, int head, int64_t token, int channel, int count, 
     const int c = job.by_channel ? channel : channel + i;
     const size_t at = job.index(t, head, c);
     const float scale = job.factor(head, c);
-    stored[i] = stored_value(job.rows[at] / scale, [&] { return place(t, head, c); });
+    stored[i] = stored_value(job.rows[at] / scale);
     value[i] = job.rows[at];
     factor[i] = scale;
     weight[i] = std::fabs(static_cast<double>(job.gradients[at]));
-    if (!std::isfinite(weight[i])) {
-      throw Error(ErrorCode::kNotFinite, "gradient " + std::to_string(job.gradients[at]) + " at " + place(t, head, c));
-    }
   }
   const Group group(stored, count);
   for (int w = 0; w < job.width_count; ++w) {
@@ -112,6 +120,8 @@ void sensitivities(const float* rows, const float* gradients, int64_t tokens, in
   const Job job = {rows,     gradients,  scaling,    tokens,
                    kv_heads, head_dim,   by_channel, group_of(group, by_channel ? kPageTokens : head_dim),
                    widths,   width_count};
+
+  require_elements(job);
 
   // A task is a page of one head: groups of tokens never cross pages.
   const int64_t pages = (tokens + kPageTokens - 1) / kPageTokens;

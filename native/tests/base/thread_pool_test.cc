@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -311,4 +312,15 @@ TEST_CASE("thread pool: a pool of one thread leaves all work to its caller") {
     kvasir::ThreadPool::current().run(4, [&](int) { elsewhere += std::this_thread::get_id() != here; });
   });
   CHECK(elsewhere == 0);
+}
+
+// A minute of work: done where a high effort asks for it.
+TEST_CASE("thread pool: as many tasks as there are numbers for them") {
+  if (support::effort() < 10.0) return;
+  ThreadPool pool(2);
+  std::atomic<int> least{0};
+  pool.run(std::numeric_limits<int>::max(), [&](int i) {
+    if (i < 0) least = i;
+  });
+  CHECK(least == 0);
 }

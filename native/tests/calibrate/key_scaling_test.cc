@@ -322,3 +322,34 @@ TEST_CASE("key scaling: refuses what makes no sense") {
   support::error_of(ErrorCode::kNotFinite,
                     [&] { kvasir::raise_key_maxima(s.keys.data(), 20, 2, 32, RopePairs::kHalves, maxima); });
 }
+
+TEST_CASE("key scaling: refuses values that no cache takes, and attention that float32 does not hold") {
+  using kvasir::ErrorCode;
+  const Sample s = random_sample(support::seed(), 20, 10, 4, 2, 32);
+  const std::vector<float> ones(64, 1.0f);
+  const auto refused = [&](auto change) {
+    Sample other = s;
+    change(other);
+    double energy = -7.0, error = -7.0;
+    const std::string text = support::error_of(ErrorCode::kNotFinite, [&] {
+      kvasir::key_scaling_errors(other.keys.data(), other.values.data(), 20, other.queries.data(), 10, 4, 2, 32,
+                                 other.softmax_scale(), 2, 0, ones.data(), 1, &error, &energy);
+    });
+    CHECK(error == -7.0);
+    CHECK(energy == -7.0);
+    return text;
+  };
+  CHECK(refused([](Sample& x) { x.values[3 * 64 + 35] = 32768.0f; }).find("token 3, head 1, channel 3") !=
+        std::string::npos);
+  refused([](Sample& x) { x.values[7] = -1e30f; });
+  refused([](Sample& x) { x.queries[7] = std::nanf(""); });
+  // Each of them is finite, and their products are not.
+  refused([](Sample& x) {
+    for (float& q : x.queries) q = 3e38f;
+  });
+  Sample most = s;
+  most.values[7] = 32752.0f;
+  double energy = 0.0;
+  CHECK(std::isfinite(most.errors(2, 0, ones, &energy)[0]));
+  CHECK(std::isfinite(energy));
+}

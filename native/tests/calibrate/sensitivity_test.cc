@@ -167,3 +167,26 @@ TEST_CASE("sensitivity: refuses what makes no sense") {
   CHECK(support::error_of(ErrorCode::kNotFinite, [&] { call(130, 2, 64, 0, 0, 2); }).find("gradient") !=
         std::string::npos);
 }
+
+TEST_CASE("sensitivity: of several elements that are no numbers the first is named, for programs too") {
+  const int heads = 2, d = 64, tokens = 300;
+  const std::vector<float> gradients(tokens * heads * d, 1.0f), ones(heads * d, 1.0f);
+  std::vector<float> rows(tokens * heads * d, 0.5f);
+  rows[(150 * heads + 1) * d + 9] = 40000.0f;
+  for (int t = 151; t < tokens; ++t) rows[t * heads * d] = std::nanf("");
+  const int bits = 4;
+  double sum = -7.0;
+  for (const int axis : {0, 1}) {
+    const std::string text = support::error_of(kvasir::ErrorCode::kNotFinite, [&] {
+      kvasir::sensitivities(rows.data(), gradients.data(), tokens, heads, d, axis, 0, nullptr, &bits, 1, &sum);
+    });
+    CHECK(text.find("[token=150 head=1 channel=9 value=40000]") != std::string::npos);
+    CHECK(sum == -7.0);
+  }
+  double error = -7.0, energy = -7.0;
+  const std::string text = support::error_of(kvasir::ErrorCode::kNotFinite, [&] {
+    kvasir::key_scaling_errors(rows.data(), gradients.data(), 151, gradients.data(), 4, heads, heads, d, 0.1f, 4, 0,
+                               ones.data(), 1, &error, &energy);
+  });
+  CHECK(text.find("[input=keys token=150 head=1 channel=9 value=40000]") != std::string::npos);
+}

@@ -6,7 +6,9 @@
 #include <thread>
 #include <vector>
 
+#include "kvasir/commvq_training.h"
 #include "kvasir/error.h"
+#include "support/commvq_scene.h"
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/every_codec.h"
@@ -146,4 +148,86 @@ TEST_CASE("faults: memory runs out while pages shrink") {
     scene.run();
     CHECK(scene.failures() > 100);
   }
+}
+
+namespace {
+
+// Makes the allocations of training fail one by one, until it succeeds. What a failed step leaves is no training any
+// more: steps and reading say so.
+template <class Make, class Read>
+void train_without_memory(const char* name, const Make& make, const Read& read) {
+  constexpr int kMost = 100'000;
+  int failures = 0;
+  for (int nth = 1; nth < kMost; ++nth) {
+    CAPTURE(name);
+    CAPTURE(nth);
+    const auto trainer = make();
+    bool failed = false;
+    const Result result = on_new_threads(
+        nth,
+        [&] {
+          while (trainer->step()) {
+          }
+        },
+        &failed);
+    REQUIRE(result != Result::kOther);
+    if (result == Result::kDone) {
+      read(*trainer);
+      CHECK(failures > 30);
+      return;
+    }
+    REQUIRE(failed);
+    ++failures;
+    REQUIRE_THROWS_AS(trainer->step(), kvasir::Error);
+    REQUIRE_THROWS_AS(read(*trainer), kvasir::Error);
+    trainer->done();
+  }
+  FAIL("no end to the allocations of ", name);
+}
+
+}  // namespace
+
+TEST_CASE("faults: memory runs out at every allocation of training in turn") {
+  const support::ThreadsGuard threads(2);
+  const auto rows = support::correlated_rows(support::seed(), 1, 64, 64);
+  train_without_memory(
+      "keys",
+      [&] {
+        support::KeyTraining training = {2, 32, 2, 16};
+        training.steps = 2;
+        return training.trainer(rows);
+      },
+      [](const kvasir::KeyTrainer& trainer) {
+        std::vector<float> tables(2 * 2 * 16 * 32);
+        trainer.read_tables(tables.data());
+        trainer.error(0, trainer.stage(0));
+      });
+  train_without_memory(
+      "values, with an encoder",
+      [&] {
+        support::Owned<kvasir::ValueTrainer> trainer(kvasir::ValueTrainer::create(64, 16, 16, 1));
+        trainer->set_steps(2);
+        trainer->set_batch(4);
+        trainer->add(rows.data(), 64);
+        return trainer;
+      },
+      [](const kvasir::ValueTrainer& trainer) {
+        std::vector<float> scale(64), norm_weight(64), norm_bias(64), first_weight(16 * 64), first_bias(16);
+        std::vector<float> second_weight(32 * 16), second_bias(32), table(16 * 64);
+        trainer.read(scale.data(), norm_weight.data(), norm_bias.data(), first_weight.data(), first_bias.data(),
+                     second_weight.data(), second_bias.data(), table.data());
+      });
+  train_without_memory(
+      "values",
+      [&] {
+        support::Owned<kvasir::ValueFitter> fitter(kvasir::ValueFitter::create(64, 16));
+        fitter->set_steps(3);
+        fitter->add(rows.data(), 64);
+        return fitter;
+      },
+      [](const kvasir::ValueFitter& fitter) {
+        std::vector<float> table(16 * 64), thresholds(16);
+        fitter.read_table(table.data());
+        fitter.read_thresholds(thresholds.data());
+      });
 }

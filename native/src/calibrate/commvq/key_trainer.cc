@@ -22,6 +22,8 @@
 #include "calibrate/commvq/byte_tables.h"
 #include "calibrate/commvq/hermitian.h"
 #include "calibrate/commvq/random.h"
+#include "calibrate/commvq/temperature.h"
+#include "calibrate/commvq/whole_steps.h"
 #include "codecs/commvq/key_tables.h"
 #include "kernels/kernels.h"
 #include "kvasir/commvq_training.h"
@@ -85,15 +87,19 @@ struct KeyTrainer::Impl {
   double first_temperature = 1.0, second_temperature = 1e-3, last_temperature = 1e-5;
   int64_t tokens = 0;
   bool started = false;
+  commvq::WholeSteps whole;
   std::vector<Head> heads;
 
   int64_t slice_begin(int slice) const { return tokens * slice / kSlices; }
 
-  void start() {
+  void require_tokens() const {
     if (tokens < shape.entries) {
       refuse(std::to_string(tokens) + " tokens are too few for tables of " + std::to_string(shape.entries) +
              " entries");
     }
+  }
+
+  void start() {
     started = true;
     ThreadPool::shared().run(shape.kv_heads, [&](int h) {
       heads[h].slices.resize(kSlices);
@@ -134,18 +140,20 @@ struct KeyTrainer::Impl {
       }
     }
     head.step = 0;
+    head.best.clear();
     head.best_error = std::numeric_limits<double>::infinity();
   }
 
   // In units of the points: a token's norm is the root of its width.
   float temperature(const Head& head) const {
     const double unit = std::sqrt(static_cast<double>(shape.width()));
-    if (head.step == 0) return static_cast<float>(first_temperature * unit);
+    // Far below any difference of distances, yet a number that float32 can divide by.
+    const double least = commvq::kLeastTemperature * unit;
+    if (head.step == 0) return static_cast<float>(std::max(first_temperature * unit, least));
     const double left = std::sqrt(head.errors.back() / std::max(head.errors.front(), 1e-300));
     const double way = steps > 2 ? (head.step - 1.0) / (steps - 2.0) : 0.0;
     const double t = second_temperature * std::pow(last_temperature / second_temperature, way);
-    // Far below any difference of distances, yet a number that float32 can divide by.
-    return static_cast<float>(std::max(t * unit * left, 1e-12 * unit));
+    return static_cast<float>(std::max(t * unit * left, least));
   }
 
   void assign_slice(Head& head, const Stage& stage, int slice) const {
@@ -235,6 +243,8 @@ struct KeyTrainer::Impl {
       ++head.step;
       return;
     }
+    // Where no error was a number there is none to keep, but there must be a table.
+    if (head.best.empty()) head.best = head.table;
     head.done.insert(head.done.end(), head.best.begin(), head.best.end());
     subtract(head, Stage(shape.entries, shape.head_dim, head.best.data()));
     measure(head);
@@ -278,6 +288,24 @@ struct KeyTrainer::Impl {
     head.finished = true;
   }
 
+  bool step() {
+    if (!started) start();
+    std::vector<int> open;
+    std::vector<Stage> stages;
+    for (int h = 0; h < shape.kv_heads; ++h) {
+      if (heads[h].finished) continue;
+      open.push_back(h);
+      stages.emplace_back(shape.entries, shape.head_dim, heads[h].table.data());
+    }
+    if (open.empty()) return false;
+    const int count = static_cast<int>(open.size());
+    ThreadPool::shared().run(count * kSlices, [&](int task) {
+      assign_slice(heads[open[task / kSlices]], stages[task / kSlices], task % kSlices);
+    });
+    ThreadPool::shared().run(count, [&](int i) { advance(open[i]); });
+    return true;
+  }
+
   void subtract(Head& head, const Stage& stage) const {
     const int d = shape.head_dim;
     std::vector<float> products(static_cast<size_t>(kSumPoints) * 2 * shape.entries);
@@ -315,9 +343,7 @@ void KeyTrainer::set_steps(int steps) {
 }
 
 void KeyTrainer::set_temperatures(double first, double second, double last) {
-  for (const double t : {first, second, last}) {
-    if (!(t > 0.0) || !std::isfinite(t)) refuse("a temperature is " + std::to_string(t));
-  }
+  for (const double t : {first, second, last}) commvq::require_temperature(t);
   if (impl_->started) refuse("temperatures are set before the first step");
   impl_->first_temperature = first;
   impl_->second_temperature = second;
@@ -350,22 +376,11 @@ void KeyTrainer::add(const float* rows, int64_t tokens) {
 }
 
 bool KeyTrainer::step() {
-  Impl& impl = *impl_;
-  if (!impl.started) impl.start();
-  std::vector<int> open;
-  std::vector<Stage> stages;
-  for (int h = 0; h < impl.shape.kv_heads; ++h) {
-    if (impl.heads[h].finished) continue;
-    open.push_back(h);
-    stages.emplace_back(impl.shape.entries, impl.shape.head_dim, impl.heads[h].table.data());
-  }
-  if (open.empty()) return false;
-  const int count = static_cast<int>(open.size());
-  ThreadPool::shared().run(count * kSlices, [&](int task) {
-    impl.assign_slice(impl.heads[open[task / kSlices]], stages[task / kSlices], task % kSlices);
-  });
-  ThreadPool::shared().run(count, [&](int i) { impl.advance(open[i]); });
-  return true;
+  impl_->whole.require();
+  if (!impl_->started) impl_->require_tokens();
+  bool more = false;
+  impl_->whole.run([&] { more = impl_->step(); });
+  return more;
 }
 
 double KeyTrainer::done() const {
@@ -385,6 +400,7 @@ int KeyTrainer::stage(int kv_head) const {
 }
 
 double KeyTrainer::error(int kv_head, int stage) const {
+  impl_->whole.require();
   require_range("stage", stage, 0, this->stage(kv_head));
   if (!impl_->started) refuse("errors are known after the first step");
   return impl_->heads[kv_head].errors[stage];
@@ -397,6 +413,8 @@ double KeyTrainer::stage_error(int kv_head) const {
 
 void KeyTrainer::read_tables(float* out) const {
   require_pointer("out", out);
+  impl_->whole.require();
+  if (!impl_->started) refuse("there are no tables before the first step");
   const size_t size = impl_->shape.stages * impl_->shape.table_floats();
   for (const Impl::Head& head : impl_->heads) {
     std::fill(std::copy(head.done.begin(), head.done.end(), out), out + size, 0.0f);

@@ -11,6 +11,7 @@
 #include "base/half.h"
 #include "base/thread_pool.h"
 #include "calibrate/commvq/linear.h"
+#include "calibrate/commvq/whole_steps.h"
 #include "codecs/commvq/products.h"
 #include "codecs/commvq/value_codebook.h"
 #include "kernels/kernels.h"
@@ -45,6 +46,7 @@ struct ValueFitter::Impl {
   int steps = 30;
   int step = 0;
   bool finished = false;
+  commvq::WholeSteps whole;
   int64_t tokens = 0;
   double best_error = std::numeric_limits<double>::infinity();
   std::vector<float> rows;         // [tokens][width], as they came
@@ -53,10 +55,13 @@ struct ValueFitter::Impl {
   std::vector<uint8_t> bits;
   std::vector<uint16_t> gains;
 
-  void start() {
+  void require_tokens() const {
     if (tokens < kLeastTokens) {
       refuse(std::to_string(tokens) + " tokens are too few to fit a codebook; 16 are the least");
     }
+  }
+
+  void start() {
     bits.resize(static_cast<size_t>(tokens) * codes / 8);
     gains.resize(static_cast<size_t>(tokens));
     quantise_components();
@@ -240,9 +245,13 @@ void ValueFitter::add(const float* rows, int64_t tokens) {
 }
 
 bool ValueFitter::step() {
+  impl_->whole.require();
   if (impl_->finished) return false;
-  if (impl_->step == 0) impl_->start();
-  impl_->advance();
+  if (impl_->step == 0) impl_->require_tokens();
+  impl_->whole.run([&] {
+    if (impl_->step == 0) impl_->start();
+    impl_->advance();
+  });
   return true;
 }
 
@@ -252,12 +261,14 @@ double ValueFitter::error() const { return impl_->best_error; }
 
 void ValueFitter::read_table(float* out) const {
   require_pointer("out", out);
+  impl_->whole.require();
   if (impl_->best.empty()) refuse("there is no codebook before the first step");
   std::copy(impl_->best.begin(), impl_->best.end(), out);
 }
 
 void ValueFitter::read_thresholds(float* out) const {
   require_pointer("out", out);
+  impl_->whole.require();
   if (impl_->best.empty()) refuse("there is no codebook before the first step");
   std::copy(impl_->thresholds.begin(), impl_->thresholds.end(), out);
 }

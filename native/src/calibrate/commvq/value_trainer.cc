@@ -14,6 +14,8 @@
 #include "base/thread_pool.h"
 #include "calibrate/commvq/linear.h"
 #include "calibrate/commvq/random.h"
+#include "calibrate/commvq/temperature.h"
+#include "calibrate/commvq/whole_steps.h"
 #include "codecs/commvq/value_codebook.h"
 #include "codecs/commvq/value_encoder.h"
 #include "kvasir/commvq_training.h"
@@ -101,6 +103,7 @@ struct ValueTrainer::Impl {
   std::vector<float> rows;   // [tokens][width], as they came
   double mean_square = 0.0;  // of all elements
   int step = 0;
+  commvq::WholeSteps whole;
   double batch_error = std::numeric_limits<double>::infinity();
   Parameters norm_weight, norm_bias, first_weight, first_bias, second_weight, second_bias, codebook;
 
@@ -127,9 +130,12 @@ struct ValueTrainer::Impl {
     }
   }
 
+  void require_tokens() const {
+    if (tokens() < kLeastTokens) refuse(std::to_string(tokens()) + " tokens are too few to train on; 16 are the least");
+  }
+
   void start() {
     const int64_t count = tokens();
-    if (count < kLeastTokens) refuse(std::to_string(count) + " tokens are too few to train on; 16 are the least");
     const int width = weights.width;
     std::vector<double> magnitude(width, 0.0);
     for (int64_t t = 0; t < count; ++t) {
@@ -320,7 +326,7 @@ void ValueTrainer::set_weight_decay(double decay) {
 }
 
 void ValueTrainer::set_temperature(double temperature) {
-  if (!(temperature > 0.0) || !std::isfinite(temperature)) refuse("temperature is " + std::to_string(temperature));
+  commvq::require_temperature(temperature);
   impl_->require_before_start("the temperature is set");
   impl_->temperature = temperature;
 }
@@ -342,9 +348,13 @@ void ValueTrainer::add(const float* rows, int64_t tokens) {
 }
 
 bool ValueTrainer::step() {
+  impl_->whole.require();
   if (impl_->step >= impl_->steps) return false;
-  if (impl_->step == 0) impl_->start();
-  impl_->advance();
+  if (impl_->step == 0) impl_->require_tokens();
+  impl_->whole.run([&] {
+    if (impl_->step == 0) impl_->start();
+    impl_->advance();
+  });
   return true;
 }
 
@@ -354,6 +364,7 @@ double ValueTrainer::batch_error() const { return impl_->batch_error; }
 
 void ValueTrainer::read(float* scale, float* norm_weight, float* norm_bias, float* first_weight, float* first_bias,
                         float* second_weight, float* second_bias, float* table) const {
+  impl_->whole.require();
   if (impl_->step == 0) refuse("there is nothing to read before the first step");
   const commvq::EncoderWeights& weights = impl_->weights;
   const auto copy = [](const char* name, const std::vector<float>& from, float* to) {

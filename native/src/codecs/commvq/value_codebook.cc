@@ -44,7 +44,9 @@ void commvq::require_value_shape(int width, int codes) {
 float commvq::normalise(const float* row, int width, float* out) {
   double sum = 0.0;
   for (int c = 0; c < width; ++c) sum += static_cast<double>(row[c]) * row[c];
-  const float divisor = sum > 0.0 ? static_cast<float>(std::sqrt(sum / width)) : 1.0f;
+  // 0 as a float where the row is 0, or all but: there is nothing to divide then.
+  const float root = static_cast<float>(std::sqrt(sum / width));
+  const float divisor = root > 0.0f ? root : 1.0f;
   for (int c = 0; c < width; ++c) out[c] = row[c] / divisor;
   return divisor;
 }

@@ -231,6 +231,32 @@ TEST_CASE("commvq training: degenerate keys") {
   CHECK(quantised(training, training.train(few), few) < 1e-3);
 }
 
+TEST_CASE("commvq training: temperatures at both ends of their range give tables") {
+  KeyTraining training = {2, 32, 2, 16};
+  training.steps = 8;
+  const auto rows = correlated_rows(support::seed(), 8, 200, 2 * 32);
+  for (const double first : {1e-12, 1e6}) {
+    for (const double last : {1e-12, 1e6}) {
+      CAPTURE(first);
+      CAPTURE(last);
+      const auto trainer = training.trainer(rows);
+      trainer->set_temperatures(first, last, last);
+      while (trainer->step()) {
+      }
+      for (const float x : training.tables(*trainer)) REQUIRE(std::isfinite(x));
+      for (int h = 0; h < 2; ++h) CHECK(trainer->error(h, 2) <= trainer->error(h, 0));
+    }
+  }
+  // Beyond it float32 has no number to divide by.
+  const auto trainer = training.trainer(rows);
+  for (const double beyond : {1e-300, 0.9e-12, 1.1e6, 1e300}) {
+    CAPTURE(beyond);
+    CHECK_THROWS_AS(trainer->set_temperatures(beyond, 1e-3, 1e-5), kvasir::Error);
+    CHECK_THROWS_AS(trainer->set_temperatures(1.0, beyond, 1e-5), kvasir::Error);
+    CHECK_THROWS_AS(trainer->set_temperatures(1.0, 1e-3, beyond), kvasir::Error);
+  }
+}
+
 TEST_CASE("commvq training: what makes no sense is refused") {
   using kvasir::Error;
   std::vector<float> rows(16 * 32, 1.0f);
@@ -245,11 +271,14 @@ TEST_CASE("commvq training: what makes no sense is refused") {
   CHECK_THROWS_AS(trainer->step(), Error);
   CHECK_THROWS_AS(trainer->error(0, 0), Error);
   CHECK_THROWS_AS(trainer->stage(1), Error);
+  std::vector<float> tables(16 * 32);
+  CHECK_THROWS_AS(trainer->read_tables(tables.data()), Error);
   rows[3] = std::numeric_limits<float>::infinity();
   CHECK_THROWS_AS(trainer->add(rows.data(), 1), Error);
   trainer->add(rows.data() + 32, 1);
   CHECK(trainer->tokens() == 16);
   CHECK(trainer->step());
+  trainer->read_tables(tables.data());
   CHECK_THROWS_AS(trainer->add(rows.data() + 32, 1), Error);
   CHECK_THROWS_AS(trainer->set_steps(5), Error);
   CHECK_THROWS_AS(trainer->error(0, 1), Error);

@@ -1,4 +1,5 @@
 // Encoding and decoding of values against their definition in double precision, and the fit of codebooks.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -119,6 +120,23 @@ TEST_CASE("commvq values: rows of zeros, and the largest") {
   const auto decoded = EncodedValues(*codebook, large).decode(*codebook);
   for (const float x : decoded) CHECK(std::isfinite(x));
   CHECK(support::mean_squared_error(decoded, large) < 32752.0 * 32752.0);
+}
+
+TEST_CASE("commvq values: rows whose root mean square is below float32") {
+  const ValueFit fit = random_codebook(64, 32);
+  const auto codebook = fit.codebook();
+  std::vector<float> tiny(64, 0.0f);
+  tiny[3] = std::numeric_limits<float>::denorm_min();
+  // They are what a row of zeros is.
+  const EncodedValues encoded(*codebook, tiny), zeros(*codebook, std::vector<float>(64, 0.0f));
+  CHECK(encoded.bits == zeros.bits);
+  CHECK(encoded.decode(*codebook) == std::vector<float>(64, 0.0f));
+  // One of them does not cost the others their codebook.
+  auto rows = correlated_rows(support::seed(), 7, 200, 64);
+  std::copy(tiny.begin(), tiny.end(), rows.begin() + 5 * 64);
+  ValueFit fitted = {64, 64};
+  fitted.run(rows);
+  CHECK(fitted.error < support::mean_squared_error(rows, std::vector<float>(rows.size(), 0.0f)));
 }
 
 TEST_CASE("commvq values: a fit never gets worse, and its error is that of the codebook") {

@@ -207,3 +207,29 @@ TEST_CASE("commvq encoder: what makes no sense is refused") {
   CHECK_THROWS_AS(trainer->add(rows.data() + 32, 1), Error);
   CHECK_THROWS_AS(trainer->set_batch(5), Error);
 }
+
+TEST_CASE("commvq encoder: temperatures at both ends of their range give weights") {
+  const int width = 32, hidden = 24, codes = 16;
+  const auto rows = correlated_rows(support::seed(), 6, 64, width);
+  for (const double temperature : {1e-12, 1e6}) {
+    CAPTURE(temperature);
+    const Owned<ValueTrainer> trainer(ValueTrainer::create(width, hidden, codes, 3));
+    trainer->set_steps(40);
+    trainer->set_batch(16);
+    trainer->set_temperature(temperature);
+    trainer->add(rows.data(), 64);
+    while (trainer->step()) {
+    }
+    CHECK(std::isfinite(trainer->batch_error()));
+    const Trained trained(*trainer, width, hidden, codes);
+    for (const auto* part : {&trained.table, &trained.encoder.first_weight, &trained.encoder.second_weight}) {
+      for (const float x : *part) REQUIRE(std::isfinite(x));
+    }
+  }
+  // Beyond it numbers divided by the temperature leave float32.
+  const Owned<ValueTrainer> trainer(ValueTrainer::create(width, hidden, codes, 3));
+  for (const double beyond : {1e-300, 1e-38, 0.9e-12, 1.1e6, 1e300}) {
+    CAPTURE(beyond);
+    CHECK_THROWS_AS(trainer->set_temperature(beyond), kvasir::Error);
+  }
+}

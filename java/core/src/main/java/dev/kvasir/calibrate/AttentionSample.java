@@ -1,5 +1,7 @@
 package dev.kvasir.calibrate;
 
+import dev.kvasir.internal.Checks;
+
 /**
  * Keys, values and queries of one layer for one text that begins at position 0. The arrays are used as they are, not
  * copied, and never changed.
@@ -9,7 +11,7 @@ package dev.kvasir.calibrate;
  * @param keysRotated whether the keys are from after RoPE
  * @param values {@code [tokens][kvHeads][headDim]}
  * @param queryTokens how many queries there are; they belong to the text's last tokens
- * @param queries {@code [queryTokens][queryHeads][headDim]}
+ * @param queries {@code [queryTokens][queryHeads][headDim]}, no rows more: only so are the last ones known
  * @param queriesRotated whether the queries are from after RoPE
  */
 public record AttentionSample(
@@ -45,12 +47,15 @@ public record AttentionSample(
    *
    * @param count how many query tokens to keep, at most
    * @return a new sample, or this one if it has no more
-   * @throws IllegalArgumentException if not positive
+   * @throws IllegalArgumentException if not positive, or the queries are not so many rows
    */
   public AttentionSample lastQueries(int count) {
     if (count >= queryTokens) {
       return this;
     }
+    Checks.require(
+        queries.length % queryTokens == 0,
+        queries.length + " elements of queries are no rows of " + queryTokens + " tokens");
     int row = queries.length / queryTokens;
     float[] last = new float[Math.max(0, count) * row];
     System.arraycopy(queries, (queryTokens - Math.max(0, count)) * row, last, 0, last.length);

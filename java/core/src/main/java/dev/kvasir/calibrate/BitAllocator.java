@@ -10,6 +10,8 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -25,7 +27,9 @@ import org.jspecify.annotations.Nullable;
  * }</pre>
  *
  * <p>The bytes counted are those of pages, parameters included; the 16-bit windows and sinks of a cache come on top.
- * Among options of a layer with equal sensitivity the one with fewer bytes is taken. Not for use by several threads.
+ * Layers that take keys and values from another one have no pages: they cost nothing, their sensitivities and limits do
+ * not count, and the plan gives them the widths of the other. Among options of a layer with equal sensitivity the one
+ * with fewer bytes is taken. Not for use by several threads.
  */
 public final class BitAllocator {
 
@@ -34,6 +38,7 @@ public final class BitAllocator {
   private final KvGeometry geometry;
   private final Sensitivities sensitivities;
   private final PageCost cost;
+  private final int[] owners; // layers with keys and values of their own
   private final int[][] least;
   private final int[][] most;
   private Set<Integer> widths;
@@ -48,6 +53,7 @@ public final class BitAllocator {
     this.geometry = geometry;
     this.sensitivities = sensitivities;
     this.cost = cost;
+    this.owners = IntStream.range(0, geometry.layers()).filter(i -> geometry.source(i) == i).toArray();
     this.widths = new TreeSet<>(sensitivities.widths());
     this.least = new int[geometry.layers()][2];
     this.most = new int[geometry.layers()][2];
@@ -160,8 +166,8 @@ public final class BitAllocator {
   }
 
   /**
-   * A budget in bits per element, parameters included, on average over the elements of all layers. Replaces an earlier
-   * budget. The plan's bytes are then those of one page of each layer.
+   * A budget in bits per element, parameters included, on average over the elements that all layers store. Replaces an
+   * earlier budget. The plan's bytes are then those of one page of each layer.
    *
    * @param bits for example 2.75
    * @return this allocator
@@ -170,7 +176,7 @@ public final class BitAllocator {
   public BitAllocator averageBits(double bits) {
     Checks.require(bits > 0 && bits < Double.POSITIVE_INFINITY, "an average of " + bits + " bits");
     double elements = 0;
-    for (int layer = 0; layer < geometry.layers(); layer++) {
+    for (int layer : owners) {
       elements += 2.0 * KvCache.PAGE_TOKENS * geometry.rowSize(layer);
     }
     long[] pages = new long[geometry.layers()];
@@ -219,7 +225,7 @@ public final class BitAllocator {
     List<KnapsackGroup> groups = new ArrayList<>();
     List<Set<Side>> choices =
         separate ? List.of(Set.of(Side.KEYS), Set.of(Side.VALUES)) : List.of(Set.of(Side.values()));
-    for (int layer = 0; layer < geometry.layers(); layer++) {
+    for (int layer : owners) {
       for (Set<Side> sides : choices) {
         groups.add(group(layer, sides, order, wanted.pages[layer]));
       }
@@ -252,8 +258,7 @@ public final class BitAllocator {
   }
 
   private BitPlan plan(Knapsack.Solution solution, List<KnapsackGroup> groups, long budgetBytes) {
-    List<Integer> keys = new ArrayList<>();
-    List<Integer> values = new ArrayList<>();
+    int[][] chosen = new int[geometry.layers()][2];
     double objective = 0;
     long bytes = 0;
     for (int i = 0; i < groups.size(); i++) {
@@ -261,13 +266,20 @@ public final class BitAllocator {
       objective += option.loss();
       bytes = Math.addExact(bytes, option.cost());
       if (separate) {
-        (i % 2 == 0 ? keys : values).add(option.label());
+        chosen[owners[i / 2]][i % 2] = option.label();
       } else {
-        keys.add(option.label());
-        values.add(option.label());
+        Arrays.fill(chosen[owners[i]], option.label());
       }
     }
-    return new BitPlan(keys, values, objective, bytes, budgetBytes, solution.optimal());
+    return new BitPlan(
+        bits(chosen, Side.KEYS), bits(chosen, Side.VALUES), objective, bytes, budgetBytes, solution.optimal());
+  }
+
+  /** One side's widths by layer, of widths by layer with rows of its own and side. */
+  private List<Integer> bits(int[][] chosen, Side side) {
+    return IntStream.range(0, chosen.length)
+        .mapToObj(layer -> chosen[geometry.source(layer)][side.code()])
+        .collect(Collectors.toList());
   }
 
   private static long requirePositive(long bytes) {

@@ -127,23 +127,22 @@ public final class CalibrationTensors implements AutoCloseable {
   }
 
   /**
-   * Keys, values and queries of a layer; keys and queries from before RoPE where the files have them, else from after.
+   * Keys, values and queries of a layer; keys and queries from before RoPE where the files have both, else from after.
    *
    * @param layer 0 .. layers-1
    * @return the sample
    * @throws IOException if something is missing, does not fit or cannot be read
    */
   public AttentionSample sample(int layer) throws IOException {
-    boolean keysRotated = !has(layer, "k_pre");
-    boolean queriesRotated = !has(layer, "q_pre");
+    boolean rotated = !has(layer, "k_pre") || !has(layer, "q_pre");
     return new AttentionSample(
         tokens,
-        read(layer, keysRotated ? "k" : "k_pre", geometry.kvHeads(layer)),
-        keysRotated,
+        read(layer, rotated ? "k" : "k_pre", geometry.kvHeads(layer)),
+        rotated,
         values(layer),
         tokens,
-        read(layer, queriesRotated ? "q" : "q_pre", geometry.queryHeads(layer)),
-        queriesRotated);
+        read(layer, rotated ? "q" : "q_pre", geometry.queryHeads(layer)),
+        rotated);
   }
 
   /** Closes the files. */
@@ -164,15 +163,21 @@ public final class CalibrationTensors implements AutoCloseable {
     return fileOfTensor.containsKey("layers." + layer + "." + name);
   }
 
-  /** All tensors have as many tokens as the first layer's values. */
+  /** All tensors have as many tokens as the values of the first layer that has its own. */
   private int countTokens() throws IOException {
-    Safetensors.Entry entry = file("layers.0.v").entries().get("layers.0.v");
+    int layer = 0;
+    while (geometry.source(layer) != layer) {
+      layer++;
+    }
+    String name = "layers." + layer + ".v";
+    Safetensors file = file(name);
+    Safetensors.Entry entry = file.entries().get(name);
     if (entry == null || entry.shape().size() != 3) {
-      throw new SafetensorsException(files.get(0).path(), "\"layers.0.v\" is not three-dimensional", null);
+      throw new SafetensorsException(file.path(), "\"" + name + "\" is not three-dimensional", null);
     }
     long count = entry.shape().get(layout == Layout.HEADS_FIRST ? 1 : 0);
     if (count < 1 || count > Integer.MAX_VALUE) {
-      throw new SafetensorsException(files.get(0).path(), "\"layers.0.v\" has " + count + " tokens", null);
+      throw new SafetensorsException(file.path(), "\"" + name + "\" has " + count + " tokens", null);
     }
     return (int) count;
   }

@@ -147,7 +147,8 @@ public final class KeyScaling {
   }
 
   /**
-   * Calibrates every layer of a model.
+   * Calibrates every layer of a model. One that takes keys from another layer has that layer's factors, and no sample
+   * of it is asked for.
    *
    * @param geometry the model
    * @param options how
@@ -158,9 +159,15 @@ public final class KeyScaling {
    */
   public static KeyScaling calibrate(
       KvGeometry geometry, Options options, IntFunction<? extends Iterable<AttentionSample>> samples) {
+    Layer[] own = new Layer[geometry.layers()];
+    for (int layer = 0; layer < own.length; layer++) {
+      if (geometry.source(layer) == layer) {
+        own[layer] = new KeyScalingSearch(geometry, layer, options).run(samples.apply(layer));
+      }
+    }
     List<Layer> layers = new ArrayList<>();
-    for (int layer = 0; layer < geometry.layers(); layer++) {
-      layers.add(new KeyScalingSearch(geometry, layer, options).run(samples.apply(layer)));
+    for (int layer = 0; layer < own.length; layer++) {
+      layers.add(own[geometry.source(layer)]);
     }
     return new KeyScaling(geometry, options.rope.pairs(), options.alphas, layers);
   }

@@ -100,6 +100,12 @@ final class KeyScalingSearch {
   }
 
   private float[] stretchedQueries(AttentionSample sample) {
+    long needed = Checks.product(sample.queryTokens(), geometry.querySize(layer));
+    // Of a longer array lastQueries, which knows no geometry, has taken other rows than the last.
+    Checks.require(
+        sample.queries().length == needed,
+        "layer " + layer + ": queries have " + sample.queries().length + " elements, not the " + needed + " of "
+            + sample.queryTokens() + " tokens");
     return stretched(
         "queries",
         sample.queries(),
@@ -109,18 +115,24 @@ final class KeyScalingSearch {
         sample.queriesRotated());
   }
 
-  /** A copy of the rows as RoPE would leave them at stretched positions. */
+  /** A copy of the rows as RoPE would leave them at stretched positions, with its attention factor. */
   private float[] stretched(String name, float[] rows, int tokens, int heads, long first, boolean rotated) {
-    return Calibration.rotated(
-        name,
-        rows,
-        tokens,
-        heads,
-        geometry.headDim(layer),
-        frequencies,
-        options.rope().pairs().code(),
-        first,
-        rotated ? options.positionScale() - 1 : options.positionScale());
+    float[] turned =
+        Calibration.rotated(
+            name,
+            rows,
+            tokens,
+            heads,
+            geometry.headDim(layer),
+            frequencies,
+            options.rope().pairs().code(),
+            first,
+            rotated ? options.positionScale() - 1 : options.positionScale());
+    float factor = (float) options.rope().attentionFactor();
+    for (int i = 0; !rotated && factor != 1 && i < turned.length; i++) {
+      turned[i] *= factor;
+    }
+    return turned;
   }
 
   private double[] frequencies() {

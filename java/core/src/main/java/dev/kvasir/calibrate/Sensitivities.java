@@ -11,6 +11,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Objects;
 import java.util.stream.Collectors;
 import java.util.stream.DoubleStream;
 import java.util.stream.IntStream;
@@ -187,7 +188,8 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     }
 
     /**
-     * Adds a sample of one layer: {@code [tokens][kvHeads][headDim]} each, keys after RoPE.
+     * Adds a sample of one layer: {@code [tokens][kvHeads][headDim]} each, keys after RoPE. Derivatives count what
+     * layers that take these rows do with them.
      *
      * @param layer 0 .. layers-1
      * @param keys the keys
@@ -196,11 +198,14 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
      * @param valueGradients derivatives of the loss by the values
      * @param tokens how many
      * @return this accumulator
-     * @throws IllegalArgumentException if a number or an array does not fit the geometry
+     * @throws IllegalArgumentException if a number or an array does not fit the geometry, or the layer takes keys and
+     *     values from another one
      * @throws NotFiniteException if the data hold NaN, infinity or what no cache would accept
      */
     public Accumulator add(
         int layer, float[] keys, float[] keyGradients, float[] values, float[] valueGradients, int tokens) {
+      int source = geometry.source(Checks.layer(layer, geometry.layers()));
+      Checks.require(source == layer, "layer " + layer + " has the keys and values of layer " + source);
       double[] k = sums(Side.KEYS, layer, keys, keyGradients, tokens);
       double[] v = sums(Side.VALUES, layer, values, valueGradients, tokens);
       double[][][] all = sums;
@@ -217,7 +222,7 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     }
 
     /**
-     * Adds a sample of every layer from files: keys, values and their gradients.
+     * Adds a sample of every layer with keys and values of its own from files: these and their gradients.
      *
      * @param tensors the files
      * @return this accumulator
@@ -228,32 +233,36 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     public Accumulator add(CalibrationTensors tensors) throws IOException {
       tensors.requireGeometry(geometry);
       for (int layer = 0; layer < geometry.layers(); layer++) {
-        add(
-            layer,
-            tensors.keys(layer),
-            tensors.keyGradients(layer),
-            tensors.values(layer),
-            tensors.valueGradients(layer),
-            tensors.tokens());
+        if (geometry.source(layer) == layer) {
+          add(
+              layer,
+              tensors.keys(layer),
+              tensors.keyGradients(layer),
+              tensors.values(layer),
+              tensors.valueGradients(layer),
+              tensors.tokens());
+        }
       }
       return this;
     }
 
     /**
-     * The sums of all samples so far.
+     * The sums of all samples so far; 0 for layers that take keys and values from another one.
      *
      * @return the sensitivities
-     * @throws IllegalStateException if a layer has no sample
+     * @throws IllegalStateException if a layer with keys and values of its own has no sample
      */
     public Sensitivities result() {
       double[][][] all = sums;
       for (int layer = 0; layer < added.length; layer++) {
-        if (all == null || !added[layer]) {
+        if (!added[layer] && geometry.source(layer) == layer) {
           throw new IllegalStateException("layer " + layer + " has no sample");
         }
       }
       return new Sensitivities(
-          IntStream.of(widths).boxed().collect(Collectors.toList()), lists(all[0]), lists(all[1]));
+          IntStream.of(widths).boxed().collect(Collectors.toList()),
+          lists(Objects.requireNonNull(all)[0]),
+          lists(all[1]));
     }
 
     private double[] sums(Side side, int layer, float[] rows, float[] gradients, int tokens) {

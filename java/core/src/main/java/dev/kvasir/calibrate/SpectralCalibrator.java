@@ -3,6 +3,7 @@ package dev.kvasir.calibrate;
 import dev.kvasir.KvGeometry;
 import dev.kvasir.Side;
 import dev.kvasir.codebook.SpectralBases;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Checks;
 import java.util.Arrays;
 import java.util.Objects;
@@ -52,11 +53,13 @@ public final class SpectralCalibrator {
    * @param queries after RoPE, {@code [tokens][queryHeads][headDim]}
    * @param tokens how many
    * @throws IllegalArgumentException if there is no such layer, or there are fewer queries
+   * @throws NotFiniteException if a query holds NaN or infinity; none is added then
    */
   public void addQueries(int layer, float[] queries, int tokens) {
     Checks.layer(layer, geometry.layers());
     Checks.rows("queries", queries, tokens, geometry.querySize(layer));
     int heads = geometry.queryHeads(layer);
+    requireFinite("queries", layer, queries, tokens, heads);
     int group = heads / geometry.kvHeads(layer);
     Moments keys = moments[layer][Side.KEYS.code()];
     for (int row = 0; row < tokens * heads; row++) {
@@ -73,15 +76,33 @@ public final class SpectralCalibrator {
    * @param rows {@code [tokens][kvHeads][headDim]}
    * @param tokens how many
    * @throws IllegalArgumentException if there is no such layer, or there are fewer rows
+   * @throws NotFiniteException if a row holds NaN or infinity; none is added then
    */
   public void addRows(int layer, Side side, float[] rows, int tokens) {
     Checks.layer(layer, geometry.layers());
     Checks.rows("rows", rows, tokens, geometry.rowSize(layer));
+    requireFinite(side == Side.KEYS ? "keys" : "values", layer, rows, tokens, geometry.kvHeads(layer));
     Moments of = moments[layer][side.code()];
     for (int first = 0; first + PAGE <= tokens; first += PAGE) {
       of.pages++;
       for (int head = 0; head < geometry.kvHeads(layer); head++) {
         of.addPage(head, rows, first, geometry.kvHeads(layer));
+      }
+    }
+  }
+
+  /** Rows are {@code [tokens][heads][headDim]}. */
+  private void requireFinite(String input, int layer, float[] rows, int tokens, int heads) {
+    int d = geometry.headDim(layer);
+    for (int i = 0; i < tokens * heads * d; i++) {
+      if (!Float.isFinite(rows[i])) {
+        int token = i / d / heads;
+        int head = i / d % heads;
+        throw new NotFiniteException(
+            input + " hold " + rows[i] + " at token " + token + ", head " + head + ", channel " + i % d + " in layer "
+                + layer,
+            new NotFiniteException.Place(input, layer, token, head, i % d, rows[i]),
+            null);
       }
     }
   }
@@ -93,6 +114,7 @@ public final class SpectralCalibrator {
    * @param projection {@code [hidden][queryHeads * headDim]}, as models store it
    * @param hidden its rows
    * @throws IllegalArgumentException if there is no such layer, or it has another size
+   * @throws NotFiniteException if it holds NaN or infinity; the one before it then still counts
    */
   public void outputProjection(int layer, float[] projection, int hidden) {
     Checks.layer(layer, geometry.layers());
@@ -101,6 +123,14 @@ public final class SpectralCalibrator {
     int group = queryHeads / geometry.kvHeads(layer);
     Checks.require(
         projection.length == (long) hidden * queryHeads * d, "a projection of " + projection.length + " elements");
+    for (int i = 0; i < projection.length; i++) {
+      if (!Float.isFinite(projection[i])) {
+        throw new NotFiniteException(
+            "the projection of layer " + layer + " holds " + projection[i] + " at row " + i / (queryHeads * d)
+                + ", column " + i % (queryHeads * d),
+            null);
+      }
+    }
     Moments ofValues = moments[layer][Side.VALUES.code()];
     ofValues.clearMetric();
     for (int row = 0; row < hidden; row++) {

@@ -16,6 +16,8 @@ import java.util.concurrent.CancellationException;
  * Codebook result = trainer.result();
  * }</pre>
  *
+ * <p>A step that fails, for want of memory, ends its training: what it leaves is no state to go on from.
+ *
  * <p>Methods may be called from any thread and exclude each other, but for {@link #cancel}, which never waits.
  *
  * @param <R> what is trained
@@ -48,7 +50,7 @@ abstract class CodebookTrainer<R> implements AutoCloseable {
    * Does one step.
    *
    * @return false if nothing was left to do
-   * @throws IllegalArgumentException if there are too few tokens to train on
+   * @throws IllegalArgumentException if there are too few tokens to train on, or an earlier step failed
    * @throws CancellationException after {@link #cancel}
    * @throws IllegalStateException after close
    */
@@ -94,7 +96,7 @@ abstract class CodebookTrainer<R> implements AutoCloseable {
    * What has been trained so far.
    *
    * @return a codebook that does not change with further steps
-   * @throws IllegalArgumentException if no step has been done
+   * @throws IllegalArgumentException if no step has been done, or one failed
    * @throws IllegalStateException after close
    */
   public abstract R result();

@@ -130,7 +130,7 @@ public final class KeyTrainer extends CodebookTrainer<KeyCodebook> {
     }
 
     /**
-     * Temperatures of a stage, in units of the norm of a token.
+     * Temperatures of a stage, in units of the norm of a token; 1e-12..1e6 each.
      *
      * @param first of the first step
      * @param second of the second step

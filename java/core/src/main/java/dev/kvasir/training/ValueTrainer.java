@@ -135,7 +135,7 @@ public final class ValueTrainer extends CodebookTrainer<TrainedValues> {
     /**
      * The temperature of the softmax.
      *
-     * @param temperature above 0
+     * @param temperature 1e-12..1e6
      * @return this builder
      */
     public Builder temperature(double temperature) {

@@ -290,6 +290,36 @@ class BitAllocatorTest {
   }
 
   @Test
+  void layersWithoutRowsOfTheirOwnCostNothing() {
+    KvGeometry own = geometry(2);
+    KvGeometry shared =
+        KvGeometry.builder().layers(4).queryHeads(8).kvHeads(8).headDim(128).source(0, 1).source(2, 3).build();
+    double[] nothing = new double[5];
+    double[][] rows = {{90, 70, 8, 2, 1}, {50, 30, 6, 3, 0}};
+    Sensitivities two = same(WIDTHS, rows);
+    Sensitivities four = same(WIDTHS, nothing, rows[0], nothing, rows[1]);
+    for (boolean separate : new boolean[] {false, true}) {
+      BitAllocator plain = BitAllocator.of(own, two, PageCost.perToken(own)).separateSides(separate);
+      BitAllocator sharing = BitAllocator.of(shared, four, PageCost.perToken(shared)).separateSides(separate);
+      for (double bits : new double[] {2.3, 3.5, 5, 9}) {
+        BitPlan expected = plain.averageBits(bits).solve();
+        BitPlan found = sharing.averageBits(bits).solve();
+        assertEquals(expected.budgetBytes(), found.budgetBytes());
+        assertEquals(expected.bytes(), found.bytes());
+        assertEquals(expected.objective(), found.objective());
+        for (Side side : Side.values()) {
+          for (int layer = 0; layer < 4; layer++) {
+            assertEquals(expected.bits(layer / 2, side), found.bits(layer, side));
+          }
+        }
+        assertEquals(
+            plain.budgetBytes(expected.bytes() * 3, 300).solve().bytes(),
+            sharing.budgetBytes(expected.bytes() * 3, 300).solve().bytes());
+      }
+    }
+  }
+
+  @Test
   void oneLayer() {
     KvGeometry g = geometry(1);
     Sensitivities s =

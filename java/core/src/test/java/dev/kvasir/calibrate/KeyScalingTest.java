@@ -12,14 +12,23 @@ import dev.kvasir.Testing;
 import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.rope.Rope;
 import dev.kvasir.rope.RopePairs;
+import dev.kvasir.tensor.Safetensors;
+import dev.kvasir.tensor.Tensor;
+import java.io.IOException;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import java.util.Random;
+import java.util.TreeMap;
 import java.util.stream.DoubleStream;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 class KeyScalingTest {
+
+  @TempDir Path folder;
 
   private static final int DIM = 64;
   private static final int TOKENS = 96;
@@ -331,5 +340,123 @@ class KeyScalingTest {
     // Another base is another scaling.
     Rope llama = Rope.plain(RopePairs.HALVES, 500_000, DIM);
     assertTrue(!calibrate(OPTIONS, sample).equals(calibrate(OPTIONS.rope(llama), sample)));
+  }
+
+  private static float[] turned(Rope rope, float[] rows, int heads) {
+    float[] turned = rows.clone();
+    rope.rotate(turned, TOKENS, heads, 0);
+    for (int i = 0; i < turned.length; i++) {
+      turned[i] *= (float) rope.attentionFactor();
+    }
+    return turned;
+  }
+
+  @Test
+  void yarnMultipliesWhatIsFromBeforeRope() {
+    Rope yarn = ROPE.yarn(40, 32, 1, 4096);
+    AttentionSample before = sample(Testing.random("yarnMultipliesWhatIsFromBeforeRope"));
+    float[] keys = turned(yarn, before.keys(), 2);
+    float[] queries = turned(yarn, before.queries(), 4);
+    KeyScaling.Options options = OPTIONS.rope(yarn).positionScale(1);
+    KeyScaling expected =
+        calibrate(options, new AttentionSample(TOKENS, keys, true, before.values(), TOKENS, queries, true));
+    for (boolean keysRotated : new boolean[] {false, true}) {
+      for (boolean queriesRotated : new boolean[] {false, true}) {
+        KeyScaling found =
+            calibrate(
+                options,
+                new AttentionSample(
+                    TOKENS,
+                    keysRotated ? keys : before.keys(),
+                    keysRotated,
+                    before.values(),
+                    TOKENS,
+                    queriesRotated ? queries : before.queries(),
+                    queriesRotated));
+        assertEquals(expected.alpha(0), found.alpha(0));
+        for (int i = 0; i < expected.alphas().size(); i++) {
+          assertEquals(expected.errors(0)[i], found.errors(0)[i], 1e-3 * expected.errors(0)[i]);
+        }
+        for (int i = 0; i < 2 * DIM; i++) {
+          assertEquals(expected.lambda(0)[i], found.lambda(0)[i], 1e-5 * expected.lambda(0)[i]);
+        }
+      }
+    }
+  }
+
+  @Test
+  void filesGiveKeysAndQueriesFromTheSameSideOfRope() throws IOException {
+    KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(4).kvHeads(2).headDim(DIM).build();
+    Random random = Testing.random("filesGiveKeysAndQueriesFromTheSameSideOfRope");
+    for (boolean queriesToo : new boolean[] {false, true}) {
+      Map<String, Tensor> tensors = new TreeMap<>();
+      for (String name : queriesToo ? List.of("k", "v", "k_pre", "q", "q_pre") : List.of("k", "v", "k_pre", "q")) {
+        int heads = name.startsWith("q") ? 4 : 2;
+        tensors.put("layers.0." + name, Tensor.ofFloats(gaussian(random, 3 * heads * DIM, 1), 3, heads, DIM));
+      }
+      Path file = folder.resolve("tensors" + queriesToo);
+      Safetensors.write(file, Map.of(), tensors);
+      try (CalibrationTensors text =
+          CalibrationTensors.open(geometry, CalibrationTensors.Layout.TOKENS_FIRST, file)) {
+        AttentionSample sample = text.sample(0);
+        assertEquals(!queriesToo, sample.keysRotated());
+        assertEquals(!queriesToo, sample.queriesRotated());
+        assertArrayEquals(tensors.get("layers.0." + (queriesToo ? "k_pre" : "k")).toFloats(), sample.keys());
+        assertArrayEquals(tensors.get("layers.0." + (queriesToo ? "q_pre" : "q")).toFloats(), sample.queries());
+      }
+    }
+  }
+
+  @Test
+  void refusesWhatNoCacheTakesAndWhatFloatsDoNotHold() {
+    AttentionSample good = sample(Testing.random("refusesWhatNoCacheTakesAndWhatFloatsDoNotHold")).lastQueries(4);
+    float[] values = good.values().clone();
+    values[2 * DIM + 5] = 32768;
+    AttentionSample large = new AttentionSample(TOKENS, good.keys(), false, values, 4, good.queries(), false);
+    NotFiniteException refused = assertThrows(NotFiniteException.class, () -> calibrate(OPTIONS, large));
+    assertNames(refused, "values", "token 1", "head 0", "channel 5");
+    assertEquals("values", refused.input());
+    assertEquals(1, refused.token());
+    assertEquals(32768, refused.value());
+    float[] queries = good.queries().clone();
+    Arrays.fill(queries, 1e38f);
+    AttentionSample huge = new AttentionSample(TOKENS, good.keys(), true, good.values(), 4, queries, true);
+    assertThrows(NotFiniteException.class, () -> calibrate(OPTIONS.positionScale(1), huge));
+  }
+
+  @Test
+  void queriesEndWithTheLastOne() {
+    AttentionSample good = sample(Testing.random("queriesEndWithTheLastOne")).lastQueries(8);
+    calibrate(OPTIONS, good.lastQueries(3));
+    // Which rows are the last ones is not known where there are more than tokens, or parts of rows.
+    for (int elements : new int[] {9 * 4 * DIM, 16 * 4 * DIM, 8 * 4 * DIM + 8}) {
+      float[] longer = Arrays.copyOf(good.queries(), elements);
+      AttentionSample sample = new AttentionSample(TOKENS, good.keys(), false, good.values(), 8, longer, false);
+      assertNames(
+          assertThrows(IllegalArgumentException.class, () -> calibrate(OPTIONS, sample.lastQueries(3))),
+          "layer 0: queries",
+          3 * 4 * DIM);
+      assertNames(
+          assertThrows(IllegalArgumentException.class, () -> calibrate(OPTIONS, sample)), elements, 8 * 4 * DIM);
+    }
+    AttentionSample part =
+        new AttentionSample(
+            TOKENS, good.keys(), false, good.values(), 8, Arrays.copyOf(good.queries(), 8 * 4 * DIM + 5), false);
+    assertNames(assertThrows(IllegalArgumentException.class, () -> part.lastQueries(3)), 8 * 4 * DIM + 5, "8 tokens");
+  }
+
+  @Test
+  void layersWithoutKeysOfTheirOwnHaveThoseOfTheirSource() {
+    KvGeometry shared =
+        KvGeometry.builder().layers(3).queryHeads(4).kvHeads(2).headDim(DIM).source(0, 1).source(2, 1).build();
+    AttentionSample sample = sample(Testing.random("layersWithoutKeysOfTheirOwn")).lastQueries(8);
+    KeyScaling scaling =
+        KeyScaling.calibrate(shared, OPTIONS, layer -> layer == 1 ? List.of(sample) : List.of());
+    assertEquals(3, scaling.layers());
+    for (int layer : new int[] {0, 2}) {
+      assertArrayEquals(scaling.lambda(1), scaling.lambda(layer));
+      assertEquals(scaling.alpha(1), scaling.alpha(layer));
+    }
+    assertArrayEquals(calibrate(OPTIONS, sample).lambda(0), scaling.lambda(1));
   }
 }

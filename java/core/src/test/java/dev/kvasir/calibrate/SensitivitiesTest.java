@@ -207,4 +207,51 @@ class SensitivitiesTest {
     Sensitivities.Accumulator grouped = Sensitivities.accumulator(geometry()).quantiser(Side.KEYS, Axis.TOKEN, 33);
     assertThrows(IllegalArgumentException.class, () -> grouped.add(0, row, row, row, row, 1));
   }
+
+  @Test
+  void layersWithoutRowsOfTheirOwnNeedNoSample() throws IOException {
+    KvGeometry shared =
+        KvGeometry.builder().layers(3).queryHeads(4).kvHeads(2).headDim(32).source(0, 1).source(2, 1).build();
+    Random random = Testing.random("layersWithoutRowsOfTheirOwnNeedNoSample");
+    int tokens = 40;
+    Map<String, Tensor> tensors = new TreeMap<>();
+    float[][] x = new float[4][];
+    String[] names = {"k", "grad_k", "v", "grad_v"};
+    for (int i = 0; i < 4; i++) {
+      x[i] = Testing.gaussian(random, tokens * 64, 1);
+      tensors.put("layers.1." + names[i], Tensor.ofFloats(x[i], tokens, 2, 32));
+    }
+    Sensitivities added = Sensitivities.accumulator(shared).add(1, x[0], x[1], x[2], x[3], tokens).result();
+    assertTrue(added.of(1, 4) > 0);
+    assertEquals(0, added.of(0, 4));
+    assertEquals(0, added.of(2, 4));
+    Path file = folder.resolve("shared");
+    Safetensors.write(file, Map.of(), tensors);
+    try (CalibrationTensors text = CalibrationTensors.open(shared, CalibrationTensors.Layout.TOKENS_FIRST, file)) {
+      assertEquals(added, Sensitivities.accumulator(shared).add(text).result());
+    }
+    assertNames(assertThrows(IllegalStateException.class, Sensitivities.accumulator(shared)::result), "layer 1");
+    // Gradients of its attention belong to the rows of its source.
+    assertThrows(
+        IllegalArgumentException.class,
+        () -> Sensitivities.accumulator(shared).add(2, x[0], x[1], x[2], x[3], tokens));
+  }
+
+  @Test
+  void theFirstElementThatIsNoNumberIsNamed() {
+    float[] row = new float[2 * 96];
+    float[] bad = row.clone();
+    bad[96 + 48 + 7] = 40_000;
+    bad[96 + 48 + 9] = Float.NaN;
+    bad[2 * 96 - 1] = Float.NaN;
+    for (Axis axis : Axis.values()) {
+      Sensitivities.Accumulator accumulator = Sensitivities.accumulator(geometry()).quantiser(Side.KEYS, axis, 0);
+      NotFiniteException refused =
+          assertThrows(NotFiniteException.class, () -> accumulator.add(1, bad, row, row, row, 2));
+      assertEquals(1, refused.token());
+      assertEquals(1, refused.head());
+      assertEquals(7, refused.channel());
+      assertEquals(40_000, refused.value());
+    }
+  }
 }

@@ -1,5 +1,7 @@
 package dev.kvasir.calibrate;
 
+import static dev.kvasir.Testing.assertNames;
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -11,6 +13,7 @@ import dev.kvasir.Side;
 import dev.kvasir.calibrate.SpectralLosses.Temper;
 import dev.kvasir.codebook.SpectralBases;
 import dev.kvasir.error.BudgetExceededException;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.method.Spectral;
 import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
@@ -95,6 +98,52 @@ class SpectralCalibratorTest {
       }
     }
     return seen;
+  }
+
+  @Test
+  void refusesWhatIsNoNumberBeforeAddingAnything() {
+    float[] rows = mixed(mixture(), TOKENS);
+    float[] queries = mixed(mixture(), 2 * TOKENS);
+    float[] projection = mixed(mixture(), 128);
+    SpectralCalibrator calibrator = new SpectralCalibrator(GEOMETRY);
+    SpectralCalibrator untouched = new SpectralCalibrator(GEOMETRY);
+    for (SpectralCalibrator each : List.of(calibrator, untouched)) {
+      each.addQueries(0, queries, TOKENS);
+      each.addRows(0, Side.KEYS, rows, TOKENS);
+      each.addRows(0, Side.VALUES, rows, TOKENS);
+      each.outputProjection(0, projection, 64);
+    }
+    for (float bad : new float[] {Float.NaN, Float.POSITIVE_INFINITY, Float.NEGATIVE_INFINITY}) {
+      float[] some = rows.clone();
+      some[130 * D + 7] = bad;
+      for (Side side : Side.values()) {
+        NotFiniteException refused =
+            assertThrows(NotFiniteException.class, () -> calibrator.addRows(0, side, some, TOKENS));
+        assertEquals(side == Side.KEYS ? "keys" : "values", refused.input());
+        assertEquals(0, refused.layer());
+        assertEquals(130, refused.token());
+        assertEquals(0, refused.head());
+        assertEquals(7, refused.channel());
+        assertEquals(bad, refused.value());
+      }
+      float[] others = queries.clone();
+      others[(130 * 2 + 1) * D + 7] = bad;
+      NotFiniteException refused =
+          assertThrows(NotFiniteException.class, () -> calibrator.addQueries(0, others, TOKENS));
+      assertEquals("queries", refused.input());
+      assertEquals(1, refused.head());
+      float[] weights = projection.clone();
+      weights[3 * 2 * D + 5] = bad;
+      assertNames(
+          assertThrows(NotFiniteException.class, () -> calibrator.outputProjection(0, weights, 64)),
+          "row 3",
+          "column 5");
+    }
+    Map<String, Tensor> expected = untouched.bases().tensors();
+    Map<String, Tensor> found = calibrator.bases().tensors();
+    for (String name : expected.keySet()) {
+      assertArrayEquals(expected.get(name).toFloats(), found.get(name).toFloats(), name);
+    }
   }
 
   @Test

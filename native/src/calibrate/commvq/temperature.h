@@ -1,0 +1,22 @@
+// The range of temperatures: what is divided by them stays within float32, and beyond it choices change no more.
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "base/checks.h"
+
+namespace kvasir::commvq {
+
+constexpr double kLeastTemperature = 1e-12, kMostTemperature = 1e6;
+
+inline void require_temperature(double temperature) {
+  // Negated, so that NaN is refused too.
+  if (!(temperature >= kLeastTemperature && temperature <= kMostTemperature)) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", temperature);
+    refuse(std::string("a temperature is ") + text + ", not 1e-12..1e6");
+  }
+}
+
+}  // namespace kvasir::commvq
