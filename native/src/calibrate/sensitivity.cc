@@ -46,7 +46,8 @@ void require_elements(const Job& job) {
         job.rows[i] / job.factor(static_cast<int>(i / job.head_dim % job.kv_heads), static_cast<int>(i % job.head_dim));
     // Negated, so that NaN is refused too.
     if (!(std::fabs(stored) <= kMaxMagnitude)) {
-      throw calibrate::not_finite("rows", "", job.kv_heads, job.head_dim, i, stored);
+      throw calibrate::not_finite(job.scaling == nullptr ? "rows" : "rows over their factors", "", job.kv_heads,
+                                  job.head_dim, i, stored);
     }
     if (!std::isfinite(job.gradients[i])) {
       throw calibrate::not_finite("gradients", "", job.kv_heads, job.head_dim, i, job.gradients[i]);

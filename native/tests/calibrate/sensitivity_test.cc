@@ -182,6 +182,12 @@ TEST_CASE("sensitivity: of several elements that are no numbers the first is nam
     });
     CHECK(text.find("[token=150 head=1 channel=9 value=40000]") != std::string::npos);
     CHECK(sum == -7.0);
+    // What is stored is no row where there is a factor.
+    const std::vector<float> halves(heads * d, 0.5f);
+    CHECK(support::error_of(kvasir::ErrorCode::kNotFinite, [&] {
+            kvasir::sensitivities(rows.data(), gradients.data(), tokens, heads, d, axis, 0, halves.data(), &bits, 1,
+                                  &sum);
+          }).find("rows over their factors hold 80000 at token 150") != std::string::npos);
   }
   double error = -7.0, energy = -7.0;
   const std::string text = support::error_of(kvasir::ErrorCode::kNotFinite, [&] {

@@ -179,6 +179,7 @@ struct ValueTrainer::Impl {
         input[static_cast<size_t>(t) * width + c] = x[c] * weights.norm_weight[c] + weights.norm_bias[c];
       }
       const double norm = commvq::normalise(row, width, target.data() + static_cast<size_t>(t) * width);
+      // 0 for a row of zeros: its gain will be 0, whatever its bits are.
       importance[t] = static_cast<float>(norm * norm / mean_square);
     });
 

@@ -48,7 +48,7 @@ float commvq::normalise(const float* row, int width, float* out) {
   const float root = static_cast<float>(std::sqrt(sum / width));
   const float divisor = root > 0.0f ? root : 1.0f;
   for (int c = 0; c < width; ++c) out[c] = row[c] / divisor;
-  return divisor;
+  return root;
 }
 
 ValueCodebook::Impl::Impl(int width, int codes, const float* given, const float* limits, const CodebookKernels& kernels)

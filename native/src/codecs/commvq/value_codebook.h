@@ -38,7 +38,7 @@ inline bool bit_at(const uint8_t* bits, int n) { return (bits[n / 8] >> (n % 8) 
 // Throws kInvalidArgument.
 void require_value_shape(int width, int codes);
 
-// Divides by the root mean square: what codebooks describe. Rows of 0 stay. Returns the divisor.
+// Divides by the root mean square: what codebooks describe. Returns it; where it is 0 as a float, the row stays.
 float normalise(const float* row, int width, float* out);
 
 }  // namespace commvq

@@ -155,6 +155,41 @@ TEST_CASE("commvq encoder: steps of training are those of double precision") {
   }
 }
 
+TEST_CASE("commvq encoder: rows of zeros, or all but, teach nothing") {
+  const int width = 32, hidden = 24, codes = 16;
+  const auto table = support::float_rows(support::seed(), codes, width, 0.5);
+  for (const float most : {0.0f, std::numeric_limits<float>::denorm_min()}) {
+    CAPTURE(most);
+    std::vector<float> rows(16 * width, 0.0f);
+    for (int t = 0; t < 16; ++t) rows[t * width + t] = most;
+    const Owned<ValueTrainer> trainer(ValueTrainer::create(width, hidden, codes, 3));
+    trainer->set_table(table.data());
+    trainer->add(rows.data(), 16);
+    for (int step = 0; step < 3; ++step) CHECK(trainer->step());
+    CHECK(trainer->batch_error() == 0.0);
+    CHECK(Trained(*trainer, width, hidden, codes).table == table);
+  }
+  // One beside small values, whose squares are far less than 1, does not drown what these teach.
+  const auto error = [&](bool zeros) {
+    auto rows = correlated_rows(support::seed(), 8, 64, width);
+    for (float& x : rows) x *= 1e-3f;
+    if (zeros) std::fill(rows.begin(), rows.begin() + width, 0.0f);
+    const Owned<ValueTrainer> trainer(ValueTrainer::create(width, hidden, codes, 3));
+    trainer->set_steps(200);
+    trainer->set_batch(32);
+    trainer->set_learning_rate(3e-3);
+    trainer->add(rows.data(), 64);
+    double sum = 0.0;
+    for (int step = 0; step < 200; ++step) {
+      trainer->step();
+      if (step >= 150) sum += trainer->batch_error();
+    }
+    return sum;
+  };
+  const double without = error(false);
+  CHECK(error(true) < 1.2 * without);
+}
+
 TEST_CASE("commvq encoder: training is a function of data and seed") {
   const auto rows = correlated_rows(support::seed(), 3, 100, 32);
   const int threads = kvasir::threads();
