@@ -47,7 +47,8 @@ public final class SpectralCalibrator {
   }
 
   /**
-   * Adds queries. Those of a text's first tokens, which the method keeps exact, are better left out.
+   * Adds queries. Those of a text's first tokens, which the method keeps exact, are better left out. Queries of a layer
+   * that takes keys from another one look at the keys of that one, and count there.
    *
    * @param layer 0 .. layers-1
    * @param queries after RoPE, {@code [tokens][queryHeads][headDim]}
@@ -69,7 +70,7 @@ public final class SpectralCalibrator {
 
   /**
    * Adds keys or values of consecutive tokens, from the first that is not a sink on. They count in pages of {@value #PAGE}
-   * tokens; those that fill none are left out.
+   * tokens; those that fill none are left out. Rows that a layer takes from another one count there alone.
    *
    * @param layer 0 .. layers-1
    * @param side keys, as they are after RoPE, or values
@@ -82,6 +83,9 @@ public final class SpectralCalibrator {
     Checks.layer(layer, geometry.layers());
     Checks.rows("rows", rows, tokens, geometry.rowSize(layer));
     requireFinite(side == Side.KEYS ? "keys" : "values", layer, rows, tokens, geometry.kvHeads(layer));
+    if (geometry.source(layer) != layer) {
+      return;
+    }
     Moments of = moments[layer][side.code()];
     for (int first = 0; first + PAGE <= tokens; first += PAGE) {
       of.pages++;
@@ -108,7 +112,8 @@ public final class SpectralCalibrator {
   }
 
   /**
-   * What the output projection makes of a layer's values. Without it, all of a value's channels count alike.
+   * What the output projection makes of a layer's values, which may be those of another one. Without it, all of a
+   * value's channels count alike.
    *
    * @param layer the layer
    * @param projection {@code [hidden][queryHeads * headDim]}, as models store it
@@ -155,10 +160,31 @@ public final class SpectralCalibrator {
           throw new IllegalStateException("layer " + layer + ", " + side + ": no page of " + PAGE + " tokens was shown");
         }
         float[] variances = new float[geometry.rowSize(layer)];
-        builder.basis(layer, side, of.basis(variances)).variances(layer, side, variances);
+        builder.basis(layer, side, of.basis(metric(layer, side), variances)).variances(layer, side, variances);
       }
     }
     return builder.build();
+  }
+
+  /** What errors of a layer's rows cost, in all the layers that have them; empty where none was shown any of it. */
+  private double[][] metric(int layer, Side side) {
+    int d = geometry.headDim(layer);
+    double[][] sums = new double[0][];
+    for (int other = 0; other < geometry.layers(); other++) {
+      Moments of = moments[other][side.code()];
+      if (geometry.source(other) != layer || of.metricRows == 0) {
+        continue;
+      }
+      if (sums.length == 0) {
+        sums = new double[geometry.kvHeads(layer)][d * d];
+      }
+      for (int head = 0; head < sums.length; head++) {
+        for (int i = 0; i < d * d; i++) {
+          sums[head][i] += of.metric[head][i];
+        }
+      }
+    }
+    return sums;
   }
 
   /** Sums of one side of a layer. */
@@ -224,11 +250,11 @@ public final class SpectralCalibrator {
       }
     }
 
-    /** The vectors; how far rows spread along each of them goes to variances. */
-    float[] basis(float[] variances) {
+    /** The vectors, by what errors cost; how far rows spread along each of them goes to variances. */
+    float[] basis(double[][] costs, float[] variances) {
       float[] vectors = new float[metric.length * d * d];
       for (int head = 0; head < metric.length; head++) {
-        MatrixStore<Double> root = root(head);
+        MatrixStore<Double> root = root(costs, head);
         Eigenvalue<Double> within = eigen(root.multiply(symmetric(covariance[head])).multiply(root));
         // Rows of U' A^-1, greatest variance first.
         MatrixStore<Double> inverse = within.getV().transpose().multiply(inverseRoot);
@@ -247,12 +273,12 @@ public final class SpectralCalibrator {
     private MatrixStore<Double> inverseRoot;
 
     /** A and, beside it, its inverse; scaled so that A's eigenvalues have a mean square of 1. */
-    private MatrixStore<Double> root(int head) {
-      if (metricRows == 0) {
+    private MatrixStore<Double> root(double[][] costs, int head) {
+      if (costs.length == 0) {
         inverseRoot = R064Store.FACTORY.makeEye(d, d);
         return inverseRoot;
       }
-      Eigenvalue<Double> eigen = eigen(symmetric(metric[head]));
+      Eigenvalue<Double> eigen = eigen(symmetric(costs[head]));
       double mean = 0;
       for (int i = 0; i < d; i++) {
         mean += eigen.getD().doubleValue(i, i) / d;

@@ -146,6 +146,38 @@ class SpectralCalibratorTest {
     }
   }
 
+  /** Errors of rows that several layers have cost in all of them; the rows themselves are counted once. */
+  @Test
+  void layersThatTakeRowsCountWhereTheseAre() {
+    KvGeometry shared = KvGeometry.builder().layers(2).queryHeads(2).kvHeads(1).headDim(D).source(1, 0).build();
+    float[] rows = mixed(mixture(), TOKENS);
+    float[] others = mixed(mixture(), TOKENS);
+    float[] queries = mixed(gentleMixture(), 2 * TOKENS);
+    float[] projection = mixed(gentleMixture(), 128);
+    SpectralCalibrator alone = new SpectralCalibrator(GEOMETRY);
+    SpectralCalibrator sharing = new SpectralCalibrator(shared);
+    alone.addQueries(0, queries, TOKENS);
+    sharing.addQueries(1, queries, TOKENS);
+    alone.outputProjection(0, projection, 64);
+    sharing.outputProjection(1, projection, 64);
+    for (Side side : Side.values()) {
+      alone.addRows(0, side, rows, TOKENS);
+      sharing.addRows(0, side, rows, TOKENS);
+      sharing.addRows(1, side, others, TOKENS);
+    }
+    Map<String, Tensor> expected = alone.bases().tensors();
+    for (int both = 0; both < 2; both++) {
+      Map<String, Tensor> found = sharing.bases().tensors();
+      assertEquals(expected.keySet(), found.keySet());
+      for (String name : expected.keySet()) {
+        assertArrayEquals(expected.get(name).toFloats(), found.get(name).toFloats(), name);
+      }
+      // Those of the source as well: the same again, so that all errors cost twice as much.
+      sharing.addQueries(0, queries, TOKENS);
+      sharing.outputProjection(0, projection, 64);
+    }
+  }
+
   @Test
   void errorsCostAlikeInTheBasis() {
     float[] queries = mixed(gentleMixture(), TOKENS);
