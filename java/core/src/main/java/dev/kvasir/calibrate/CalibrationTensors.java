@@ -128,21 +128,29 @@ public final class CalibrationTensors implements AutoCloseable {
 
   /**
    * Keys, values and queries of a layer; keys and queries from before RoPE where the files have both, else from after.
+   * What the files have from one side alone is taken from there.
    *
    * @param layer 0 .. layers-1
    * @return the sample
    * @throws IOException if something is missing, does not fit or cannot be read
    */
   public AttentionSample sample(int layer) throws IOException {
-    boolean rotated = !has(layer, "k_pre") || !has(layer, "q_pre");
+    boolean both = has(layer, "k_pre") && has(layer, "q_pre");
+    boolean keysRotated = rotated(layer, "k", both);
+    boolean queriesRotated = rotated(layer, "q", both);
     return new AttentionSample(
         tokens,
-        read(layer, rotated ? "k" : "k_pre", geometry.kvHeads(layer)),
-        rotated,
+        read(layer, keysRotated ? "k" : "k_pre", geometry.kvHeads(layer)),
+        keysRotated,
         values(layer),
         tokens,
-        read(layer, rotated ? "q" : "q_pre", geometry.queryHeads(layer)),
-        rotated);
+        read(layer, queriesRotated ? "q" : "q_pre", geometry.queryHeads(layer)),
+        queriesRotated);
+  }
+
+  /** Whether to take a tensor from after RoPE; also where it is in no file, so that its plain name is the one missed. */
+  private boolean rotated(int layer, String name, boolean both) {
+    return !both && (has(layer, name) || !has(layer, name + "_pre"));
   }
 
   /** Closes the files. */

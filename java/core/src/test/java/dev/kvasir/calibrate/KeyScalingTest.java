@@ -408,6 +408,31 @@ class KeyScalingTest {
   }
 
   @Test
+  void filesOfOneSideOfRopeEachAreSamplesToo() throws IOException {
+    KvGeometry geometry = KvGeometry.builder().layers(1).queryHeads(4).kvHeads(2).headDim(DIM).build();
+    Random random = Testing.random("filesOfOneSideOfRopeEachAreSamplesToo");
+    for (boolean keysRotated : new boolean[] {false, true}) {
+      String k = keysRotated ? "k" : "k_pre";
+      String q = keysRotated ? "q_pre" : "q";
+      Map<String, Tensor> tensors = new TreeMap<>();
+      for (String name : List.of(k, "v", q)) {
+        int heads = name.startsWith("q") ? 4 : 2;
+        tensors.put("layers.0." + name, Tensor.ofFloats(gaussian(random, 3 * heads * DIM, 1), 3, heads, DIM));
+      }
+      Path file = folder.resolve("tensors" + keysRotated);
+      Safetensors.write(file, Map.of(), tensors);
+      try (CalibrationTensors text =
+          CalibrationTensors.open(geometry, CalibrationTensors.Layout.TOKENS_FIRST, file)) {
+        AttentionSample sample = text.sample(0);
+        assertEquals(keysRotated, sample.keysRotated());
+        assertEquals(!keysRotated, sample.queriesRotated());
+        assertArrayEquals(tensors.get("layers.0." + k).toFloats(), sample.keys());
+        assertArrayEquals(tensors.get("layers.0." + q).toFloats(), sample.queries());
+      }
+    }
+  }
+
+  @Test
   void refusesWhatNoCacheTakesAndWhatFloatsDoNotHold() {
     AttentionSample good = sample(Testing.random("refusesWhatNoCacheTakesAndWhatFloatsDoNotHold")).lastQueries(4);
     float[] values = good.values().clone();
