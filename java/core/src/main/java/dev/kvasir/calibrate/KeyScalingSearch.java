@@ -1,6 +1,7 @@
 package dev.kvasir.calibrate;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.Calibration;
 import dev.kvasir.internal.Checks;
 import java.util.Arrays;
@@ -39,13 +40,17 @@ final class KeyScalingSearch {
     float[] maxima = new float[geometry.rowSize(layer)];
     int count = 0;
     for (AttentionSample sample : samples) {
-      Calibration.raiseKeyMaxima(
-          stretchedKeys(sample),
-          sample.tokens(),
-          geometry.kvHeads(layer),
-          geometry.headDim(layer),
-          options.rope().pairs().code(),
-          maxima);
+      try {
+        Calibration.raiseKeyMaxima(
+            stretchedKeys(sample),
+            sample.tokens(),
+            geometry.kvHeads(layer),
+            geometry.headDim(layer),
+            options.rope().pairs().code(),
+            maxima);
+      } catch (NotFiniteException e) {
+        throw Calibration.inLayer(e, "sample " + count, layer);
+      }
       count++;
     }
     if (count == 0) {
@@ -67,22 +72,29 @@ final class KeyScalingSearch {
   private double[] errors(Iterable<AttentionSample> samples, float[] candidates) {
     double[] errors = new double[options.alphas().size()];
     double energy = 0;
+    int count = 0;
     for (AttentionSample sample : samples) {
-      Calibration.Errors one =
-          Calibration.keyScalingErrors(
-              stretchedKeys(sample),
-              sample.values(),
-              sample.tokens(),
-              stretchedQueries(sample),
-              sample.queryTokens(),
-              geometry.queryHeads(layer),
-              geometry.kvHeads(layer),
-              geometry.headDim(layer),
-              geometry.softmaxScale(layer),
-              options.bits(),
-              options.group(),
-              candidates,
-              errors.length);
+      Calibration.Errors one;
+      try {
+        one =
+            Calibration.keyScalingErrors(
+                stretchedKeys(sample),
+                sample.values(),
+                sample.tokens(),
+                stretchedQueries(sample),
+                sample.queryTokens(),
+                geometry.queryHeads(layer),
+                geometry.kvHeads(layer),
+                geometry.headDim(layer),
+                geometry.softmaxScale(layer),
+                options.bits(),
+                options.group(),
+                candidates,
+                errors.length);
+      } catch (NotFiniteException e) {
+        throw Calibration.inLayer(e, "sample " + count, layer);
+      }
+      count++;
       for (int i = 0; i < errors.length; i++) {
         errors[i] += one.errors()[i];
       }

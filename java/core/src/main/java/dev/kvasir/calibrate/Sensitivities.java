@@ -208,6 +208,11 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
       Checks.require(source == layer, "layer " + layer + " has the keys and values of layer " + source);
       double[] k = sums(Side.KEYS, layer, keys, keyGradients, tokens);
       double[] v = sums(Side.VALUES, layer, values, valueGradients, tokens);
+      add(layer, k, v);
+      return this;
+    }
+
+    private void add(int layer, double[] k, double[] v) {
       double[][][] all = sums;
       if (all == null) {
         all = new double[2][geometry.layers()][widths.length];
@@ -218,11 +223,11 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
         all[1][layer][w] += v[w];
       }
       added[layer] = true;
-      return this;
     }
 
     /**
-     * Adds a sample of every layer with keys and values of its own from files: these and their gradients.
+     * Adds a sample of every layer with keys and values of its own from files: these and their gradients. Nothing is
+     * added where it throws.
      *
      * @param tensors the files
      * @return this accumulator
@@ -232,15 +237,19 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
      */
     public Accumulator add(CalibrationTensors tensors) throws IOException {
       tensors.requireGeometry(geometry);
-      for (int layer = 0; layer < geometry.layers(); layer++) {
+      double[][][] sample = new double[geometry.layers()][][];
+      for (int layer = 0; layer < sample.length; layer++) {
         if (geometry.source(layer) == layer) {
-          add(
-              layer,
-              tensors.keys(layer),
-              tensors.keyGradients(layer),
-              tensors.values(layer),
-              tensors.valueGradients(layer),
-              tensors.tokens());
+          sample[layer] =
+              new double[][] {
+                sums(Side.KEYS, layer, tensors.keys(layer), tensors.keyGradients(layer), tensors.tokens()),
+                sums(Side.VALUES, layer, tensors.values(layer), tensors.valueGradients(layer), tensors.tokens())
+              };
+        }
+      }
+      for (int layer = 0; layer < sample.length; layer++) {
+        if (geometry.source(layer) == layer) {
+          add(layer, sample[layer][0], sample[layer][1]);
         }
       }
       return this;
@@ -266,16 +275,20 @@ public record Sensitivities(List<Integer> widths, List<List<Double>> keys, List<
     }
 
     private double[] sums(Side side, int layer, float[] rows, float[] gradients, int tokens) {
-      return Calibration.sensitivities(
-          rows,
-          gradients,
-          tokens,
-          geometry.kvHeads(layer),
-          geometry.headDim(layer),
-          axes[side.code()].code(),
-          groups[side.code()],
-          scaling == null || side == Side.VALUES ? null : scaling.lambda(layer),
-          widths);
+      try {
+        return Calibration.sensitivities(
+            rows,
+            gradients,
+            tokens,
+            geometry.kvHeads(layer),
+            geometry.headDim(layer),
+            axes[side.code()].code(),
+            groups[side.code()],
+            scaling == null || side == Side.VALUES ? null : scaling.lambda(layer),
+            widths);
+      } catch (NotFiniteException e) {
+        throw Calibration.inLayer(e, side == Side.KEYS ? "keys" : "values", layer);
+      }
     }
 
     private void requireNothingAdded() {

@@ -1,5 +1,6 @@
 package dev.kvasir.internal;
 
+import dev.kvasir.error.NotFiniteException;
 import dev.kvasir.internal.jni.Native;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
@@ -122,6 +123,14 @@ public final class Calibration {
                 memory.out(errors),
                 memory.out(energy)));
     return new Errors(errors, energy[0]);
+  }
+
+  /** The same, with the layer, which native functions on arrays do not know; `of` is what the arrays are. */
+  public static NotFiniteException inLayer(NotFiniteException e, String of, int layer) {
+    return new NotFiniteException(
+        of + " of layer " + layer + ": " + e.getMessage(),
+        new NotFiniteException.Place(e.input(), layer, e.token(), e.head(), e.channel(), e.value()),
+        e);
   }
 
   private static int elements(String name, float[] array, int tokens, int heads, int headDim) {

@@ -316,7 +316,9 @@ class KeyScalingTest {
     float[] nan = good.keys().clone();
     nan[77] = Float.NaN;
     AttentionSample broken = new AttentionSample(TOKENS, nan, false, good.values(), 4, good.queries(), false);
-    assertThrows(NotFiniteException.class, () -> calibrate(d, broken));
+    NotFiniteException refused = assertThrows(NotFiniteException.class, () -> calibrate(d, broken));
+    assertNames(refused, "layer 0", "keys hold NaN");
+    assertEquals(0, refused.layer());
     List<float[]> unequal = new ArrayList<>();
     for (int layer = 0; layer < 2; layer++) {
       float[] factors = new float[2 * DIM];
@@ -439,8 +441,9 @@ class KeyScalingTest {
     values[2 * DIM + 5] = 32768;
     AttentionSample large = new AttentionSample(TOKENS, good.keys(), false, values, 4, good.queries(), false);
     NotFiniteException refused = assertThrows(NotFiniteException.class, () -> calibrate(OPTIONS, large));
-    assertNames(refused, "values", "token 1", "head 0", "channel 5");
+    assertNames(refused, "layer 0", "values", "token 1", "head 0", "channel 5");
     assertEquals("values", refused.input());
+    assertEquals(0, refused.layer());
     assertEquals(1, refused.token());
     assertEquals(32768, refused.value());
     float[] queries = good.queries().clone();

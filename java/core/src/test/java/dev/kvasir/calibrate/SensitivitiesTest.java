@@ -238,9 +238,43 @@ class SensitivitiesTest {
   }
 
   @Test
+  void ofFilesThatAreRefusedNothingIsAdded() throws IOException {
+    Random random = Testing.random("ofFilesThatAreRefusedNothingIsAdded");
+    int tokens = 3;
+    Map<String, Tensor> tensors = new TreeMap<>();
+    for (String name : new String[] {"k", "grad_k", "v", "grad_v"}) {
+      for (int layer = 0; layer < 2; layer++) {
+        int d = geometry().headDim(layer);
+        tensors.put(
+            "layers." + layer + "." + name,
+            Tensor.ofFloats(Testing.gaussian(random, tokens * 2 * d, 1), tokens, 2, d));
+      }
+    }
+    Path good = folder.resolve("good");
+    Safetensors.write(good, Map.of(), tensors);
+    int last = geometry().headDim(1);
+    float[] lost = tensors.get("layers.1.grad_v").toFloats();
+    lost[lost.length - 1] = Float.NaN;
+    tensors.put("layers.1.grad_v", Tensor.ofFloats(lost, tokens, 2, last));
+    Path bad = folder.resolve("bad");
+    Safetensors.write(bad, Map.of(), tensors);
+    try (CalibrationTensors text =
+            CalibrationTensors.open(geometry(), CalibrationTensors.Layout.TOKENS_FIRST, good);
+        CalibrationTensors refused =
+            CalibrationTensors.open(geometry(), CalibrationTensors.Layout.TOKENS_FIRST, bad)) {
+      Sensitivities expected = Sensitivities.accumulator(geometry()).add(text).result();
+      Sensitivities.Accumulator accumulator = Sensitivities.accumulator(geometry());
+      assertThrows(NotFiniteException.class, () -> accumulator.add(refused));
+      assertEquals(expected, accumulator.add(text).result());
+    }
+  }
+
+  @Test
   void theFirstElementThatIsNoNumberIsNamed() {
     float[] row = new float[2 * 96];
     float[] bad = row.clone();
+    float[] lost = row.clone();
+    lost[5] = Float.POSITIVE_INFINITY;
     bad[96 + 48 + 7] = 40_000;
     bad[96 + 48 + 9] = Float.NaN;
     bad[2 * 96 - 1] = Float.NaN;
@@ -252,6 +286,11 @@ class SensitivitiesTest {
       assertEquals(1, refused.head());
       assertEquals(7, refused.channel());
       assertEquals(40_000, refused.value());
+      assertEquals(1, refused.layer());
+      assertNames(refused, "keys of layer 1", 40000);
+      assertNames(
+          assertThrows(NotFiniteException.class, () -> accumulator.add(1, row, row, row, lost, 2)),
+          "values of layer 1", "gradients hold Infinity");
     }
   }
 }
