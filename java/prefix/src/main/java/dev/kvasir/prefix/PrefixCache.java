@@ -119,10 +119,10 @@ public final class PrefixCache implements AutoCloseable {
    * {@link #lookup} on the executor.
    *
    * @param request the text
-   * @return the match to come
+   * @return the match to come; cancelled if this is closed before anybody had time
    */
   public CompletableFuture<PrefixMatch> lookupAsync(PrefixRequest request) {
-    return CompletableFuture.supplyAsync(() -> lookup(request), executor);
+    return StoreThreads.call(executor, () -> lookup(request));
   }
 
   private PrefixMatch find(PrefixRequest request) {
@@ -449,11 +449,21 @@ public final class PrefixCache implements AutoCloseable {
   }
 
   private CompletableFuture<Integer> background(Supplier<Integer> work, Runnable otherwise) {
+    AtomicBoolean taken = new AtomicBoolean();
+    Runnable drop =
+        () -> {
+          if (!taken.getAndSet(true)) {
+            dropped.increment();
+            otherwise.run();
+          }
+        };
     try {
-      return CompletableFuture.supplyAsync(work, executor);
+      CompletableFuture<Integer> result =
+          StoreThreads.call(executor, () -> taken.getAndSet(true) ? -1 : work.get());
+      result.whenComplete((count, failure) -> drop.run()); // cancelled before it began, by a close or by who waits
+      return result;
     } catch (RejectedExecutionException e) {
-      dropped.increment();
-      otherwise.run();
+      drop.run();
       return CompletableFuture.completedFuture(-1);
     }
   }

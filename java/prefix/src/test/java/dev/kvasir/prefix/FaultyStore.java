@@ -21,6 +21,7 @@ final class FaultyStore implements BlockStore {
   final AtomicInteger delivered = new AtomicInteger();
   volatile double faults;
   volatile boolean down;
+  volatile Runnable beforeAsking = () -> {};
   volatile @Nullable Error error;
   private final MemoryBlockStore good = new MemoryBlockStore(1L << 30, Eviction.LRU);
   private final List<ByteBuffer> seen = new ArrayList<>();
@@ -57,6 +58,7 @@ final class FaultyStore implements BlockStore {
 
   @Override
   public CompletableFuture<Integer> containsLongest(List<ChainHash> names, Duration deadline) {
+    beforeAsking.run();
     CompletableFuture<Integer> lie = CompletableFuture.completedFuture(pick(names.size() + 1));
     return spoiled(fault() ? lie : good.containsLongest(names, deadline));
   }

@@ -27,10 +27,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
@@ -40,6 +43,7 @@ import jdk.jfr.consumer.RecordedEvent;
 import jdk.jfr.consumer.RecordingFile;
 import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 class PrefixCacheTest {
@@ -189,6 +193,49 @@ class PrefixCacheTest {
         refuse.set(false);
         assertEquals(Map.of(Tier.POOL, KNOWN), tiersOf(prefixes, PrefixRequest.of(TOKENS)));
       }
+    }
+  }
+
+  /** What waits for a thread when all is closed: nobody is left waiting, and sequences are given back. */
+  @Test
+  @Timeout(60)
+  void whatHasNotBegunAtTheEndIsCancelled() throws Exception {
+    CountDownLatch begun = new CountDownLatch(2);
+    CountDownLatch answer = new CountDownLatch(1);
+    FaultyStore store = new FaultyStore(1);
+    store.beforeAsking =
+        () -> {
+          begun.countDown();
+          while (true) {
+            try {
+              answer.await();
+              return;
+            } catch (InterruptedException e) {
+              // a server does not hear of it either
+            }
+          }
+        };
+    try (KvCache cache = cache(Uniform.bits(2));
+        KvSequence sequence = cache.newSequence()) {
+      PrefixCache prefixes = PrefixCache.builder(cache).remote(store).build();
+      FakeModel.read(sequence, TOKENS, 0, 700);
+      List<CompletableFuture<Integer>> published = new ArrayList<>();
+      for (int i = 0; i < 3; i++) { // of two threads
+        published.add(prefixes.publish(sequence, PrefixRequest.of(TOKENS)));
+      }
+      begun.await();
+      CompletableFuture<PrefixMatch> match = prefixes.lookupAsync(PrefixRequest.of(TOKENS));
+      Thread.currentThread().interrupt(); // who closes it does not wait
+      prefixes.close();
+      assertTrue(Thread.interrupted());
+      assertThrows(CancellationException.class, () -> published.get(2).get(1, TimeUnit.SECONDS));
+      assertThrows(CancellationException.class, () -> match.get(1, TimeUnit.SECONDS));
+      assertEquals(1, prefixes.stats().dropped());
+      answer.countDown();
+      for (int i = 0; i < 2; i++) {
+        published.get(i).handle((count, failure) -> 0).join();
+      }
+      assertEquals(1, cache.stats().sequences(), "the one that was published");
     }
   }
 

@@ -9,6 +9,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.ConcurrentModificationException;
 import java.util.Deque;
 import java.util.List;
 import java.util.Objects;
@@ -21,11 +22,14 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.BiFunction;
+import java.util.function.Supplier;
 import org.jspecify.annotations.Nullable;
 import redis.clients.jedis.AbstractPipeline;
 import redis.clients.jedis.ClusterPipeline;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.exceptions.JedisAskDataException;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisException;
@@ -46,6 +50,7 @@ public final class RedisBlockStore implements BlockStore {
   private static final int THREADS = 4;
   private static final int AHEAD = 3;
   private static final int NAMES_AT_ONCE = 512;
+  private static final int PATIENCE_SECONDS = 5;
 
   private final UnifiedJedis client;
   private final byte[] prefix;
@@ -93,7 +98,7 @@ public final class RedisBlockStore implements BlockStore {
         () -> {
           int count = 0;
           for (int i = 0; i < names.size() && count == i; i += NAMES_AT_ONCE) {
-            for (Boolean there : pipeline(part(names, i, NAMES_AT_ONCE), AbstractPipeline::exists)) {
+            for (Boolean there : pipeline(part(names, i, NAMES_AT_ONCE), AbstractPipeline::exists, UnifiedJedis::exists)) {
               if (!Boolean.TRUE.equals(there)) {
                 return count;
               }
@@ -146,7 +151,9 @@ public final class RedisBlockStore implements BlockStore {
   }
 
   private CompletableFuture<List<byte[]>> fetch(List<ChainHash> names, int first) {
-    return StoreThreads.call(fetchers, () -> pipeline(part(names, first, atOnce), AbstractPipeline::get));
+    return opened(
+        StoreThreads.call(
+            fetchers, () -> pipeline(part(names, first, atOnce), AbstractPipeline::get, UnifiedJedis::get)));
   }
 
   @Override
@@ -164,11 +171,14 @@ public final class RedisBlockStore implements BlockStore {
 
   private int put(List<KvBlock> blocks) {
     List<ChainHash> names = blocks.stream().map(KvBlock::hash).toList();
-    List<Response<String>> answers =
-        ask(names, (pipeline, i, key) -> pipeline.set(key, bytes(blocks.get(i)), whenNew));
+    List<Supplier<@Nullable String>> answers =
+        ask(
+            names,
+            (pipeline, i, key) -> pipeline.set(key, bytes(blocks.get(i)), whenNew),
+            (i, key) -> client.set(key, bytes(blocks.get(i)), whenNew));
     int count = 0;
     JedisDataException refusal = null;
-    for (Response<String> answer : answers) {
+    for (Supplier<@Nullable String> answer : answers) {
       try {
         answer.get(); // null: it was there
         count++;
@@ -186,7 +196,7 @@ public final class RedisBlockStore implements BlockStore {
   public CompletableFuture<Void> delete(List<ChainHash> names, Duration deadline) {
     return work(
         () -> {
-          pipeline(names, AbstractPipeline::del);
+          pipeline(names, AbstractPipeline::del, UnifiedJedis::del);
           return null;
         });
   }
@@ -194,10 +204,20 @@ public final class RedisBlockStore implements BlockStore {
   /** Ends the store's threads; what a server does not answer within seconds is cancelled. The client stays open. */
   @Override
   public void close() {
-    StoreThreads.end(threads);
-    // What was dropped there would never be done, and who waits for it would for ever.
+    // Nobody is interrupted: a cluster's pipeline would give connections back that others still read answers from.
+    threads.shutdown();
+    awaitEnd(threads);
+    fetchers.shutdown();
     open.forEach(work -> work.cancel(false));
-    StoreThreads.end(fetchers);
+    awaitEnd(fetchers);
+  }
+
+  private static void awaitEnd(ExecutorService executor) {
+    try {
+      executor.awaitTermination(PATIENCE_SECONDS, TimeUnit.SECONDS);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
   }
 
   private interface Command<T> {
@@ -208,10 +228,17 @@ public final class RedisBlockStore implements BlockStore {
     Response<T> of(AbstractPipeline pipeline, int index, byte[] key);
   }
 
+  /** The same, of its own. */
+  private interface Single<T> {
+    @Nullable T of(int index, byte[] key);
+  }
+
   /** What a server answered to each. */
-  private <T> List<@Nullable T> pipeline(List<ChainHash> names, Command<T> command) {
+  private <T> List<@Nullable T> pipeline(
+      List<ChainHash> names, Command<T> command, BiFunction<UnifiedJedis, byte[], @Nullable T> single) {
     List<@Nullable T> values = new ArrayList<>();
-    for (Response<T> answer : ask(names, (pipeline, i, key) -> command.of(pipeline, key))) {
+    for (Supplier<@Nullable T> answer :
+        ask(names, (pipeline, i, key) -> command.of(pipeline, key), (i, key) -> single.apply(client, key))) {
       values.add(answer.get());
     }
     return values;
@@ -220,23 +247,31 @@ public final class RedisBlockStore implements BlockStore {
   /**
    * One answer to each, or a failure. A cluster's pipeline follows no redirection and never learns where slots have gone; a
    * command of its own does both. So where a node has moved a key or is not there, such a command goes first, and all are
-   * asked again, once.
+   * asked again, once. What is still sent elsewhere is asked for one by one: its slot is on the way just now, or another
+   * thread is about to learn where it has gone.
    */
-  private <T> List<Response<T>> ask(List<ChainHash> names, NumberedCommand<T> command) {
+  private <T> List<Supplier<@Nullable T>> ask(List<ChainHash> names, NumberedCommand<T> command, Single<T> single) {
     List<Response<T>> answers = new ArrayList<>();
     int lost = send(names, command, answers);
     if (lost < names.size()) {
       client.exists(keyOf(names.get(lost)));
       answers.clear();
-      lost = send(names, command, answers);
+      send(names, command, answers);
     }
-    if (lost < names.size()) {
-      throw new JedisException("no node of the cluster answers to command " + lost + " of " + names.size());
+    List<Supplier<@Nullable T>> all = new ArrayList<>();
+    for (int i = 0; i < names.size(); i++) {
+      int index = i;
+      Response<T> answer = i < answers.size() ? answers.get(i) : null;
+      Reply reply = answer == null ? Reply.NONE : replyOf(answer);
+      if (reply == Reply.NONE) {
+        throw new JedisException("no node of the cluster answers to command " + i + " of " + names.size());
+      }
+      all.add(reply == Reply.GIVEN ? answer::get : () -> single.of(index, keyOf(names.get(index))));
     }
-    return answers;
+    return all;
   }
 
-  /** Adds the answers; returns the first name to which the right node has not answered, or their number. */
+  /** Adds the answers; returns the first name that has none or has moved, or their number. */
   private <T> int send(List<ChainHash> names, NumberedCommand<T> command, List<Response<T>> answers) {
     boolean cluster = false;
     try (AbstractPipeline pipeline = client.pipelined()) {
@@ -244,27 +279,45 @@ public final class RedisBlockStore implements BlockStore {
       for (int i = 0; i < names.size(); i++) {
         answers.add(command.of(pipeline, i, keyOf(names.get(i))));
       }
-      pipeline.sync();
-    } catch (JedisConnectionException e) {
+      // Closing asks. If asked before, a cluster's pipeline would ask once more, and stumble over the node that is gone.
+    } catch (JedisConnectionException | ConcurrentModificationException e) { // it forgets broken nodes on several threads
       if (!cluster) {
         throw e;
       }
     }
     int answered = 0;
-    while (answered < answers.size() && isFromTheRightNode(answers.get(answered))) {
+    while (answered < answers.size() && isSettled(replyOf(answers.get(answered)))) {
       answered++;
     }
     return answered;
   }
 
-  private static boolean isFromTheRightNode(Response<?> answer) {
+  /** What came of a command in a pipeline. */
+  private enum Reply {
+    GIVEN,
+    MOVED,
+    /** The slot is on its way: what the old node does not have may be at the new one, which gets it in the end. */
+    MOVING,
+    NONE
+  }
+
+  /** Whether there is nothing to learn of the slots. */
+  private static boolean isSettled(Reply reply) {
+    return reply == Reply.GIVEN || reply == Reply.MOVING;
+  }
+
+  private static Reply replyOf(Response<?> answer) {
     try {
       answer.get();
-      return true;
-    } catch (JedisMovedDataException | IllegalStateException | JedisConnectionException e) {
-      return false; // it is elsewhere, or nothing came
+      return Reply.GIVEN;
+    } catch (JedisMovedDataException e) {
+      return Reply.MOVED;
+    } catch (JedisAskDataException e) {
+      return Reply.MOVING;
+    } catch (IllegalStateException | JedisConnectionException e) {
+      return Reply.NONE;
     } catch (JedisDataException e) {
-      return true; // no memory, say
+      return Reply.GIVEN; // no memory, say
     }
   }
 
@@ -283,7 +336,10 @@ public final class RedisBlockStore implements BlockStore {
   }
 
   private <T> CompletableFuture<T> work(Callable<T> task) {
-    CompletableFuture<T> work = StoreThreads.call(threads, task);
+    return opened(StoreThreads.call(threads, task));
+  }
+
+  private <T> CompletableFuture<T> opened(CompletableFuture<T> work) {
     open.add(work);
     work.whenComplete((value, failure) -> open.remove(work));
     return work;

@@ -15,8 +15,12 @@ import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.IntStream;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import redis.clients.jedis.ClientSetInfoConfig;
@@ -25,6 +29,7 @@ import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.JedisPooled;
 import redis.clients.jedis.RedisClusterClient;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** Against servers that do as they are told; real ones are in ci/test-store. */
 class RedisBlockStoreTest {
@@ -34,6 +39,8 @@ class RedisBlockStoreTest {
 
   private final List<ChainHash> names = ChainHash.chain(new byte[32], new byte[0], 0, 128, new int[128 * 8]);
   private volatile int owner;
+  /** That of the upper half of the slots, if it is another one. */
+  private volatile int upper;
   private volatile boolean moved;
 
   @Test
@@ -77,6 +84,68 @@ class RedisBlockStoreTest {
       first.close();
       assertEquals(8, store.containsLongest(names, Duration.ofSeconds(20)).get());
       assertEquals(8, store.getMany(names, SECOND, (n, bytes) -> true).get());
+    }
+  }
+
+  /** Whoever else was asked in the same pipeline has answered. */
+  @Test
+  @Timeout(60)
+  void oneNodeOfSeveralDies() throws Exception {
+    try (FakeNode second = new FakeNode(command -> cluster(command, false));
+        FakeNode first = new FakeNode(command -> cluster(command, false));
+        RedisClusterClient client = clusterOfTwo(first, second, 2000);
+        RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), names.size())) {
+      assertEquals(8, store.getMany(names, SECOND, (n, bytes) -> true).get());
+      owner = second.port();
+      first.close();
+      assertEquals(8, store.containsLongest(names, Duration.ofSeconds(20)).get());
+      assertEquals(8, store.getMany(names, SECOND, (n, bytes) -> true).get());
+    }
+  }
+
+  /** As it is while another thread asks where slots have gone: a client does so once at a time. */
+  @Test
+  @Timeout(60)
+  void whatMovedIsFoundBeforeThatIsKnown() throws Exception {
+    try (FakeNode second = new FakeNode(command -> cluster(command, false));
+        FakeNode first =
+            new FakeNode(
+                command ->
+                    command.equals("GET") || command.equals("EXISTS")
+                        ? "-MOVED 5 127.0.0.1:" + second.port() + "\r\n"
+                        : cluster(command, false));
+        RedisClusterClient client = cluster(first);
+        RedisBlockStore store = new RedisBlockStore(client)) {
+      assertEquals(8, store.getMany(names, SECOND, (n, bytes) -> true).get());
+      assertEquals(8, store.containsLongest(names, SECOND).get());
+    }
+  }
+
+  /** A slot under way to another node: what is there already is known to that one alone. */
+  @Test
+  @Timeout(60)
+  void keysThatAreMovingAreFoundWhereTheyWent() throws Exception {
+    Set<String> asked = ConcurrentHashMap.newKeySet();
+    try (FakeNode second =
+            new FakeNode(
+                command -> {
+                  asked.add(command);
+                  return cluster(command, false);
+                });
+        FakeNode first =
+            new FakeNode(
+                command ->
+                    List.of("GET", "EXISTS", "SET", "DEL").contains(command)
+                        ? "-ASK 5 127.0.0.1:" + second.port() + "\r\n"
+                        : cluster(command, false));
+        RedisClusterClient client = cluster(first);
+        RedisBlockStore store = new RedisBlockStore(client)) {
+      List<KvBlock> blocks = names.stream().map(name -> new KvBlock(name, ByteBuffer.allocate(9))).toList();
+      assertEquals(8, store.putMany(blocks, SECOND).get());
+      assertEquals(8, store.containsLongest(names, SECOND).get());
+      assertEquals(8, store.getMany(names, SECOND, (n, bytes) -> true).get());
+      store.delete(names, SECOND).get();
+      assertTrue(asked.containsAll(List.of("ASKING", "GET", "EXISTS", "SET", "DEL")), asked.toString());
     }
   }
 
@@ -125,6 +194,50 @@ class RedisBlockStoreTest {
     }
   }
 
+  /** The client stays the caller's, who gets no connection on which an answer is still to come. */
+  @Test
+  @Timeout(60)
+  void closingLeavesTheClientAsItWas() throws Exception {
+    CountDownLatch asked = new CountDownLatch(1);
+    CountDownLatch answered = new CountDownLatch(1);
+    AtomicInteger gets = new AtomicInteger();
+    try (FakeNode second =
+            new FakeNode(
+                command -> {
+                  if (command.equals("GET") && gets.getAndIncrement() == 0) {
+                    asked.countDown();
+                    await(answered);
+                  }
+                  return cluster(command, false);
+                });
+        FakeNode first = new FakeNode(command -> cluster(command, false));
+        RedisClusterClient client = clusterOfTwo(first, second, 40_000)) {
+      RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), names.size());
+      store.getMany(names, Duration.ofMinutes(10), (n, bytes) -> true);
+      asked.await();
+      Thread.currentThread().interrupt(); // who closes it does not wait
+      store.close();
+      assertTrue(Thread.interrupted());
+      String other =
+          IntStream.range(0, 1000)
+              .mapToObj(Integer::toString)
+              .filter(key -> JedisClusterCRC16.getSlot(key) > 8191)
+              .findFirst()
+              .orElseThrow();
+      assertEquals("abc", CompletableFuture.supplyAsync(() -> client.get(other)).get(20, TimeUnit.SECONDS));
+    } finally {
+      answered.countDown();
+    }
+  }
+
+  private static void await(CountDownLatch latch) {
+    try {
+      latch.await();
+    } catch (InterruptedException e) {
+      throw new IllegalStateException(e);
+    }
+  }
+
   /** Threads that wait for what is fetched; those that fetch have to wait for the server. */
   private static Set<String> callers() throws InterruptedException {
     Set<String> found = Set.of();
@@ -143,14 +256,22 @@ class RedisBlockStoreTest {
     return found;
   }
 
-  private RedisClusterClient cluster(FakeNode first, FakeNode... others) {
-    owner = first.port();
+  private RedisClusterClient cluster(FakeNode... all) {
+    return cluster(2000, all);
+  }
+
+  private RedisClusterClient cluster(int timeoutMillis, FakeNode... all) {
+    owner = all[0].port();
     Set<HostAndPort> nodes = new HashSet<>();
-    nodes.add(new HostAndPort("127.0.0.1", first.port()));
-    for (FakeNode other : others) {
-      nodes.add(new HostAndPort("127.0.0.1", other.port()));
+    for (FakeNode each : all) {
+      nodes.add(new HostAndPort("127.0.0.1", each.port()));
     }
-    return RedisClusterClient.builder().nodes(nodes).clientConfig(config(2000)).build();
+    return RedisClusterClient.builder().nodes(nodes).clientConfig(config(timeoutMillis)).build();
+  }
+
+  private RedisClusterClient clusterOfTwo(FakeNode lower, FakeNode other, int timeoutMillis) {
+    upper = other.port();
+    return cluster(timeoutMillis, lower, other);
   }
 
   private static DefaultJedisClientConfig config(int timeoutMillis) {
@@ -160,14 +281,18 @@ class RedisBlockStoreTest {
         .build();
   }
 
-  /** What a node of a cluster says, all of whose slots are the owner's. */
+  /** What a node of a cluster says. */
   private String cluster(String command, boolean gone) {
     if (command.equals("CLUSTER")) {
-      return "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:" + owner + "\r\n$1\r\nx\r\n";
+      return "*2\r\n" + slots(0, 8191, owner) + slots(8192, 16383, upper == 0 ? owner : upper);
     }
     if (gone) {
       return "-MOVED 5 127.0.0.1:" + owner + "\r\n";
     }
-    return command.equals("GET") ? "$3\r\nabc\r\n" : command.equals("EXISTS") ? ":1\r\n" : "+OK\r\n";
+    return command.equals("GET") ? "$3\r\nabc\r\n" : List.of("EXISTS", "DEL").contains(command) ? ":1\r\n" : "+OK\r\n";
+  }
+
+  private static String slots(int first, int last, int port) {
+    return "*3\r\n:" + first + "\r\n:" + last + "\r\n*3\r\n$9\r\n127.0.0.1\r\n:" + port + "\r\n$1\r\nx\r\n";
   }
 }

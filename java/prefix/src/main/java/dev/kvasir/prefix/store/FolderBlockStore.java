@@ -119,7 +119,7 @@ public final class FolderBlockStore implements BlockStore {
           while (count < names.size() && System.nanoTime() - end < 0) {
             while (asked < names.size() && coming.size() < AHEAD) {
               ChainHash name = names.get(asked++);
-              coming.add(CompletableFuture.supplyAsync(() -> read(name), readers));
+              coming.add(StoreThreads.call(readers, () -> read(name)));
             }
             ByteBuffer bytes = coming.remove().join();
             if (bytes == null) {

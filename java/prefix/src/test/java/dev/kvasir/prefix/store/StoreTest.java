@@ -2,6 +2,8 @@ package dev.kvasir.prefix.store;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.ChildJvm;
@@ -10,15 +12,23 @@ import dev.kvasir.file.ChainHash;
 import dev.kvasir.file.KvBlock;
 import dev.kvasir.prefix.policy.Eviction;
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 class StoreTest {
@@ -52,6 +62,50 @@ class StoreTest {
               return true;
             })
         .join();
+  }
+
+  /** Pipes are disks that never answer. */
+  @Test
+  @Timeout(60)
+  void readsThatHaveNotBegunAtTheEndAreCancelled() throws Exception {
+    List<KvBlock> blocks = blocks(5, 8, 100);
+    FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, Eviction.LRU);
+    store.putMany(blocks, SOON).join();
+    List<Path> files;
+    try (Stream<Path> all = Files.walk(folder)) {
+      files = all.filter(file -> Files.isRegularFile(file) && Files.isReadable(file) && size(file) == 100).toList();
+    }
+    assertEquals(8, files.size());
+    for (Path file : files) {
+      Files.delete(file);
+      Assumptions.assumeTrue(new ProcessBuilder("mkfifo", file.toString()).start().waitFor() == 0, "no mkfifo");
+    }
+    CompletableFuture<Integer> first = store.getMany(names(blocks).subList(0, 4), SOON, (index, bytes) -> true);
+    awaitThreads("kvasir-folder-read-\\d+", 4, Thread.State.RUNNABLE);
+    CompletableFuture<Integer> second = store.getMany(names(blocks).subList(4, 8), SOON, (index, bytes) -> true);
+    awaitThreads("kvasir-folder-\\d+", 2, Thread.State.WAITING);
+    Thread.currentThread().interrupt(); // who closes it does not wait
+    store.close();
+    assertTrue(Thread.interrupted());
+    ExecutionException ended = assertThrows(ExecutionException.class, () -> second.get(5, TimeUnit.SECONDS));
+    assertInstanceOf(CancellationException.class, ended.getCause());
+    for (Path file : files) {
+      new RandomAccessFile(file.toFile(), "rw").close(); // who opens it to read goes on
+    }
+    first.exceptionally(failure -> 0).get(20, TimeUnit.SECONDS);
+  }
+
+  private static long size(Path file) {
+    return file.toFile().length();
+  }
+
+  private static void awaitThreads(String name, int count, Thread.State state) throws InterruptedException {
+    while (Thread.getAllStackTraces().keySet().stream()
+            .filter(thread -> thread.getName().matches(name) && thread.getState() == state)
+            .count()
+        < count) {
+      Thread.sleep(20);
+    }
   }
 
   private List<BlockStore> stores(long budget) throws IOException {
