@@ -71,6 +71,7 @@ final class FileCommand implements Runnable {
     }
     // Beside the new file, where there is room for it: what was there stays until the whole of this one is checked.
     Path unpacked = Files.createTempFile(target.toAbsolutePath().getParent(), "kvasir-", ".kv");
+    unpacked.toFile().deleteOnExit(); // a program that is stopped does not get to the end of this
     try {
       FileReplacement.write(unpacked, to -> CompressedFile.unpack(file, to));
       return rewrite(unpacked, target, false);

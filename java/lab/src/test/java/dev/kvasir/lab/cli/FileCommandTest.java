@@ -7,15 +7,20 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.github.luben.zstd.Zstd;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.InputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Stream;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Saved sequences on the command line, compressed and back. */
@@ -67,6 +72,48 @@ class FileCommandTest {
     assertArrayEquals(Files.readAllBytes(saved), Files.readAllBytes(target));
     try (Stream<Path> files = Files.list(folder)) {
       assertEquals(3, files.count(), "temporary files stay");
+    }
+  }
+
+  /** Nobody would look for it, and it is as large as what it was unpacked from. */
+  @Test
+  @Timeout(60)
+  void aConversionThatIsStoppedLeavesNothing() throws Exception {
+    Path pipe = folder.resolve("packed.kv.zst"), target = folder.resolve("out").resolve("target.kv");
+    Files.createDirectory(target.getParent());
+    Assumptions.assumeTrue(new ProcessBuilder("mkfifo", "" + pipe).start().waitFor() == 0, "no mkfifo");
+    Process program =
+        new ProcessBuilder(
+                System.getProperty("java.home") + "/bin/java",
+                "-cp",
+                System.getProperty("java.class.path"),
+                Main.class.getName(),
+                "file",
+                "convert",
+                "" + pipe,
+                "" + target)
+            .redirectErrorStream(true)
+            .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+            .start();
+    try {
+      // It looks at the first bytes, opens the pipe again, and waits for the others.
+      Files.write(pipe, Arrays.copyOf(Zstd.compress(new byte[10]), 4));
+      while (list(target.getParent()).isEmpty()) {
+        assertTrue(program.isAlive());
+        Thread.sleep(20);
+      }
+      program.destroy();
+      program.waitFor();
+    } finally {
+      program.destroyForcibly();
+    }
+    // What begins with a dot is removed by whoever writes there next.
+    assertEquals(List.of(), list(target.getParent()).stream().filter(name -> !name.startsWith(".")).toList());
+  }
+
+  private static List<String> list(Path folder) throws IOException {
+    try (Stream<Path> files = Files.list(folder)) {
+      return files.map(file -> "" + file.getFileName()).toList();
     }
   }
 
