@@ -126,10 +126,11 @@ public final class CacheMetrics implements MeterBinder, KvListener {
   }
 
   private void bytes(MeterRegistry registry, String tier, String kind, ToDoubleFunction<KvStats> value) {
-    Tags all = tags.and("tier", tier, "kind", kind);
-    Names.free(registry, "kvasir.bytes", all);
+    for (String any : List.of("device", "host")) { // one of the same name may have been elsewhere
+      Names.free(registry, "kvasir.bytes", tags.and("tier", any, "kind", kind));
+    }
     Gauge.builder("kvasir.bytes", stats, s -> s.value(value))
-        .tags(all)
+        .tags(tags.and("tier", tier, "kind", kind))
         .baseUnit("bytes")
         .description("Bytes held")
         .strongReference(true)

@@ -10,6 +10,7 @@ import io.micrometer.core.instrument.MeterRegistry;
 import io.micrometer.core.instrument.Tags;
 import io.micrometer.core.instrument.binder.MeterBinder;
 import java.lang.ref.WeakReference;
+import java.util.List;
 import java.util.Locale;
 import java.util.function.ToDoubleFunction;
 
@@ -18,6 +19,16 @@ import java.util.function.ToDoubleFunction;
  * {@code kvasir-prefix}.
  */
 public final class PrefixMetrics implements MeterBinder {
+
+  private static final List<String> OF_TIERS =
+      List.of(
+          "kvasir.prefix.bytes",
+          "kvasir.prefix.blocks",
+          "kvasir.prefix.misses",
+          "kvasir.prefix.read",
+          "kvasir.prefix.written",
+          "kvasir.prefix.failures",
+          "kvasir.prefix.rejected");
 
   private final Tags tags;
 
@@ -46,9 +57,18 @@ public final class PrefixMetrics implements MeterBinder {
     counter(registry, "kvasir.prefix.tokens", tags.and("kind", "reused"), PrefixStats::tokensReused);
     counter(registry, "kvasir.prefix.published", tags, PrefixStats::published);
     counter(registry, "kvasir.prefix.dropped", tags, PrefixStats::dropped);
+    for (Tier tier : Tier.values()) { // one of the same name may have had others
+      for (String name : OF_TIERS) {
+        Names.free(registry, name, tagsOf(tier));
+      }
+    }
     for (Tier tier : now().tiers().keySet()) {
       bindTier(registry, tier);
     }
+  }
+
+  private Tags tagsOf(Tier tier) {
+    return tags.and("tier", tier.name().toLowerCase(Locale.ROOT));
   }
 
   private PrefixStats now() {
@@ -60,8 +80,7 @@ public final class PrefixMetrics implements MeterBinder {
   }
 
   private void bindTier(MeterRegistry registry, Tier tier) {
-    Tags here = tags.and("tier", tier.name().toLowerCase(Locale.ROOT));
-    Names.free(registry, "kvasir.prefix.bytes", here);
+    Tags here = tagsOf(tier);
     Gauge.builder("kvasir.prefix.bytes", stats, s -> s.value(of(tier, t -> known(t.holdings().bytes()))))
         .tags(here)
         .baseUnit("bytes")

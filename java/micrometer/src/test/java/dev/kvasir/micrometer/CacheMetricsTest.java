@@ -17,10 +17,12 @@ import dev.kvasir.prefix.PrefixMatch;
 import dev.kvasir.prefix.PrefixRequest;
 import io.micrometer.core.instrument.simple.SimpleMeterRegistry;
 import java.lang.ref.WeakReference;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 class CacheMetricsTest {
 
@@ -170,6 +172,26 @@ class CacheMetricsTest {
         assertEquals(i, registry.get("kvasir.quality.probe").functionTimer().count());
       }
     }
+  }
+
+  @Test
+  void tiersThatAreThereNoMoreAreNotShown(@TempDir Path folder) throws Exception {
+    try (KvCache cache = Testing.cache(Testing.small()).build()) {
+      try (PrefixCache prefixes = PrefixCache.builder(cache).folder(folder, 1 << 20).build()) {
+        new PrefixMetrics(prefixes, "again").bindTo(registry);
+        assertEquals(0, bytesIn("folder"));
+      }
+      try (PrefixCache prefixes = PrefixCache.builder(cache).build()) {
+        new PrefixMetrics(prefixes, "again").bindTo(registry);
+        assertNull(registry.find("kvasir.prefix.bytes").tag("tier", "folder").gauge());
+        assertNull(registry.find("kvasir.prefix.read").tag("tier", "folder").functionCounter());
+        assertEquals(0, bytesIn("host"));
+      }
+    }
+  }
+
+  private double bytesIn(String tier) {
+    return registry.get("kvasir.prefix.bytes").tag("tier", tier).gauge().value();
   }
 
   @Test
