@@ -27,8 +27,10 @@ final class SentencePieceTokenizer extends PieceTokenizer {
   enum SpaceBefore {
     NEVER,
     ALWAYS,
-    /** Where it begins with none. */
-    UNLESS_THERE
+    /** Where it begins with none, nor with a token that is never cut. */
+    UNLESS_THERE,
+    /** Where it, or what follows such a token, begins with none. */
+    EACH_UNLESS_THERE
   }
 
   /**
@@ -110,7 +112,8 @@ final class SentencePieceTokenizer extends PieceTokenizer {
   @Override
   public int[] encode(byte[] text) {
     IntStream.Builder tokens = IntStream.builder();
-    boolean[] begun = {file.spaceBefore() == SpaceBefore.NEVER};
+    SpaceBefore before = file.spaceBefore();
+    boolean[] due = {before != SpaceBefore.NEVER};
     Utf8.read(
         text,
         valid ->
@@ -118,19 +121,22 @@ final class SentencePieceTokenizer extends PieceTokenizer {
                 .cut(
                     valid,
                     part -> {
-                      encodeText((begun[0] || hasSpace(part) ? "" : " ") + part, tokens);
-                      begun[0] = true;
+                      encodeText((due[0] && !hasSpace(part) ? " " : "") + part, tokens);
+                      due[0] = false;
                     },
-                    tokens::add),
+                    added -> {
+                      tokens.add(added);
+                      due[0] = before == SpaceBefore.EACH_UNLESS_THERE || before == SpaceBefore.ALWAYS && due[0];
+                    }),
         broken -> {
           addBytes(broken, tokens);
-          begun[0] = true;
+          due[0] = false;
         });
     return tokens.build().toArray();
   }
 
   private boolean hasSpace(String text) {
-    return file.spaceBefore() == SpaceBefore.UNLESS_THERE && (text.charAt(0) == ' ' || text.charAt(0) == SPACE);
+    return file.spaceBefore() != SpaceBefore.ALWAYS && (text.charAt(0) == ' ' || text.charAt(0) == SPACE);
   }
 
   private void encodeText(String text, IntStream.Builder out) {

@@ -123,11 +123,10 @@ final class TokenizerJson {
         throw new ModelException(place + ": the step " + step.get("type").text() + " is not one of SentencePiece's BPE");
       }
       // Older files have add_prefix_space.
-      boolean prepended =
-          step.find("add_prefix_space").map(Json::flag).orElse(true)
-              && !step.find("prepend_scheme").map(Json::text).orElse("always").equals("never");
+      String scheme = step.find("prepend_scheme").map(Json::text).orElse("always");
+      boolean prepended = step.find("add_prefix_space").map(Json::flag).orElse(true) && !scheme.equals("never");
       if (prepended && before == SpaceBefore.NEVER) {
-        before = SpaceBefore.UNLESS_THERE;
+        before = scheme.equals("first") ? SpaceBefore.UNLESS_THERE : SpaceBefore.EACH_UNLESS_THERE;
       }
     }
     return before;

@@ -191,6 +191,11 @@ class SentencePieceTest {
       assertArrayEquals(new int[] {id("▁low")}, tokenizer.encode(" low"));
       assertArrayEquals(new int[] {id("▁low")}, tokenizer.encode("▁low"));
       assertArrayEquals(new int[] {id("▁low"), id("▁▁"), id("er")}, tokenizer.encode("low  er"));
+      // The first is that of the text; always, what follows a token that is never cut begins anew.
+      boolean first = scheme.equals("first");
+      assertArrayEquals(new int[] {MARK, id(first ? "low" : "▁low")}, tokenizer.encode("[mark]low"));
+      assertArrayEquals(new int[] {id("▁low"), MARK, id(first ? "low" : "▁low")}, tokenizer.encode("low[mark]low"));
+      assertArrayEquals(new int[] {id("▁low"), MARK, id("▁low")}, tokenizer.encode("low[mark] low"));
     }
     step.put("prepend_scheme", "never");
     assertArrayEquals(new int[] {id("low")}, fromJson(json).encode("low"));
