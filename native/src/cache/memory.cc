@@ -49,20 +49,20 @@ struct NewPages {
   }
 };
 
-// What needs take of a promise.
+// What needs take of a promise, of what it has left and of what it has lent.
 struct Draw {
   Pool::Reservation* promised;
-  int64_t bytes;
-  int64_t loan;       // of them: what pages at their floor would not take
+  int64_t bytes;      // of what is left
+  int64_t loan;       // of all that is taken: what pages at their floor would not take
   int64_t paid_back;  // of its loans, by bytes that are not drawn
 };
 
-// own: all that is needed; least: with pages at their floor. Loans leave what will be asked for soon.
+// own: all that is needed; least: with pages at their floor. Wide pages leave what will be asked for soon.
 Draw draw_of(const Memory::Needs& needs, int64_t own, int64_t least) {
-  const int64_t left = needs.promised->left();
-  const int64_t bytes = std::min(own, std::max(std::min(left, least), left - needs.soon));
-  return {needs.promised, bytes, std::max<int64_t>(0, bytes - least),
-          std::min(needs.promised->lent(), std::max<int64_t>(0, least - bytes))};
+  const int64_t left = needs.promised->left(), all = left + needs.promised->lent();
+  const int64_t taken = std::min({own, all, std::max(least, all - needs.soon)});
+  const int64_t bytes = std::min(left, taken);
+  return {needs.promised, bytes, std::max<int64_t>(0, taken - least), taken - bytes};
 }
 
 // What all needs of a layer take, with such pages.
@@ -291,7 +291,7 @@ int64_t Memory::freeable() const {
 
 // Whether what has been lent can be had again once bytes have gone to somebody.
 bool Memory::leaves_loans(int layer, int64_t bytes) const {
-  if (pool_->lent() == 0) return true;
+  if (bytes <= 0 || pool_->lent() == 0) return true;
   if (freeable(layer) - pool_->lent(layer) < bytes - pool_->room(layer)) return false;
   return freeable() - pool_->lent() >= bytes - pool_->room();
 }

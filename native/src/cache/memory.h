@@ -82,7 +82,7 @@ class Memory {
   struct Room {
     Pool::Reservation bytes;
     std::vector<const PageShape*> shapes;  // of the pages, oldest first
-    std::vector<int64_t> loans;            // by needs: of what was drawn from their promises, for `enlist`
+    std::vector<int64_t> loans;            // by needs: of what their promises gave, for `enlist`
   };
   // What a layer of a sequence needs.
   struct Needs {

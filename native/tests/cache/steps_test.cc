@@ -1,4 +1,5 @@
 // Steps that are all or nothing over layers: what reserve promises, and what rollback makes of a step that broke off.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -233,6 +234,76 @@ TEST_CASE("steps: what wide pages took of what is reserved is no one else's, who
     CHECK(stats->shrinks(kvasir::kAllLayers) > 0);
     CHECK(taken > 0);
     CHECK(refused > 0);
+  }
+}
+
+TEST_CASE("steps: what one sequence has lent narrows no pages of others while there is room") {
+  constexpr int64_t kAmple = 1 << 28;
+  for (const auto& [keys, values] : kSides) {
+    for (const auto& [budget, layer_budget] : {std::pair<int64_t, int64_t>(0, 0), {kAmple, 0}, {0, kAmple}}) {
+      CAPTURE(keys.codec);
+      CAPTURE(budget);
+      CAPTURE(layer_budget);
+      support::CacheChoice choice = cache_of(keys, values, 0, 0);
+      Scene plain(choice);
+      const int64_t lone = plain.cache->new_sequence();
+      choice.budget = budget;
+      for (support::LayerChoice& layer : choice.layers) layer.budget = layer_budget;
+      Scene scene(choice);
+      const int64_t lender = scene.cache->new_sequence(), other = scene.cache->new_sequence();
+      scene.cache->reserve(lender, 4000);
+      for (int i = 0; i < 20; ++i) plain.append_all(lone, 10, i);
+      for (const int64_t id : {lender, other}) {
+        for (int i = 0; i < 20; ++i) scene.append_all(id, 10, i);
+        CHECK(scene.rows(id, 1) == plain.rows(lone, 1));
+      }
+    }
+  }
+}
+
+TEST_CASE("steps: pages of what is reserved shrink as others do, and new ones are no narrower than those before") {
+  for (const auto policy : {kvasir::ShrinkPolicy::kOldest, kvasir::ShrinkPolicy::kLayer}) {
+    for (const int tokens : {10, 128, 300}) {
+      CAPTURE(static_cast<int>(policy));
+      CAPTURE(tokens);
+      support::CacheChoice choice = cache_of({"progressive", 16, {}}, {"progressive", 16, {}}, 0, 0);
+      choice.shrink_policy = policy;
+      Scene probe(choice);
+      probe.cache->reserve(probe.cache->new_sequence(), 6000);
+      choice.budget = probe.bytes();
+      Scene scene(choice);
+      const int64_t id = scene.cache->new_sequence();
+      scene.cache->reserve(id, 6000);
+      for (int done = 0; done + tokens <= 6000; done += tokens) {
+        scene.append_all(id, tokens, done);
+        for (int layer = 0; layer < 2; ++layer) {
+          std::vector<int64_t> sizes;
+          for (int64_t page = 0; page < scene.cache->page_count(id, layer); ++page) {
+            sizes.push_back(scene.cache->read_page(id, layer, page, Side::kKeys, 0, nullptr, 0));
+          }
+          if (sizes.empty()) continue;
+          REQUIRE(std::is_sorted(sizes.begin(), sizes.end()));
+          REQUIRE(sizes.back() <= (policy == kvasir::ShrinkPolicy::kLayer ? 1 : 2) * sizes.front());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("steps: a wide page leaves what its side table needs of what is reserved") {
+  support::CacheChoice choice = cache_of({"progressive", 16, {}}, {"pattern", 2, {}}, 0, 0);
+  Scene probe(choice);
+  probe.cache->reserve(probe.cache->new_sequence(), 128);
+  const int64_t reserved = probe.bytes();
+  for (int64_t spare = 0; spare < 20'000; spare += 256) {
+    CAPTURE(spare);
+    choice.budget = reserved + spare;
+    Scene scene(choice);
+    const int64_t id = scene.cache->new_sequence();
+    scene.cache->reserve(id, 128);
+    scene.append_all(id, 127, 1);
+    REQUIRE_NOTHROW(scene.append_all(id, 1, 2));
+    REQUIRE(scene.cache->page_count(id, 1) == 1);
   }
 }
 
