@@ -97,7 +97,8 @@ Pool::Reservation Pool::overdraw(int layer, int64_t bytes) {
 Pool::Reservation Pool::grant(int layer, int64_t bytes, int64_t returning) {
   layers_[layer].bytes += bytes;
   bytes_ += bytes;
-  peak_bytes_ = std::max(peak_bytes_, bytes_ - returning);
+  // What gives back as much as it takes is no new peak, whatever others are about to give back.
+  if (bytes > returning) peak_bytes_ = std::max(peak_bytes_, bytes_ - returning);
   return {shared_from_this(), layer, bytes};
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -139,6 +140,22 @@ TEST_CASE("pool: what a promise lends is counted until it is paid back, and agai
   CHECK(pool->bytes() == 0);
   CHECK(pool->lent() == 0);
   CHECK(pool->lent(1) == 0);
+}
+
+TEST_CASE("pool: bytes that are about to come back are part of no peak") {
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 1000, std::vector<int64_t>{0});
+  std::optional<Pool::Reservation> before(pool->reserve(0, 900));
+  {
+    const Pool::Reservation next = pool->reserve(0, 500, 450);
+    CHECK(pool->bytes() == 1400);
+    CHECK(pool->peak_bytes() == 950);
+    const Pool::Reservation nothing = pool->reserve(0, 0);  // as where all is drawn from a promise
+    const Pool::Reservation exchange = pool->reserve(0, 20, 20);
+    CHECK(pool->peak_bytes() == 950);
+    before.reset();
+  }
+  CHECK(pool->bytes() == 0);
+  CHECK(pool->peak_bytes() == 950);
 }
 
 TEST_CASE("pool: requests near the end of the number range are refused, not wrapped") {
