@@ -61,7 +61,7 @@ class Cache {
   // or rolled back; reserve(0) gives it back. Pages that will be sealed are paid with the 16-bit rows that they leave
   // behind, but for codecs with side tables or pages that shrink; where pages vary in size ("tiered") by what they may
   // take at most. Room is that for pages at their floor. Where they begin wider, others leave as much as pages can give
-  // up for it.
+  // up for it. Guesses take more than tokens that are sealed: for them, reserve comes after guess.
   void reserve(int64_t sequence, int64_t tokens);
   // Cuts every layer to the length that all of them have, which it returns. Exact where no layer has sealed a page over
   // the tokens that go; else as truncate. No budget stops it.

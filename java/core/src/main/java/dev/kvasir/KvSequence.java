@@ -339,7 +339,8 @@ public final class KvSequence implements AutoCloseable {
    * Takes room for this many more tokens in every layer, however they are cut into appends, so that no budget stops a
    * step half way. What is not used counts as held until the tokens have come, or until the sequence is forked,
    * truncated or rolled back; {@code reserve(0)} gives it back. Where pages can shrink, room is that for the narrowest:
-   * they may begin wider, but what they can give up for tokens to come is nobody else's.
+   * they may begin wider, but what they can give up for tokens to come is nobody else's. Guesses take more than tokens
+   * that are compressed: for them, reserve after {@link #guess}.
    *
    * @param tokens tokens to be appended to each layer, 0 or more
    * @throws BudgetExceededException if there is no room for them in all layers; nothing has changed then, but that a
