@@ -9,15 +9,18 @@
 namespace kvasir {
 namespace {
 
-int64_t room_under(int64_t budget, int64_t held) { return budget == 0 ? INT64_MAX : budget - held; }
+// Where there is no budget, bytes are as many as can be counted.
+int64_t room_under(int64_t budget, int64_t held) { return (budget == 0 ? INT64_MAX : budget) - held; }
 
 bool fits(int64_t budget, int64_t held, int64_t needed) { return needed <= 0 || needed <= room_under(budget, held); }
 
 void check_budget(BudgetOwner owner, int layer, int64_t budget, int64_t held, int64_t needed) {
   if (fits(budget, held, needed)) return;
-  const std::string text = " budget is " + std::to_string(budget) + " bytes, " + std::to_string(held) + " are held, " +
-                           std::to_string(needed) + " more are needed";
-  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, budget - held));
+  const std::string limit = budget == 0 ? " bytes are counted up to " + std::to_string(INT64_MAX)
+                                        : " budget is " + std::to_string(budget) + " bytes";
+  const std::string text =
+      limit + ", " + std::to_string(held) + " are held, " + std::to_string(needed) + " more are needed";
+  throw budget_error(owner, layer, text, needed, std::max<int64_t>(0, room_under(budget, held)));
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   // One block. Throws kBudgetExceeded or kOutOfMemory.
   Block take(int layer, BlockKind kind, int64_t bytes, BlockPlace place = BlockPlace::kEngine);
 
-  // What is left under a budget, negative where it is overdrawn; INT64_MAX where there is none.
+  // What is left under a budget, negative where it is overdrawn; of what can be counted where there is none.
   int64_t room() const;
   int64_t room(int layer) const;
   // What reservations have lent.

@@ -165,6 +165,16 @@ TEST_CASE("pool: requests near the end of the number range are refused, not wrap
   CHECK(pool->bytes() == 64);
 }
 
+TEST_CASE("pool: without a budget, no more is promised than can be counted") {
+  const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0, 0});
+  const Pool::Reservation most = pool->reserve(0, INT64_MAX - 100);
+  CHECK(refused(*pool, 1, 101));
+  CHECK(!pool->try_reserve(1, INT64_MAX).has_value());
+  CHECK(pool->room() == 100);
+  CHECK(!refused(*pool, 1, 100));
+  CHECK(pool->bytes() == INT64_MAX - 100);
+}
+
 TEST_CASE("pool: memory that the system refuses leaves no trace") {
   if (support::kSanitized) return;  // their allocators end the program instead
   const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0});
