@@ -70,10 +70,10 @@ public final class CacheMetrics implements MeterBinder, KvListener {
    */
   @Override
   public synchronized void bindTo(MeterRegistry registry) {
-    KvStats now = watched().stats();
     if (bound.stream().anyMatch(meters -> meters.registry == registry)) {
       return;
     }
+    KvStats now = watched().stats();
     String tier = now.backend().equals("cuda") ? "device" : "host";
     bytes(registry, tier, "pages", s -> s.total().pageBytes());
     bytes(registry, tier, "window", s -> s.total().windowBytes());

@@ -2,11 +2,11 @@ package dev.kvasir.lab.evaluate;
 
 import dev.kvasir.KvCache;
 import dev.kvasir.KvStats;
-import java.util.ArrayList;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.ToDoubleFunction;
 import org.jspecify.annotations.Nullable;
 
@@ -29,9 +29,10 @@ public final class MethodResult {
   }
 
   private final MethodEntry method;
-  private final List<TextScore> texts = new ArrayList<>();
-  private final List<TaskScore> tasks = new ArrayList<>();
-  private final List<Memory> memory = new ArrayList<>();
+  // Grow while a program that is stopped writes what there is.
+  private final List<TextScore> texts = new CopyOnWriteArrayList<>();
+  private final List<TaskScore> tasks = new CopyOnWriteArrayList<>();
+  private final List<Memory> memory = new CopyOnWriteArrayList<>();
   private List<TableUse> tableUse = List.of();
   private List<Tiers> tiers = List.of();
   private double[][] headErrors = {};
