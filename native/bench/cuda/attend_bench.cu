@@ -390,7 +390,7 @@ int main(int argc, char** argv) {
       std::printf("%11s %5d %8d %6d %10.2f %8.0f %7.1f%% %10.2e\n", kind.codec.c_str(), kind.bits, context, count,
                   timing.us, gbps, 100.0 * timing.spread, error);
       std::fflush(stdout);
-      rows.add(kind.codec.c_str(), kind.bits, context, count, timing.us, gbps);
+      rows.add(options.added != 0 ? "added" : kind.codec.c_str(), kind.bits, context, count, timing.us, gbps);
     }
   }
   return 0;
