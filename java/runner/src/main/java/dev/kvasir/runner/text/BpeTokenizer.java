@@ -72,7 +72,7 @@ final class BpeTokenizer extends PieceTokenizer {
     } else {
       Utf8.read(
           text,
-          valid -> file.specials().cut(valid, part -> encodeText(part, tokens), tokens::add),
+          valid -> file.specials().cut(valid, part -> encodeText(part, tokens), added -> tokens.add(added.id())),
           broken -> encodeWord(broken, tokens));
     }
     return tokens.build().toArray();

@@ -29,6 +29,7 @@ final class GgufVocabulary {
       WORDS.put(name, List.of(head + "\\p{N}" + tail));
     }
     WORDS.put("gpt-2", List.of(BpeTokenizer.GPT2_WORDS));
+    WORDS.put("smollm", List.of("\\p{N}", BpeTokenizer.GPT2_WORDS));
     // That of llama.cpp, which takes files that say nothing for the same.
     WORDS.put(
         "default",
@@ -54,7 +55,7 @@ final class GgufVocabulary {
       if (type == CONTROL || type == UNKNOWN) {
         specials.special(tokens[id], id);
       } else if (type == USER_DEFINED) {
-        specials.added(tokens[id], id);
+        specials.added(tokens[id], new SpecialTokens.Added(id, true, false, false));
       } else {
         vocabulary.put(tokens[id], id);
       }

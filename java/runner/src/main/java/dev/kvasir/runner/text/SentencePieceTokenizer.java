@@ -26,6 +26,7 @@ final class SentencePieceTokenizer extends PieceTokenizer {
   /** Whether a text begins with a space that was not said. */
   enum SpaceBefore {
     NEVER,
+    /** As does what follows a token that is cut off before. */
     ALWAYS,
     /** Where it begins with none, nor with a token that is never cut. */
     UNLESS_THERE,
@@ -125,8 +126,10 @@ final class SentencePieceTokenizer extends PieceTokenizer {
                       due[0] = false;
                     },
                     added -> {
-                      tokens.add(added);
-                      due[0] = before == SpaceBefore.EACH_UNLESS_THERE || before == SpaceBefore.ALWAYS && due[0];
+                      tokens.add(added.id());
+                      due[0] =
+                          before == SpaceBefore.EACH_UNLESS_THERE
+                              || before == SpaceBefore.ALWAYS && (due[0] || added.apart());
                     }),
         broken -> {
           addBytes(broken, tokens);

@@ -8,6 +8,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.regex.Pattern;
 
 /** Reads {@code tokenizer.json}: byte-level BPE, or SentencePiece's BPE, which falls back to bytes. */
@@ -29,6 +30,11 @@ final class TokenizerJson {
     String type = model.find("type").map(Json::text).orElse("BPE");
     if (!type.equals("BPE")) {
       throw new ModelException(place + ": a " + type + " model; BPE can be read");
+    }
+    for (String mark : List.of("continuing_subword_prefix", "end_of_word_suffix")) {
+      if (!model.find(mark).map(Json::text).orElse("").isEmpty()) {
+        throw new ModelException(place + ": pieces are marked by a " + mark + ", which is not supported");
+      }
     }
     Map<String, Integer> vocabulary = new HashMap<>();
     model.get("vocab").map().forEach((token, id) -> vocabulary.put(token, id(id)));
@@ -94,40 +100,67 @@ final class TokenizerJson {
     return id;
   }
 
-  private SpecialTokens specials() {
+  private SpecialTokens specials() throws ModelException {
     SpecialTokens specials = new SpecialTokens();
     for (Json token : json.find("added_tokens").map(Json::list).orElse(List.of())) {
       String content = token.get("content").text();
       if (token.find("special").map(Json::flag).orElse(false)) {
         specials.special(content, id(token.get("id")));
       } else {
-        specials.added(content, id(token.get("id")));
+        if (flag(token, "single_word", false)) {
+          throw new ModelException(
+              place + ": the added token " + content + " is single_word, which is not supported");
+        }
+        specials.added(
+            content,
+            new SpecialTokens.Added(
+                id(token.get("id")),
+                !flag(token, "normalized", true),
+                flag(token, "lstrip", false),
+                flag(token, "rstrip", false)));
       }
     }
     return specials;
   }
 
+  private static boolean flag(Json json, String name, boolean standard) {
+    return json.find(name).map(Json::flag).orElse(standard);
+  }
+
+  private static boolean isMark(Optional<Json> text) {
+    return text.filter(Json::isText).map(Json::text).orElse("").equals(String.valueOf(SentencePieceTokenizer.SPACE));
+  }
+
   /** Whether every text begins with a space: by a normalizer that prepends one, or a step that replaces them. */
   private SpaceBefore spaceBefore() throws ModelException {
     SpaceBefore before = SpaceBefore.NEVER;
+    boolean replaced = false;
     for (Json step : steps("normalizer", "normalizers")) {
       String type = step.get("type").text();
-      if (type.equals("Prepend")) {
+      if (type.equals("Prepend") && isMark(step.find("prepend"))) {
         before = SpaceBefore.ALWAYS;
-      } else if (!type.equals("Replace")) {
+      } else if (type.equals("Replace")
+          && isMark(step.find("content"))
+          && step.get("pattern").find("String").map(Json::text).orElse("").equals(" ")) {
+        replaced = true;
+      } else {
         throw new ModelException(place + ": the normalizer " + type + " is not one of SentencePiece's BPE");
       }
     }
     for (Json step : steps("pre_tokenizer", "pretokenizers")) {
-      if (!step.get("type").text().equals("Metaspace")) {
+      if (!step.get("type").text().equals("Metaspace") || !isMark(step.find("replacement"))) {
         throw new ModelException(place + ": the step " + step.get("type").text() + " is not one of SentencePiece's BPE");
       }
+      replaced = true;
       // Older files have add_prefix_space.
       String scheme = step.find("prepend_scheme").map(Json::text).orElse("always");
       boolean prepended = step.find("add_prefix_space").map(Json::flag).orElse(true) && !scheme.equals("never");
       if (prepended && before == SpaceBefore.NEVER) {
         before = scheme.equals("first") ? SpaceBefore.UNLESS_THERE : SpaceBefore.EACH_UNLESS_THERE;
       }
+    }
+    if (!replaced) {
+      throw new ModelException(place + ": nothing replaces spaces, so it is not SentencePiece's BPE");
     }
     return before;
   }
@@ -148,8 +181,11 @@ final class TokenizerJson {
         throw new ModelException(place + ": a Split step that neither isolates nor keeps what it matches");
       }
       words.add(BpeTokenizer.words(step.get("pattern").get("Regex").text()));
+    } else if (type.equals("Digits")) {
+      words.add(BpeTokenizer.words(flag(step, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"));
     } else {
-      throw new ModelException(place + ": a pre-tokenizer step " + type + "; ByteLevel and Split can be read");
+      throw new ModelException(
+          place + ": a pre-tokenizer step " + type + "; ByteLevel, Digits and Split by a Regex can be read");
     }
   }
 
@@ -164,6 +200,11 @@ final class TokenizerJson {
   private int[] prefix() throws ModelException {
     int[] prefix = new int[0];
     for (Json step : steps("post_processor", "processors")) {
+      String type = step.get("type").text();
+      if (!type.equals("TemplateProcessing") && !type.equals("ByteLevel")) {
+        throw new ModelException(
+            place + ": the post-processor is " + type + "; TemplateProcessing and ByteLevel can be read");
+      }
       if (step.find("single").isPresent()) {
         List<Integer> ids = new ArrayList<>();
         for (Json piece : step.get("single").list()) {

@@ -140,11 +140,46 @@ class SentencePieceTest {
       // What is no piece is written as bytes: U+00FC is C3 BC.
       assertArrayEquals(new int[] {id("▁"), bytes(0xC3), bytes(0xBC), id("l")}, tokenizer.encode("ül"));
       assertArrayEquals(new int[] {}, tokenizer.encode(""));
-      assertArrayEquals(new int[] {id("▁"), id("l"), 272, id("o")}, tokenizer.encode("l[mark]o"));
       assertEquals(OptionalInt.of(2), tokenizer.special("</s>"));
       assertTrue(tokenizer.special("<x>").isEmpty());
       assertEquals(" low[mark]", new String(tokenizer.decode(1, id("▁low"), 2, 272), StandardCharsets.UTF_8));
     }
+  }
+
+  /** llama.cpp begins anew after every token that is never cut; normalizers do after those that they do not see. */
+  @Test
+  void whatFollowsAnAddedTokenBeginsAnew() throws Exception {
+    int[] anew = {id("▁"), id("l"), MARK, id("▁"), id("o")};
+    assertArrayEquals(anew, fromGguf(file()).encode("l[mark]o"));
+    assertArrayEquals(new int[] {id("▁"), id("l"), MARK, id("o")}, fromJson().encode("l[mark]o"));
+    Map<String, Object> json = json();
+    json.put("added_tokens", List.of(Map.of("id", MARK, "content", "[mark]", "special", false, "normalized", false)));
+    assertArrayEquals(anew, fromJson(json).encode("l[mark]o"));
+  }
+
+  @Test
+  void stepsThatDoSomethingElseAreRefused() throws Exception {
+    fromJson();
+    Path file = folder.resolve("tokenizer.json");
+    String good = Files.readString(file);
+    String[][] cases = {
+      {"\"content\":\"▁\"", "\"content\":\"_\"", "Replace"},
+      {"{\"String\":\" \"}", "{\"String\":\"``\"}", "Replace"},
+      {"{\"String\":\" \"}", "{\"Regex\":\" {2,}\"}", "Replace"},
+      {"\"prepend\":\"▁\"", "\"prepend\":\"_\"", "Prepend"},
+    };
+    for (String[] wrong : cases) {
+      assertTrue(good.contains(wrong[0]), wrong[0]);
+      Files.writeString(file, good.replace(wrong[0], wrong[1]));
+      ModelException e = assertThrows(ModelException.class, () -> Tokenizers.of(folder, 300, OptionalInt.empty()));
+      assertTrue(e.getMessage().contains(wrong[2]), e.getMessage());
+    }
+    Map<String, Object> json = json();
+    json.remove("normalizer"); // then nothing replaces spaces
+    assertThrows(ModelException.class, () -> fromJson(json));
+    json.put("pre_tokenizer", Map.of("type", "Metaspace", "replacement", "_", "prepend_scheme", "always"));
+    ModelException e = assertThrows(ModelException.class, () -> fromJson(json));
+    assertTrue(e.getMessage().contains("Metaspace"), e.getMessage());
   }
 
   @Test
@@ -244,6 +279,8 @@ class SentencePieceTest {
     assertArrayEquals(new int[] {257, 258, 259}, fromGguf(out).encode("low low12")); // up to three together
     out.text("tokenizer.ggml.pre", "gpt-2");
     assertArrayEquals(new int[] {257, 261, '3', '4', 259}, fromGguf(out).encode("low !3412"));
+    out.text("tokenizer.ggml.pre", "smollm");
+    assertArrayEquals(new int[] {257, 261, '1', '2'}, fromGguf(out).encode("low !12")); // digits stand alone
     // llama.cpp's default cuts punctuation off first, and numbers after every third digit.
     int[] cut = {257, ' ', '!', '3', '4', '1', '2', ' ', 258, '\n', '\n', 257};
     out.text("tokenizer.ggml.pre", "default");

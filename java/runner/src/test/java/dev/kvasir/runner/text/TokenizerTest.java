@@ -24,7 +24,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 class TokenizerTest {
 
-  private static final String[][] MERGES = {{"l", "o"}, {"lo", "w"}, {"e", "r"}, {"Ġ", "low"}, {"Ã", "©"}, {"w", "er"}};
+  private static final String[][] MERGES = {{"l", "o"}, {"lo", "w"}, {"e", "r"}, {"Ġ", "low"}, {"Ã", "©"}, {"w", "er"}, {"1", "2"}};
 
   @TempDir Path folder;
 
@@ -104,7 +104,14 @@ class TokenizerTest {
                         "behavior", "Isolated",
                         "invert", false),
                     PLAIN));
-    assertArrayEquals(new int[] {'l', 'o', 'w', '1', '2'}, tokenizer(split, false, false).encode("low12"));
+    assertArrayEquals(new int[] {'l', 'o', 'w', 262}, tokenizer(split, false, false).encode("low12"));
+    for (boolean alone : new boolean[] {true, false}) {
+      Object digits =
+          Map.of("type", "Sequence", "pretokenizers", List.of(Map.of("type", "Digits", "individual_digits", alone), WORDS));
+      // The space goes with the number where that was not cut off before.
+      int[] expected = alone ? new int[] {257, ' ', '1', '2', 259} : new int[] {257, ' ', 262, 259};
+      assertArrayEquals(expected, tokenizer(digits, false, false).encode("low 12 low"));
+    }
   }
 
   @Test
@@ -146,6 +153,10 @@ class TokenizerTest {
       {"\"id\":300", "\"id\":-7", "-7"},
       {"\"ids\":[300]", "\"ids\":[-6]", "-6"},
       {"\"ids\":[300]", "\"ids\":[301]", "301"},
+      {"\"TemplateProcessing\"", "\"RobertaProcessing\"", "RobertaProcessing"},
+      {"\"ignore_merges\"", "\"end_of_word_suffix\":\"</w>\",\"ignore_merges\"", "end_of_word_suffix"},
+      {"\"ignore_merges\"", "\"continuing_subword_prefix\":\"##\",\"ignore_merges\"", "continuing_subword_prefix"},
+      {"\"special\":true", "\"special\":false,\"single_word\":true", "single_word"},
     };
     Path file = folder.resolve("tokenizer.json");
     tokenizer(PLAIN, false, false);
@@ -159,6 +170,23 @@ class TokenizerTest {
     Files.delete(file);
     for (int bos : new int[] {-1, 260}) {
       assertThrows(ModelException.class, () -> Tokenizers.of(folder, 260, OptionalInt.of(bos)));
+    }
+  }
+
+  /** Some added tokens take the spaces around them along. */
+  @Test
+  void addedTokensMayTakeSpaces() throws Exception {
+    tokenizer(PLAIN, false, false);
+    Path file = folder.resolve("tokenizer.json");
+    String good = Files.readString(file);
+    int[][] expected = {{'l', ' ', 300, ' ', 'o'}, {'l', 300, ' ', 'o'}, {'l', ' ', 300, 'o'}, {'l', 300, 'o'}};
+    for (int i = 0; i < expected.length; i++) {
+      String strips = "\"special\":false,\"lstrip\":" + (i % 2 == 1) + ",\"rstrip\":" + (i >= 2);
+      Files.writeString(file, good.replace("\"special\":true", strips));
+      Tokenizer tokenizer = Tokenizers.of(folder, 301, OptionalInt.empty());
+      assertArrayEquals(expected[i], tokenizer.encode("l <s> o"));
+      assertArrayEquals(new int[] {300, 300}, tokenizer.encode("<s><s>"));
+      assertEquals("<s>", new String(tokenizer.decode(300), StandardCharsets.UTF_8));
     }
   }
 
@@ -184,12 +212,16 @@ class TokenizerTest {
         Duration.ofSeconds(20),
         () -> {
           for (int id = 0; id < count; id++) {
-            specials.added("<" + id + ">", id);
-            specials.added("<" + id + ">!", count + id);
+            specials.added("<" + id + ">", new SpecialTokens.Added(id, false, false, false));
+            specials.added("<" + id + ">!", new SpecialTokens.Added(count + id, false, false, false));
           }
         });
     List<Object> found = new ArrayList<>();
-    specials.cut("a<9>!b<9><99", found::add, found::add);
+    specials.cut("a<9>!b<9><99", found::add, token -> found.add(token.id()));
     assertEquals(List.of("a", count + 9, "b", 9, "<99"), found);
+    String[] rest = new String[1];
+    assertTimeoutPreemptively(
+        Duration.ofSeconds(20), () -> specials.cut("<x".repeat(500_000), text -> rest[0] = text, found::add));
+    assertEquals(1_000_000, rest[0].length());
   }
 }
