@@ -1,8 +1,6 @@
 package dev.kvasir.runner.file;
 
 import java.io.IOException;
-import java.nio.charset.StandardCharsets;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -46,7 +44,7 @@ public final class Json {
 
   /** The value in a file in UTF-8. */
   public static Json read(Path file) throws IOException {
-    return parse(new String(Files.readAllBytes(file), StandardCharsets.UTF_8), file.toString());
+    return parse(Texts.read(file), file.toString());
   }
 
   /** A member that must be there. */
@@ -123,6 +121,11 @@ public final class Json {
   /** Whether this is a string. */
   public boolean isText() {
     return value instanceof String;
+  }
+
+  /** Whether this is an object. */
+  public boolean isObject() {
+    return value instanceof Map;
   }
 
   /** Whether this is an array. */

@@ -3,6 +3,7 @@ package dev.kvasir.runner.text;
 import dev.kvasir.runner.file.ModelException;
 import java.util.List;
 import java.util.OptionalInt;
+import java.util.regex.Pattern;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
@@ -10,7 +11,8 @@ import org.jspecify.annotations.Nullable;
  * How a conversation is written for a model: which tokens stand around what was said.
  *
  * <p>Files have templates as little programs. Those are not run: the family that a template belongs to is recognised by
- * its marks, and written here. One that belongs to none is refused.
+ * its marks, and written here. One that belongs to none is refused. What a template would say of its own accord, such as
+ * a system's message where there is none, is not written.
  */
 public final class ChatTemplate {
 
@@ -50,6 +52,9 @@ public final class ChatTemplate {
     MISTRAL
   }
 
+  /** A user's turn that the end of a text ends. Others with the same marks have another end, or none. */
+  private static final Pattern ZEPHYR_TURN = Pattern.compile("<\\|user\\|>[^}]*eos_token");
+
   private final Family family;
   private final Tokenizer tokenizer;
   private final String model;
@@ -84,12 +89,13 @@ public final class ChatTemplate {
 
   private static @Nullable Family familyOf(String template) {
     if (template.contains("<|im_start|>")) {
-      return Family.CHAT_ML;
+      // Phi-4 and SmolVLM have the mark, and others beside it.
+      return template.contains("<|im_sep|>") || template.contains("<end_of_utterance>") ? null : Family.CHAT_ML;
     }
     if (template.contains("<|start_header_id|>")) {
       return Family.LLAMA_3;
     }
-    if (template.contains("<|user|>") && template.contains("<|assistant|>") && template.contains("eos_token")) {
+    if (template.contains("<|assistant|>") && ZEPHYR_TURN.matcher(template).find()) {
       return Family.ZEPHYR;
     }
     if (template.contains("[INST]")) {

@@ -3,9 +3,12 @@ package dev.kvasir.runner.text;
 import dev.kvasir.runner.file.Gguf;
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.file.Texts;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.List;
+import java.util.Optional;
 import java.util.OptionalInt;
 import java.util.regex.PatternSyntaxException;
 import org.jspecify.annotations.Nullable;
@@ -49,18 +52,29 @@ public final class Tokenizers {
     return new GgufVocabulary(file).tokenizer();
   }
 
+  /** Of several templates that have names, the one of that name. */
+  private static Optional<String> defaultOf(Json template) {
+    return (template.isList() ? template.list() : List.<Json>of())
+        .stream()
+            .filter(each -> each.get("name").text().equals("default"))
+            .map(each -> each.get("template"))
+            .findFirst()
+            .or(() -> Optional.of(template).filter(Json::isText))
+            .map(Json::text);
+  }
+
   /** The chat template of a folder: of its own file, or in {@code tokenizer_config.json}; null where there is none. */
   public static @Nullable String template(Path folder) throws IOException {
     Path own = folder.resolve("chat_template.jinja");
     if (Files.exists(own)) {
-      return Files.readString(own);
+      return Texts.read(own);
     }
     Path file = folder.resolve("tokenizer_config.json");
     if (!Files.exists(file)) {
       return null;
     }
     try {
-      return Json.read(file).find("chat_template").filter(Json::isText).map(Json::text).orElse(null);
+      return Json.read(file).find("chat_template").flatMap(Tokenizers::defaultOf).orElse(null);
     } catch (Json.JsonException e) {
       throw new ModelException(e.getMessage(), e);
     }

@@ -4,9 +4,12 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.RandomAccessFile;
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
 
 class JsonTest {
 
@@ -35,6 +38,17 @@ class JsonTest {
         "[1] 2", "\"\n\"", "-", "+1", "[".repeat(100))) {
       assertMessage("text: ", () -> Json.parse(bad, "text"));
     }
+  }
+
+  /** A file of 100 MB and a byte, without a byte on the disk. */
+  @Test
+  void filesThatAreNoTextsOfAModelAreNotRead(@TempDir Path folder) throws Exception {
+    Path file = folder.resolve("tokenizer.json");
+    try (RandomAccessFile opened = new RandomAccessFile(file.toFile(), "rw")) {
+      opened.setLength(100_000_001);
+    }
+    ModelException e = assertThrows(ModelException.class, () -> Json.read(file));
+    assertTrue(e.getMessage().contains("100000001"), e.getMessage());
   }
 
   private static void assertMessage(String part, org.junit.jupiter.api.function.Executable work) {
