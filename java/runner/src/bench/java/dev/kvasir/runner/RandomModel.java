@@ -16,6 +16,7 @@ import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
 import java.util.OptionalInt;
+import java.util.Set;
 
 /** Models of well-known shapes without files: their matrices are made on the device, of random numbers. */
 final class RandomModel implements WeightFile {
@@ -63,6 +64,11 @@ final class RandomModel implements WeightFile {
             seed++, 1 / Math.sqrt(weights.width()), count, ElementType.BFLOAT16, address, device().stream().handle());
       }
     };
+  }
+
+  @Override
+  public Set<String> names() {
+    return Set.of(); // it has whatever it is asked for
   }
 
   @Override

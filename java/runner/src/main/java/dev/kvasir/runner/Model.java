@@ -1,6 +1,7 @@
 package dev.kvasir.runner;
 
 import dev.kvasir.KvGeometry;
+import dev.kvasir.internal.json.Json;
 import dev.kvasir.runner.file.Gguf;
 import dev.kvasir.runner.file.ModelException;
 import dev.kvasir.runner.file.SafetensorsModel;
@@ -15,7 +16,10 @@ import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
+import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -68,7 +72,7 @@ public final class Model {
     this.geometry = config.geometry();
     this.tokenizer = tokenizer;
     this.template = template;
-    this.embedding = reader.matrix(reader.names.embedding(), config.vocabulary(), config.hidden()).weights();
+    this.embedding = reader.weights(reader.names.embedding(), config.vocabulary(), config.hidden());
     this.layers = new ArrayList<>();
     for (int i = 0; i < config.layers(); i++) {
       layers.add(reader.layer(config, i));
@@ -77,7 +81,8 @@ public final class Model {
     this.head =
         config.tiedEmbeddings()
             ? embedding
-            : reader.matrix(reader.names.head(), config.vocabulary(), config.hidden()).weights();
+            : reader.weights(reader.names.head(), config.vocabulary(), config.hidden());
+    reader.requireAllRead(path);
   }
 
   /** Reads a model; the weights of a GGUF file are mapped: see {@link #load(Path, boolean)}. */
@@ -149,8 +154,9 @@ public final class Model {
     }
   }
 
-  /** What files call things. */
+  /** What files call things, and what may be there beside them that is no part of the arithmetic. */
   private record Names(
+      Pattern spare,
       String embedding,
       String finalNorm,
       String head,
@@ -169,19 +175,45 @@ public final class Model {
 
     static final Names HUGGING_FACE =
         new Names(
+            // Frequencies that follow from the configuration, a head that is the embedding, heads for other purposes.
+            Pattern.compile("(?s).*\\.rotary_emb\\.inv_freq|lm_head\\.weight|(?!model\\.|lm_head\\.).*"),
             "model.embed_tokens", "model.norm", "lm_head", "model.layers.%d.", "input_layernorm", "self_attn.q_proj",
             "self_attn.k_proj", "self_attn.v_proj", "self_attn.q_norm", "self_attn.k_norm", "self_attn.o_proj",
             "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj");
     static final Names GGUF =
         new Names(
+            Pattern.compile("rope_freqs\\.weight"), // which RopeSettings reads
             "token_embd", "output_norm", "output", "blk.%d.", "attn_norm", "attn_q", "attn_k", "attn_v", "attn_q_norm",
             "attn_k_norm", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down");
   }
 
-  private record Reader(WeightFile file, Names names) {
+  private record Reader(WeightFile file, Names names, Set<String> read) {
+
+    Reader(WeightFile file, Names names) {
+      this(file, names, new HashSet<>());
+    }
+
+    /** Whoever trained a model with a tensor that nothing asks for here did not train this model. */
+    void requireAllRead(Path path) throws ModelException {
+      for (String name : file.names()) {
+        if (!read.contains(name) && !names.spare().matcher(name).matches()) {
+          String shown = Json.abbreviate(name);
+          throw new ModelException(path + ": there is a tensor " + shown + ", which no model that can be run has");
+        }
+      }
+    }
+
+    Weights weights(String name, int rows, int width) throws IOException {
+      return tensor(name + ".weight", rows, width);
+    }
+
+    private Weights tensor(String name, int rows, int width) throws IOException {
+      read.add(name);
+      return file.read(name).require(rows, width);
+    }
 
     Projection matrix(String name, int outputs, int inputs) throws IOException {
-      Weights weights = file.read(name + ".weight").require(outputs, inputs);
+      Weights weights = weights(name, outputs, inputs);
       return new Projection(weights, file.has(name + ".bias") ? floats(name + ".bias", outputs) : null);
     }
 
@@ -190,11 +222,7 @@ public final class Model {
     }
 
     private float[] floats(String name, int size) throws IOException {
-      return file.read(name).require(1, size).floats();
-    }
-
-    private float @Nullable [] optional(String name, int size) throws IOException {
-      return file.has(name + ".weight") ? vector(name, size) : null;
+      return tensor(name, 1, size).floats();
     }
 
     Layer layer(ModelConfig config, int number) throws IOException {
@@ -202,13 +230,14 @@ public final class Model {
       int hidden = config.hidden();
       int queries = config.queryHeads() * config.headDim();
       int rows = config.kvHeads() * config.headDim();
+      boolean normed = config.type().equals("qwen3");
       return new Layer(
           vector(layer + names.attentionNorm(), hidden),
           matrix(layer + names.queries(), queries, hidden),
           matrix(layer + names.keys(), rows, hidden),
           matrix(layer + names.values(), rows, hidden),
-          optional(layer + names.queryNorm(), config.headDim()),
-          optional(layer + names.keyNorm(), config.headDim()),
+          normed ? vector(layer + names.queryNorm(), config.headDim()) : null,
+          normed ? vector(layer + names.keyNorm(), config.headDim()) : null,
           matrix(layer + names.output(), hidden, queries),
           vector(layer + names.feedNorm(), hidden),
           matrix(layer + names.gate(), config.intermediate(), hidden),

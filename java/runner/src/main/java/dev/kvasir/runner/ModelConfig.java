@@ -7,12 +7,12 @@ import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
 import dev.kvasir.runner.file.Weights;
 import java.io.IOException;
+import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.OptionalInt;
-import java.util.Set;
 
 /**
  * What a model's files say of it, as far as it matters here.
@@ -50,7 +50,11 @@ public record ModelConfig(
     OptionalInt bos,
     List<Integer> ends) {
 
-  private static final Set<String> TYPES = Set.of("llama", "mistral", "qwen2", "qwen3");
+  private static final List<String> TYPES = List.of("llama", "mistral", "qwen2", "qwen3");
+  /** Mistral's are of "llama" there. */
+  private static final List<String> GGUF_TYPES = List.of("llama", "qwen2", "qwen3");
+  /** What Mistral's own class takes a configuration for that does not speak of a window. */
+  private static final int MISTRAL_WINDOW = 4096;
 
   /** Checks that there can be a cache of this shape, and a text in it. */
   public ModelConfig {
@@ -79,7 +83,7 @@ public record ModelConfig(
   static ModelConfig read(Path folder) throws IOException {
     Path file = folder.resolve("config.json");
     try {
-      return of(Json.read(file), file);
+      return of(Json.read(file), alsoEnds(folder.resolve("generation_config.json")), file);
     } catch (Json.JsonException e) {
       throw new ModelException(e.getMessage(), e);
     } catch (IllegalArgumentException e) {
@@ -87,15 +91,23 @@ public record ModelConfig(
     }
   }
 
-  private static ModelConfig of(Json json, Path file) throws ModelException {
+  /** Tokens that end a text, of a file that may be missing: newer ones stand there alone. */
+  private static List<Integer> alsoEnds(Path file) throws IOException {
+    return Files.exists(file) ? tokens(Json.read(file).find("eos_token_id")) : List.of();
+  }
+
+  private static ModelConfig of(Json json, List<Integer> alsoEnds, Path file) throws ModelException {
     String type = json.get("model_type").text();
-    requireType(type, file + ": model_type");
+    requireType(TYPES, type, file + ": model_type");
     String activation = json.find("hidden_act").map(Json::text).orElse("silu");
     if (!activation.equals("silu")) {
       throw new ModelException(file + ": hidden_act is \"" + shown(activation) + "\"; silu can be run");
     }
     if (json.find("use_sliding_window").map(Json::flag).orElse(false)) {
       throw new ModelException(file + ": use_sliding_window is true, for some layers; all or none can be run");
+    }
+    if (json.find("quantization_config").isPresent()) {
+      throw new ModelException(file + ": it has a quantization_config; weights that are plain floats can be run");
     }
     int hidden = positive(json, "hidden_size", file);
     int heads = positive(json, "num_attention_heads", file);
@@ -104,8 +116,10 @@ public record ModelConfig(
       throw new ModelException(file + ": " + heads + " attention heads are no multiple of " + kvHeads + " kv heads");
     }
     int headDim = json.find("head_dim").isPresent() ? positive(json, "head_dim", file) : hidden / heads;
-    // Qwen's files name a window that use_sliding_window turns off.
-    boolean windowed = type.equals("mistral") && json.find("sliding_window").isPresent();
+    int window = slidingWindow(json, type, file);
+    requireLayers(json, window == 0 ? "full_attention" : "sliding_attention", file);
+    List<Integer> ends = new ArrayList<>(tokens(json.find("eos_token_id")));
+    alsoEnds.stream().filter(id -> !ends.contains(id)).forEach(ends::add);
     return new ModelConfig(
         type,
         positive(json, "vocab_size", file),
@@ -116,32 +130,51 @@ public record ModelConfig(
         kvHeads,
         headDim,
         json.find("max_position_embeddings").map(Json::integer).orElse(4096),
-        windowed ? positive(json, "sliding_window", file) : 0,
+        window,
         json.find("rms_norm_eps").map(Json::number).orElse(1e-6),
         json.find("tie_word_embeddings").map(Json::flag).orElse(false),
         RopeSettings.of(json, headDim, file),
         tokens(json.find("bos_token_id")).stream().mapToInt(Integer::intValue).findFirst(),
-        tokens(json.find("eos_token_id")));
+        ends);
+  }
+
+  /** Qwen's files name a window that use_sliding_window turns off; Mistral's has a default, so that null says none. */
+  private static int slidingWindow(Json json, String type, Path file) throws ModelException {
+    if (!type.equals("mistral")) {
+      return 0;
+    }
+    if (!json.map().containsKey("sliding_window")) {
+      return MISTRAL_WINDOW;
+    }
+    return json.find("sliding_window").isPresent() ? positive(json, "sliding_window", file) : 0;
+  }
+
+  private static void requireLayers(Json json, String kind, Path file) throws ModelException {
+    for (Json layer : json.find("layer_types").map(Json::list).orElse(List.of())) {
+      if (!layer.text().equals(kind)) {
+        throw new ModelException(
+            file + ": layer_types has \"" + shown(layer.text()) + "\"; layers that are all " + kind + " can be run");
+      }
+    }
   }
 
   /** Reads the metadata of a GGUF file. */
   static ModelConfig read(Gguf file) throws IOException {
     String type = file.text("general.architecture");
-    requireType(type, file.path() + ": general.architecture");
+    requireType(GGUF_TYPES, type, file.path() + ": general.architecture");
     int hidden = positive(file, type + ".embedding_length");
     int heads = positive(file, type + ".attention.head_count");
     int kvHeads = file.findInteger(type + ".attention.head_count_kv").orElse(heads);
     int headDim = file.findInteger(type + ".attention.key_length").orElse(hidden / heads);
-    if (file.findInteger(type + ".expert_count").orElse(0) > 0) {
-      throw new ModelException(file.path() + ": a mixture of experts; dense models can be run");
-    }
+    OtherArithmetic.refuse(file, type, headDim);
     if (kvHeads < 1 || file.findInteger(type + ".attention.value_length").orElse(headDim) != headDim) {
       throw new ModelException(file.path() + ": " + kvHeads + " kv heads, or values that are not as long as keys");
     }
     Weights embedding = file.read("token_embd.weight");
     List<Integer> ends = new ArrayList<>();
-    file.findInteger("tokenizer.ggml.eos_token_id").ifPresent(ends::add);
-    file.findInteger("tokenizer.ggml.eot_token_id").filter(id -> !ends.contains(id)).ifPresent(ends::add);
+    for (String end : List.of("eos", "eot", "eom")) { // of the text, the turn, the message
+      file.findInteger("tokenizer.ggml." + end + "_token_id").filter(id -> !ends.contains(id)).ifPresent(ends::add);
+    }
     Optional<Integer> bos = file.findInteger("tokenizer.ggml.bos_token_id");
     try {
       return new ModelConfig(
@@ -155,7 +188,7 @@ public record ModelConfig(
           headDim,
           positive(file, type + ".context_length"),
           file.findInteger(type + ".attention.sliding_window").orElse(0),
-          file.findNumber(type + ".attention.layer_norm_rms_epsilon").orElse(1e-6),
+          file.number(type + ".attention.layer_norm_rms_epsilon"),
           !file.has("output.weight"),
           RopeSettings.of(file, type, headDim),
           bos.isPresent() ? OptionalInt.of(bos.get()) : OptionalInt.empty(),
@@ -165,9 +198,9 @@ public record ModelConfig(
     }
   }
 
-  private static void requireType(String type, String what) throws ModelException {
-    if (!TYPES.contains(type)) {
-      throw new ModelException(what + " is \"" + shown(type) + "\"; llama, mistral, qwen2 and qwen3 can be run");
+  private static void requireType(List<String> known, String type, String what) throws ModelException {
+    if (!known.contains(type)) {
+      throw new ModelException(what + " is \"" + shown(type) + "\"; " + String.join(", ", known) + " can be run");
     }
   }
 

@@ -7,6 +7,8 @@ import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.Map;
+import java.util.Optional;
 
 /**
  * The rotary embedding that a model's files describe. Hugging Face's weights turn the two halves of a head; GGUF keeps
@@ -14,6 +16,7 @@ import java.nio.file.Path;
  */
 final class RopeSettings {
 
+  private static final String PLAIN = "default";
   private static final double BETA_FAST = 32;
   private static final double BETA_SLOW = 1;
 
@@ -27,13 +30,19 @@ final class RopeSettings {
     if (scaling != null) {
       base = scaling.find("rope_theta").map(Json::number).orElse(base);
     }
+    requireWhole(config, file);
+    if (scaling != null) {
+      requireWhole(scaling, file);
+      for (Map.Entry<String, Json> each : scaling.map().entrySet()) {
+        if (each.getValue().isObject()) {
+          throw new ModelException(file + ": a rope of their own for layers of " + shown(each.getKey()) + " cannot be run");
+        }
+      }
+    }
     Rope plain = Rope.plain(RopePairs.HALVES, base, headDim);
-    String type =
-        scaling == null
-            ? "default"
-            : scaling.find("rope_type").or(() -> scaling.find("type")).map(Json::text).orElse("default");
+    String type = scaling == null ? PLAIN : typeOf(scaling, file);
     switch (type) {
-      case "default":
+      case PLAIN:
         return plain;
       case "linear":
         return plain.linear(scaling.get("factor").number());
@@ -56,13 +65,33 @@ final class RopeSettings {
             scaling.find("beta_slow").map(Json::number).orElse(BETA_SLOW),
             scaling
                 .find("original_max_position_embeddings")
+                .or(() -> config.find("original_max_position_embeddings"))
                 .or(() -> config.find("max_position_embeddings"))
                 .map(Json::number)
                 .orElseThrow(() -> new Json.JsonException(file + ": yarn without an original context")));
       default:
         throw new ModelException(
-            file + ": rope scaling is \"" + type + "\"; default, linear, llama3 and yarn can be run");
+            file + ": rope scaling is \"" + shown(type) + "\"; default, linear, llama3 and yarn can be run");
     }
+  }
+
+  private static String typeOf(Json scaling, Path file) throws ModelException {
+    Optional<Json> type = scaling.find("rope_type").or(() -> scaling.find("type"));
+    if (type.isEmpty() && scaling.find("factor").isPresent()) {
+      throw new ModelException(file + ": a rope is scaled, and no rope_type says how");
+    }
+    return type.map(Json::text).orElse(PLAIN);
+  }
+
+  private static void requireWhole(Json settings, Path file) throws ModelException {
+    double part = settings.find("partial_rotary_factor").map(Json::number).orElse(1.0);
+    if (part != 1) {
+      throw new ModelException(file + ": partial_rotary_factor is " + part + "; heads that turn whole can be run");
+    }
+  }
+
+  private static String shown(String text) {
+    return dev.kvasir.internal.json.Json.abbreviate(text);
   }
 
   /**
@@ -73,10 +102,9 @@ final class RopeSettings {
     String name = architecture + ".rope.";
     int turned = file.findInteger(name + "dimension_count").orElse(headDim);
     if (turned != headDim) {
-      throw new ModelException(file.path() + ": " + turned + " of " + headDim + " channels turn; all or none can");
+      throw new ModelException(file.path() + ": " + turned + " of " + headDim + " channels turn; all can");
     }
-    boolean neighbours = architecture.equals("llama") || architecture.equals("mistral");
-    RopePairs pairs = neighbours ? RopePairs.NEIGHBOURS : RopePairs.HALVES;
+    RopePairs pairs = architecture.equals("llama") ? RopePairs.NEIGHBOURS : RopePairs.HALVES;
     Rope rope = Rope.plain(pairs, file.findNumber(name + "freq_base").orElse(10000.0), headDim);
     boolean divided = file.has("rope_freqs.weight");
     if (divided) {
@@ -100,9 +128,6 @@ final class RopeSettings {
         if (divided) {
           throw new ModelException(file.path() + ": yarn and rope_freqs.weight together cannot be run");
         }
-        if (file.findNumber(name + "scaling.attn_factor").orElse(1.0) != 1.0) {
-          throw new ModelException(file.path() + ": yarn with an attention factor of its own cannot be run");
-        }
         int context = file.integer(architecture + ".context_length");
         return rope.yarn(
             factor,
@@ -111,7 +136,7 @@ final class RopeSettings {
             file.findInteger(name + "scaling.original_context_length").orElse(context));
       default:
         throw new ModelException(
-            file.path() + ": rope scaling is \"" + type + "\"; none, linear and yarn can be run");
+            file.path() + ": rope scaling is \"" + shown(type) + "\"; none, linear and yarn can be run");
     }
   }
 }

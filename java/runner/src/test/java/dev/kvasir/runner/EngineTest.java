@@ -617,6 +617,11 @@ class EngineTest {
       WeightFile heap =
           new WeightFile() {
             @Override
+            public Set<String> names() {
+              return file.names();
+            }
+
+            @Override
             public boolean has(String name) {
               return file.has(name);
             }

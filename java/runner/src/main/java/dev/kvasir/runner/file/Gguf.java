@@ -75,9 +75,14 @@ public final class Gguf implements WeightFile {
     return path;
   }
 
-  /** The names of the tensors. */
+  @Override
   public Set<String> names() {
     return tensors.keySet();
+  }
+
+  /** Whether the metadata have a key, of whatever type. */
+  public boolean says(String key) {
+    return metadata.containsKey(key);
   }
 
   /** A text. */
@@ -108,6 +113,11 @@ public final class Gguf implements WeightFile {
   public Optional<Double> findNumber(String key) throws ModelException {
     Optional<Number> value = find(key, Number.class, "a number");
     return value.map(Number::doubleValue);
+  }
+
+  /** A number. */
+  public double number(String key) throws ModelException {
+    return findNumber(key).orElseThrow(() -> missing(key));
   }
 
   /** True or false, if it is there. */

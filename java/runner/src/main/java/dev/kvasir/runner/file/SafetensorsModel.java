@@ -58,11 +58,7 @@ public final class SafetensorsModel implements WeightFile {
     }
   }
 
-  /**
-   * The names of the tensors.
-   *
-   * @return the names, unmodifiable
-   */
+  @Override
   public Set<String> names() {
     return shardOfTensor.keySet();
   }

@@ -182,7 +182,7 @@ class GgufTest {
             new Case("falcon", out -> out.text("general.architecture", "falcon")),
             new Case("context_length", out -> out.remove("qwen2.context_length")),
             new Case("blk.1.ffn_up.weight", out -> out.remove("blk.1.ffn_up.weight")),
-            new Case("experts", out -> out.integer("qwen2.expert_count", 8)),
+            new Case("expert_count", out -> out.integer("qwen2.expert_count", 8)),
             new Case("longrope", out -> out.text("qwen2.rope.scaling.type", "longrope")),
             new Case("epsilon", out -> out.number("qwen2.attention.layer_norm_rms_epsilon", Float.NaN)),
             new Case("channels", out -> out.integer("qwen2.rope.dimension_count", 16)),
