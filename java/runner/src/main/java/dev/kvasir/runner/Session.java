@@ -141,7 +141,8 @@ public final class Session implements AutoCloseable {
    * @return what it has written, once it is done; exceptional if its tokens do not fit the cache, or the listener threw.
    *     The conversation then is as before, with what had been written. Completed after the listener has heard of all
    *     tokens and the session is free again, and not by the engine's thread: what depends on it may wait for others
-   * @throws IllegalStateException if there is no token yet, a generation is under way, or the session is closed
+   * @throws IllegalStateException if there is no token yet, or more than the model was made for, a generation is under
+   *     way, or the session is closed
    */
   public CompletableFuture<Generation.Result> generate(Generation wanted) {
     Run begun;
@@ -149,6 +150,10 @@ public final class Session implements AutoCloseable {
       requireIdle();
       if (size == 0) {
         throw new IllegalStateException("there is nothing to go on from");
+      }
+      int most = engine.model().config().maxPositions();
+      if (size > most) { // the last is there to be seen, not to be read
+        throw new IllegalStateException("there are " + size + " tokens; the model was made for " + most);
       }
       begun = new Run(wanted, size);
       run = begun;

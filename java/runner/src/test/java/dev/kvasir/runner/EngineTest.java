@@ -147,6 +147,20 @@ class EngineTest {
   }
 
   @Test
+  void nothingIsWrittenBeyondWhatTheModelWasMadeFor() {
+    int most = model.config().maxPositions();
+    try (Engine engine = Engine.builder(model).build();
+        Session session = engine.newSession()) {
+      session.append(tokens(6, most));
+      assertEquals(1, session.generate(greedy(5)).join().tokens().size()); // what follows the last, and is not read
+      IllegalStateException e = assertThrows(IllegalStateException.class, () -> session.generate(greedy(1)));
+      assertTrue(e.getMessage().contains(String.valueOf(most)), e.getMessage());
+      session.truncate(most);
+      assertEquals(1, session.generate(greedy(5)).join().tokens().size());
+    }
+  }
+
+  @Test
   void aConversationGoesOnWhereItEnded() {
     int[] prompt = tokens(3, 150);
     List<Integer> whole = alone(prompt, greedy(30));

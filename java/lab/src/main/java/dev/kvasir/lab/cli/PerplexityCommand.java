@@ -52,6 +52,11 @@ final class PerplexityCommand implements Callable<Integer> {
     }
     Model model = Model.load(path);
     int[] prefix = model.tokenizer().prefix();
+    int most = model.config().maxPositions();
+    if (window <= prefix.length || window > most) {
+      throw new IllegalArgumentException(
+          "--window " + window + " is not " + (prefix.length + 1) + ".." + most + ", what the model was made for");
+    }
     int[] all = model.tokenizer().encode(Files.readAllBytes(text));
     try (Decoder decoder = cache.decoder(model)) {
       return run(decoder, prefix, all);

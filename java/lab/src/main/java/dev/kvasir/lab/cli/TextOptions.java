@@ -45,6 +45,10 @@ final class TextOptions {
       throw new IllegalArgumentException("--tokens is " + tokens + ", not 2 or more");
     }
     Model model = Model.load(folder);
+    if (tokens > model.config().maxPositions()) {
+      throw new IllegalArgumentException(
+          "--tokens is " + tokens + "; the model was made for " + model.config().maxPositions());
+    }
     Path file = text == null ? standard() : text;
     // No token of ours stands for more than some bytes; 16 for each are enough.
     byte[] bytes;

@@ -186,6 +186,18 @@ class MainTest {
     assertSays(1, "64M would be some", args);
   }
 
+  /** Beyond what a model was made for, numbers say nothing. */
+  @Test
+  void windowsAreOfWhatTheModelWasMadeFor() throws Exception {
+    Path text = folder.resolve("some.txt");
+    Files.write(text, bytes(4, 3000));
+    String[] args = {"perplexity", "--model", "" + folder, "--text", "" + text, "--windows=1", "--window=2048"};
+    assertSays(1, "--window 2048", args);
+    assertSays(1, "--tokens is 2000", "inspect", "" + folder, "--text", "" + text, "--tokens=2000");
+    args[args.length - 1] = "--window=1024";
+    assertSays(0, "perplexity ", args);
+  }
+
   /** A sample leaves no method out that could learn from the texts, and says what that took. */
   @Test
   void samplesLearn() throws Exception {
