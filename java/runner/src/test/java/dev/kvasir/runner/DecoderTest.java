@@ -92,6 +92,22 @@ class DecoderTest {
   }
 
   @Test
+  void llamaWithBiases() throws Exception {
+    TinyModel reference = TinyModel.biased(folder, 24);
+    check(reference);
+    Path file = folder.resolve("biased.gguf");
+    reference.gguf().write(file);
+    check(reference, file);
+  }
+
+  @Test
+  void mistralSeesItsWindow() throws Exception {
+    for (int window : new int[] {1, 100, 128, 299, 300}) {
+      check(TinyModel.mistral(folder, 25, window));
+    }
+  }
+
+  @Test
   void ggufOfEveryArchitecture() throws Exception {
     Path file = folder.resolve("tiny.gguf");
     for (String type : List.of("llama", "qwen2", "qwen3")) {

@@ -37,7 +37,14 @@ public final class TinyModel {
   private final Map<String, double[]> weights = new LinkedHashMap<>();
   private final Map<String, Tensor> tensors = new LinkedHashMap<>();
 
+  private int window = Integer.MAX_VALUE;
+
   private TinyModel(String name, Random random, TensorType type) {
+    this(name, random, type, false);
+  }
+
+  /** {@code biased}: with a bias wherever a configuration can ask for one. */
+  private TinyModel(String name, Random random, TensorType type, boolean biased) {
     this.type = name;
     this.qwen = name.equals("qwen2");
     add(random, type, "model.embed_tokens.weight", 1, VOCABULARY, HIDDEN);
@@ -45,17 +52,17 @@ public final class TinyModel {
       String layer = "model.layers." + i + ".";
       add(random, type, layer + "input_layernorm.weight", 1, HIDDEN);
       add(random, type, layer + "post_attention_layernorm.weight", 1, HIDDEN);
-      project(random, type, layer + "self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN, qwen);
-      project(random, type, layer + "self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN, qwen);
-      project(random, type, layer + "self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN, qwen);
+      project(random, type, layer + "self_attn.q_proj", HEADS * HEAD_DIM, HIDDEN, qwen || biased);
+      project(random, type, layer + "self_attn.k_proj", KV_HEADS * HEAD_DIM, HIDDEN, qwen || biased);
+      project(random, type, layer + "self_attn.v_proj", KV_HEADS * HEAD_DIM, HIDDEN, qwen || biased);
       if (name.equals("qwen3")) {
         add(random, type, layer + "self_attn.q_norm.weight", 1, HEAD_DIM);
         add(random, type, layer + "self_attn.k_norm.weight", 1, HEAD_DIM);
       }
-      project(random, type, layer + "self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM, false);
-      project(random, type, layer + "mlp.gate_proj", INTERMEDIATE, HIDDEN, false);
-      project(random, type, layer + "mlp.up_proj", INTERMEDIATE, HIDDEN, false);
-      project(random, type, layer + "mlp.down_proj", HIDDEN, INTERMEDIATE, false);
+      project(random, type, layer + "self_attn.o_proj", HIDDEN, HEADS * HEAD_DIM, biased);
+      project(random, type, layer + "mlp.gate_proj", INTERMEDIATE, HIDDEN, biased);
+      project(random, type, layer + "mlp.up_proj", INTERMEDIATE, HIDDEN, biased);
+      project(random, type, layer + "mlp.down_proj", HIDDEN, INTERMEDIATE, biased);
     }
     add(random, type, "model.norm.weight", 1, HIDDEN);
     if (!qwen) {
@@ -76,6 +83,23 @@ public final class TinyModel {
     TinyModel model = new TinyModel("qwen3", new Random(seed), TensorType.F32);
     Safetensors.write(folder.resolve("model.safetensors"), Map.of(), model.tensors);
     model.writeConfig(folder, "\"tie_word_embeddings\": false, \"rope_theta\": 10000.0");
+    return model;
+  }
+
+  /** Llama, float32, with a bias of every projection, as attention_bias and mlp_bias want it. */
+  public static TinyModel biased(Path folder, long seed) throws IOException {
+    TinyModel model = new TinyModel("llama", new Random(seed), TensorType.F32, true);
+    Safetensors.write(folder.resolve("model.safetensors"), Map.of(), model.tensors);
+    model.writeConfig(folder, "\"attention_bias\": true, \"mlp_bias\": true");
+    return model;
+  }
+
+  /** Mistral, float32: no token sees more than so many, itself among them. */
+  public static TinyModel mistral(Path folder, long seed, int window) throws IOException {
+    TinyModel model = new TinyModel("mistral", new Random(seed), TensorType.F32);
+    model.window = window;
+    Safetensors.write(folder.resolve("model.safetensors"), Map.of(), model.tensors);
+    model.writeConfig(folder, "\"sliding_window\": " + window);
     return model;
   }
 
@@ -104,7 +128,7 @@ public final class TinyModel {
         (name, tensor) -> {
           boolean turned = type.equals("llama") && (name.contains("q_proj") || name.contains("k_proj"));
           float[] values = tensor.toFloats();
-          int width = (int) (long) tensor.shape().get(tensor.shape().size() - 1);
+          int width = tensor.shape().size() == 1 ? 1 : (int) (long) tensor.shape().get(1);
           out.floats(ggufName(name), turned ? neighbours(values, width) : values, tensor.shape());
         });
     return out;
@@ -164,7 +188,7 @@ public final class TinyModel {
         v[t] = times(normed, layer + "self_attn.v_proj");
       }
       for (int t = 0; t < tokens.length; t++) {
-        plus(x[t], times(attention(q[t], k, v, t), layer + "self_attn.o_proj"));
+        plus(x[t], times(attention(q[t], k, v, Math.max(0, t - window + 1), t), layer + "self_attn.o_proj"));
         double[] normed = norm(x[t], layer + "post_attention_layernorm");
         double[] gate = times(normed, layer + "mlp.gate_proj");
         double[] up = times(normed, layer + "mlp.up_proj");
@@ -181,13 +205,13 @@ public final class TinyModel {
     return logits;
   }
 
-  private static double[] attention(double[] query, double[][] k, double[][] v, int t) {
+  private static double[] attention(double[] query, double[][] k, double[][] v, int first, int t) {
     double[] out = new double[HEADS * HEAD_DIM];
     for (int head = 0; head < HEADS; head++) {
       int from = head / (HEADS / KV_HEADS) * HEAD_DIM;
       double[] weights = new double[t + 1];
       double sum = 0;
-      for (int s = 0; s <= t; s++) {
+      for (int s = first; s <= t; s++) {
         double product = 0;
         for (int j = 0; j < HEAD_DIM; j++) {
           product += query[head * HEAD_DIM + j] * k[s][from + j];
@@ -195,7 +219,7 @@ public final class TinyModel {
         weights[s] = Math.exp(product / Math.sqrt(HEAD_DIM));
         sum += weights[s];
       }
-      for (int s = 0; s <= t; s++) {
+      for (int s = first; s <= t; s++) {
         for (int j = 0; j < HEAD_DIM; j++) {
           out[head * HEAD_DIM + j] += weights[s] / sum * v[s][from + j];
         }
