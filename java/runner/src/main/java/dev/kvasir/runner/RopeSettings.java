@@ -35,7 +35,8 @@ final class RopeSettings {
       requireWhole(scaling, file);
       for (Map.Entry<String, Json> each : scaling.map().entrySet()) {
         if (each.getValue().isObject()) {
-          throw new ModelException(file + ": a rope of their own for layers of " + shown(each.getKey()) + " cannot be run");
+          throw new ModelException(
+              file + ": a rope of their own for layers of " + shown(each.getKey()) + " cannot be run");
         }
       }
     }

@@ -46,7 +46,8 @@ class OtherArithmeticTest {
       numbers.put(cap, List.of(0.5f, 0f));
     }
     for (String scale :
-        List.of("logit_scale", "embedding_scale", "residual_scale", "attention.output_scale", "attention.value_scale")) {
+        List.of(
+            "logit_scale", "embedding_scale", "residual_scale", "attention.output_scale", "attention.value_scale")) {
       numbers.put(scale, List.of(0.5f, 1f, 0f));
     }
     numbers.put("attention.scale", List.of(0.5f, 0f, (float) (1 / Math.sqrt(TinyModel.HEAD_DIM))));

@@ -29,7 +29,7 @@ final class SpecialTokens {
 
   private final Map<String, Integer> special = new HashMap<>();
   private final Map<String, Added> added = new HashMap<>();
-  /** How long texts of added tokens are, by how they begin: the longest first, so that it is found before its beginning. */
+  /** How long added texts are, by how they begin: the longest first, so that it is found before its beginning. */
   private final Map<Character, SortedSet<Integer>> lengths = new HashMap<>();
   private final Map<Integer, byte[]> bytes = new HashMap<>();
 

@@ -14,6 +14,9 @@ import java.util.regex.Pattern;
 /** Reads {@code tokenizer.json}: byte-level BPE, or SentencePiece's BPE, which falls back to bytes. */
 final class TokenizerJson {
 
+  /** What compiles here and means something else to Oniguruma, which files are written for. */
+  private static final Pattern ELSEWHERE = Pattern.compile("\\[:\\^?[a-z]+:]|\\\\h|\\(\\?[a-z]*m");
+
   private final Json json;
   private final int size;
   private final String place;
@@ -180,7 +183,12 @@ final class TokenizerJson {
           || behaviour.equals("Removed") != step.find("invert").map(Json::flag).orElse(false)) {
         throw new ModelException(place + ": a Split step that neither isolates nor keeps what it matches");
       }
-      words.add(BpeTokenizer.words(step.get("pattern").get("Regex").text()));
+      String expression = step.get("pattern").get("Regex").text();
+      if (ELSEWHERE.matcher(expression).find()) {
+        throw new ModelException(
+            place + ": the expression of a Split step has [:class:], \\h or (?m), which are not supported");
+      }
+      words.add(BpeTokenizer.words(expression));
     } else if (type.equals("Digits")) {
       words.add(BpeTokenizer.words(flag(step, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"));
     } else {

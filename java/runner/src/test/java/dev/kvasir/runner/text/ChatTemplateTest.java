@@ -51,7 +51,9 @@ class ChatTemplateTest {
 
   @Test
   void marksThatOthersUseOtherwiseAreNotTheFamilys() throws Exception {
-    assertFamily(ChatTemplate.Family.CHAT_ML, "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
+    assertFamily(
+        ChatTemplate.Family.CHAT_ML,
+        "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
     assertRefused("{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}");
     assertRefused("{{'<|im_start|>User:' + message['content'] + '<end_of_utterance>'}}");
     assertFamily(
@@ -69,7 +71,8 @@ class ChatTemplateTest {
     Path file = folder.resolve("tokenizer_config.json");
     Files.writeString(
         file,
-        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"a\"}, {\"name\": \"default\", \"template\": \"b\"}]}");
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"a\"},"
+            + " {\"name\": \"default\", \"template\": \"b\"}]}");
     assertEquals("b", Tokenizers.template(folder));
     Files.writeString(file, "{\"chat_template\": \"c\"}");
     assertEquals("c", Tokenizers.template(folder));

@@ -24,7 +24,9 @@ import org.junit.jupiter.api.io.TempDir;
 
 class TokenizerTest {
 
-  private static final String[][] MERGES = {{"l", "o"}, {"lo", "w"}, {"e", "r"}, {"Ġ", "low"}, {"Ã", "©"}, {"w", "er"}, {"1", "2"}};
+  private static final String[][] MERGES = {
+    {"l", "o"}, {"lo", "w"}, {"e", "r"}, {"Ġ", "low"}, {"Ã", "©"}, {"w", "er"}, {"1", "2"}
+  };
 
   @TempDir Path folder;
 
@@ -106,8 +108,8 @@ class TokenizerTest {
                     PLAIN));
     assertArrayEquals(new int[] {'l', 'o', 'w', 262}, tokenizer(split, false, false).encode("low12"));
     for (boolean alone : new boolean[] {true, false}) {
-      Object digits =
-          Map.of("type", "Sequence", "pretokenizers", List.of(Map.of("type", "Digits", "individual_digits", alone), WORDS));
+      Map<String, Object> step = Map.of("type", "Digits", "individual_digits", alone);
+      Object digits = Map.of("type", "Sequence", "pretokenizers", List.of(step, WORDS));
       // The space goes with the number where that was not cut off before.
       int[] expected = alone ? new int[] {257, ' ', '1', '2', 259} : new int[] {257, ' ', 262, 259};
       assertArrayEquals(expected, tokenizer(digits, false, false).encode("low 12 low"));
@@ -171,6 +173,19 @@ class TokenizerTest {
     for (int bos : new int[] {-1, 260}) {
       assertThrows(ModelException.class, () -> Tokenizers.of(folder, 260, OptionalInt.of(bos)));
     }
+  }
+
+  /** Oniguruma's classes, hexadecimal digits and points that match line ends compile, and would match something else. */
+  @Test
+  void expressionsThatMeanSomethingElseHereAreRefused() throws Exception {
+    for (String expression : List.of("[[:alpha:]]+", "[^[:^space:]]", "\\h+", "(?m:a.b)", "(?im)a.b")) {
+      Object split =
+          Map.of("type", "Split", "pattern", Map.of("Regex", expression), "behavior", "Isolated", "invert", false);
+      ModelException e = assertThrows(ModelException.class, () -> tokenizer(split, false, false), expression);
+      assertTrue(e.getMessage().contains("Split"), e.getMessage());
+    }
+    Object fine = Map.of("Regex", "(?i:'s)|[:;]+|[^\\r\\n\\p{L}]?\\p{L}+");
+    tokenizer(Map.of("type", "Split", "pattern", fine, "behavior", "Isolated", "invert", false), false, false);
   }
 
   /** Some added tokens take the spaces around them along. */
