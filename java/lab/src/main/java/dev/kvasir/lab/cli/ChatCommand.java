@@ -77,14 +77,30 @@ final class ChatCommand implements Callable<Integer> {
     int[] tokens = template.encode(messages, first);
     session.append(tokens);
     LiveText text = new LiveText(main.out(), ProgressBar.onTerminal());
-    GenerateCommand.await(
-        main,
-        session,
-        session.generate(
-            Generation.greedy(engine.model(), sampling.tokens)
-                .sampling(sampling.sampling())
-                .alsoStopAt(template.end())
-                .listener((token, piece) -> text.written(piece, engine))));
+    Generation.Result result =
+        GenerateCommand.await(
+            main,
+            session,
+            session.generate(
+                Generation.greedy(engine.model(), sampling.tokens)
+                    .sampling(sampling.sampling())
+                    .alsoStopAt(template.end())
+                    .listener((token, piece) -> text.written(piece, engine))));
     text.end(engine, tokens.length);
+    endTurn(session, result, template.end());
+  }
+
+  /** Whatever ended an answer, its turn ends as all do: the next is none of what was cut off. */
+  static void endTurn(Session session, Generation.Result result, int end) {
+    List<Integer> written = result.tokens();
+    if (!written.isEmpty() && written.get(written.size() - 1) == end) {
+      return;
+    }
+    if (result.end() == Generation.End.STOP) {
+      session.truncate(session.length() - 1); // the end of a text stands for that of a turn
+    }
+    if (session.length() < session.engine().model().config().maxPositions()) {
+      session.append(end);
+    }
   }
 }
