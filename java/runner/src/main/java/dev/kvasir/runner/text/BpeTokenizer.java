@@ -1,5 +1,6 @@
 package dev.kvasir.runner.text;
 
+import dev.kvasir.internal.json.Json;
 import dev.kvasir.runner.file.ModelException;
 import java.nio.charset.StandardCharsets;
 import java.text.Normalizer;
@@ -93,12 +94,21 @@ final class BpeTokenizer extends PieceTokenizer {
     }
     Matcher matcher = file.words().get(level).matcher(text);
     int end = 0;
-    while (matcher.find()) {
+    while (find(matcher)) {
       encodeWords(text.substring(end, matcher.start()), level + 1, tokens);
       encodeWords(matcher.group(), level + 1, tokens);
       end = matcher.end();
     }
     encodeWords(text.substring(end), level + 1, tokens);
+  }
+
+  private static boolean find(Matcher matcher) {
+    try {
+      return matcher.find();
+    } catch (StackOverflowError e) {
+      String expression = Json.abbreviate(matcher.pattern().pattern());
+      throw new IllegalArgumentException("the tokenizer's \"" + expression + "\" goes too deep for this text", e);
+    }
   }
 
   private void encodeWord(byte[] word, IntStream.Builder tokens) {

@@ -188,6 +188,18 @@ class TokenizerTest {
     tokenizer(Map.of("type", "Split", "pattern", fine, "behavior", "Isolated", "invert", false), false, false);
   }
 
+  /** Java matches repeated groups by recursion; real files have none. */
+  @Test
+  void aTextThatAnExpressionIsTooDeepForIsRefused() throws Exception {
+    Object group = Map.of("Regex", "(?:l|o|w)+");
+    Object split = Map.of("type", "Split", "pattern", group, "behavior", "Isolated", "invert", false);
+    Tokenizer tokenizer = tokenizer(split, false, false);
+    assertArrayEquals(new int[] {257}, tokenizer.encode("low"));
+    String text = "low".repeat(1_000_000);
+    IllegalArgumentException e = assertThrows(IllegalArgumentException.class, () -> tokenizer.encode(text));
+    assertTrue(e.getMessage().contains("(?:l|o|w)+"), e.getMessage());
+  }
+
   /** Some added tokens take the spaces around them along. */
   @Test
   void addedTokensMayTakeSpaces() throws Exception {
