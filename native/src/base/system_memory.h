@@ -1,4 +1,5 @@
-// What operating systems call by different names: memory at multiples of many bytes, and pages that go back.
+// What operating systems call by different names: memory at multiples of many bytes, pages that go back,
+// and the ends of stacks.
 #pragma once
 
 #include <cstddef>
@@ -15,5 +16,8 @@ void wish_large_pages(void* memory, size_t bytes) noexcept;
 
 // Whole pages of the system in begin .. end go back; what lies in them is lost. Addresses stay.
 void return_pages(uint8_t* begin, uint8_t* end) noexcept;
+
+// Whether this thread's stack has so much left. True where the system does not say.
+bool stack_has(size_t bytes) noexcept;
 
 }  // namespace kvasir

@@ -8,8 +8,10 @@
 #include <chrono>
 #include <exception>
 #include <string>
+#include <system_error>
 #include <utility>
 
+#include "base/system_memory.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -18,6 +20,10 @@ namespace {
 // How long a thread looks for news before it sleeps: some times what waking one costs, and longer than most pauses
 // between two operations of a model. Steps of one token are hundreds of jobs of some tens of microseconds.
 constexpr std::chrono::microseconds kPatience{50};
+
+// At least what tasks put on the stack: whole pages of rows, some kernels; and what a JVM guards at the end of one.
+// Stacks of callers may be small, or nearly used up by what called, and a process ends where a thread runs off its own.
+constexpr size_t kTaskStackBytes = 384 << 10;
 
 // Lets the core know that its thread only looks.
 inline void pause_briefly() {
@@ -176,6 +182,27 @@ void ThreadPool::work(int worker) {
 
 void ThreadPool::run(int count, const std::function<void(int)>& task) {
   if (count <= 0) return;
+  if (stack_has(kTaskStackBytes)) return run_here(count, task);
+  std::exception_ptr error;
+  std::thread roomy;
+  try {
+    roomy = std::thread([&] {
+      try {
+        run_here(count, task);
+      } catch (...) {
+        error = std::current_exception();
+      }
+    });
+  } catch (const std::system_error&) {
+    throw Error(ErrorCode::kUnavailable,
+                "the stack of this thread has less than " + std::to_string(kTaskStackBytes) +
+                    " bytes left, and the system does not let this process start another thread");
+  }
+  roomy.join();
+  if (error) std::rethrow_exception(error);
+}
+
+void ThreadPool::run_here(int count, const std::function<void(int)>& task) {
   const Use own(*this);
   if (count == 1) return task(0);
   const auto job = std::make_shared<Job>(count, task);

@@ -49,11 +49,14 @@ class ThreadPool {
   void set_threads(int threads);
 
   // Calls task(0) .. task(count - 1), each once, in any order and on any thread. The first exception of a task is
-  // rethrown here after all tasks that began have ended; tasks that had not begun are skipped.
+  // rethrown here after all tasks that began have ended; tasks that had not begun are skipped. Where this thread's
+  // stack is too small for tasks, a thread of their own takes its place; throws kUnavailable where there can be none.
   void run(int count, const std::function<void(int)>& task);
 
  private:
   struct Job;
+  // On this thread, whatever its stack.
+  void run_here(int count, const std::function<void(int)>& task);
   void work(int worker);
   // Starts or ends workers; true where there are `wanted` now. Where the system refuses one, those started before it
   // stay. With resizing_ held.

@@ -314,6 +314,49 @@ TEST_CASE("thread pool: a pool of one thread leaves all work to its caller") {
   CHECK(elsewhere == 0);
 }
 
+#if defined(__linux__)
+namespace {
+
+// On a thread with a stack of so many bytes.
+void with_stack(size_t bytes, void (*work)()) {
+  pthread_attr_t small;
+  pthread_attr_init(&small);
+  pthread_attr_setstacksize(&small, bytes);
+  pthread_t thread;
+  const auto run = [](void* what) -> void* {
+    reinterpret_cast<void (*)()>(what)();
+    return nullptr;
+  };
+  REQUIRE(pthread_create(&thread, &small, run, reinterpret_cast<void*>(work)) == 0);
+  pthread_attr_destroy(&small);
+  pthread_join(thread, nullptr);
+}
+
+// What the largest kernel takes, and more than the small stacks below have.
+int use_stack(int i) {
+  volatile char page[300 << 10];
+  for (size_t at = 0; at < sizeof page; at += 4096) page[at] = static_cast<char>(i);
+  return page[0];
+}
+
+}  // namespace
+
+TEST_CASE("thread pool: tasks of a caller with a small stack have a large one, and its exceptions") {
+  with_stack(128 << 10, [] {
+    ThreadPool pool(1);
+    int sum = 0;
+    pool.run(10, [&](int i) { sum += use_stack(i); });
+    CHECK(sum == 45);
+    pool.run(1, [&](int) { sum = use_stack(7); });
+    CHECK(sum == 7);
+    CHECK_THROWS_AS(pool.run(3, [](int) { throw std::runtime_error("a task"); }), std::runtime_error);
+    pool.run(2, [&](int) { CHECK(&ThreadPool::current() == &pool); });
+    const NoThreads limit;
+    CHECK_THROWS_AS(pool.run(1, [&](int) { use_stack(1); }), kvasir::Error);
+  });
+}
+#endif
+
 // A minute of work: done where a high effort asks for it.
 TEST_CASE("thread pool: as many tasks as there are numbers for them") {
   if (support::effort() < 10.0) return;
