@@ -91,7 +91,7 @@ public final class KvCache implements AutoCloseable {
    * @throws IllegalStateException if the cache is closed
    */
   public KvSequence newSequence() {
-    return new KvSequence(this, cache.newSequence());
+    return new KvSequence(this, cache::newSequence);
   }
 
   /**
@@ -490,7 +490,7 @@ public final class KvCache implements AutoCloseable {
           total,
           FileWork.transfer(options),
           new CacheTarget(restoring, cache.description(), cache.mostBlockBytes(), cache.mostStateBytes()));
-      return new KvSequence(this, restoring.finish());
+      return new KvSequence(this, restoring::finish);
     }
   }
 
@@ -551,7 +551,7 @@ public final class KvCache implements AutoCloseable {
     Checks.require(!blocks.isEmpty(), "no blocks");
     try (NativeRestoring restoring = begin.get()) {
       blocks.forEach(block -> restoring.addBlock(block.bytes(), block.hash().bytes()));
-      return new KvSequence(this, restoring.finish());
+      return new KvSequence(this, restoring::finish);
     }
   }
 

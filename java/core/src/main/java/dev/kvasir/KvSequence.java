@@ -27,6 +27,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
@@ -59,12 +60,19 @@ public final class KvSequence implements AutoCloseable {
   private final long[] ids;
   private final Lifetime lifetime;
 
-  KvSequence(KvCache cache, long id) {
+  /** Of what the maker makes, whose id it leaves in the array. All that may fail in Java comes before that. */
+  KvSequence(KvCache cache, Consumer<long[]> maker) {
     this.cache = cache;
     this.target = cache.nativeCache();
-    this.id = id;
-    this.ids = new long[] {id};
-    this.lifetime = new Lifetime(this, "the sequence", target.releaser(id));
+    this.ids = new long[1];
+    this.lifetime = new Lifetime(this, "the sequence", target.releaser(ids));
+    try {
+      maker.accept(ids);
+    } catch (Throwable e) {
+      lifetime.close();
+      throw e;
+    }
+    this.id = ids[0];
   }
 
   /**
@@ -315,7 +323,7 @@ public final class KvSequence implements AutoCloseable {
    * @throws IllegalStateException if the sequence or its cache is closed
    */
   public KvSequence fork() {
-    return new KvSequence(cache, call(() -> target.fork(id)));
+    return call(() -> new KvSequence(cache, made -> target.fork(id, made)));
   }
 
   /**

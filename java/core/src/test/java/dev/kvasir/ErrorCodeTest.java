@@ -81,7 +81,7 @@ class ErrorCodeTest {
   @Test
   void unknownSequence() {
     try (KvCache cache = Testing.cache(Testing.small()).build()) {
-      KvSequence forged = new KvSequence(cache, 12345);
+      KvSequence forged = new KvSequence(cache, made -> made[0] = 12345);
       Testing.assertNames(assertThrows(IllegalStateException.class, () -> forged.append(0, row, row, 1)), 12345);
     }
   }

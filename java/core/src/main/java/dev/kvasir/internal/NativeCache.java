@@ -75,12 +75,14 @@ public final class NativeCache implements AutoCloseable {
     }
   }
 
-  public long newSequence() {
-    return call(Cache::new_sequence);
+  /** Leaves its id in the array, at once: between the two nothing can fail. */
+  public void newSequence(long[] made) {
+    run(target -> made[0] = target.new_sequence());
   }
 
-  public long fork(long id) {
-    return call(target -> target.fork(id));
+  /** The same. */
+  public void fork(long id, long[] made) {
+    run(target -> made[0] = target.fork(id));
   }
 
   public void truncate(long id, long length) {
@@ -116,14 +118,17 @@ public final class NativeCache implements AutoCloseable {
     return call(target -> target.length(id, layer));
   }
 
-  /** What frees a sequence, now or when it is forgotten. Refers to no NativeCache, or none would ever be forgotten. */
-  public Runnable releaser(long id) {
+  /**
+   * What frees the sequence whose id is in the array by then, or 0 where there is none: now or when it is forgotten. Refers
+   * to no NativeCache, or none would ever be forgotten.
+   */
+  public Runnable releaser(long[] id) {
     Lifetime life = lifetime;
     Cache target = cache;
     return () -> {
-      if (life.tryAcquire()) {
+      if (id[0] != 0 && life.tryAcquire()) {
         try {
-          target.release(id);
+          target.release(id[0]);
         } finally {
           life.release();
         }

@@ -343,7 +343,12 @@ public final class NativeMemory implements AutoCloseable {
             KvException.Code.OUT_OF_MEMORY, "no native memory for " + bytes + " bytes, the copy of an array", null);
       }
       memory = taken;
-      whole = bytes <= VIEW_BYTES ? new BytePointer(taken).position(0).limit(bytes).asByteBuffer() : null;
+      try {
+        whole = bytes <= VIEW_BYTES ? new BytePointer(taken).position(0).limit(bytes).asByteBuffer() : null;
+      } catch (Throwable e) { // no heap for the view, or no stack
+        Pointer.free(taken);
+        throw e;
+      }
     }
 
     ByteBuffer view(long offset, int bytes) {

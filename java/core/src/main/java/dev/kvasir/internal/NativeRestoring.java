@@ -53,9 +53,9 @@ public final class NativeRestoring implements AutoCloseable {
         });
   }
 
-  /** The id of the sequence. */
-  public long finish() {
-    return call(memory -> restoring.finish());
+  /** Leaves the id of the sequence in the array, at once: between the two nothing can fail. */
+  public void finish(long[] made) {
+    call(memory -> made[0] = restoring.finish());
   }
 
   private <T> T call(Function<NativeMemory, T> work) {

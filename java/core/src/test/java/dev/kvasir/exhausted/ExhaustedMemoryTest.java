@@ -1,8 +1,14 @@
-package dev.kvasir;
+package dev.kvasir.exhausted;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.ChildJvm;
+import dev.kvasir.KvCache;
+import dev.kvasir.KvGeometry;
+import dev.kvasir.KvSequence;
+import dev.kvasir.Side;
+import dev.kvasir.Testing;
 import dev.kvasir.error.KvException;
 import dev.kvasir.method.Uniform;
 import java.util.ArrayList;
