@@ -1,5 +1,6 @@
 package dev.kvasir.file;
 
+import dev.kvasir.internal.Checks;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.IntBuffer;
@@ -45,9 +46,12 @@ public final class ChainHash extends Digest {
    * @param blockTokens tokens of a block
    * @param tokens the token ids from the beginning on
    * @return one name a block, in order; tokens that fill no block have none
+   * @throws IllegalArgumentException if blocks have no tokens, or sinks are negative
    */
   public static List<ChainHash> chain(byte[] fingerprint, byte[] salt, int sinks, int blockTokens, int[] tokens) {
-    return beginning(fingerprint, salt).following(Math.addExact(sinks, blockTokens), blockTokens, tokens, 0);
+    Checks.requireNotNegative("sinks", sinks);
+    Checks.requirePositive("blockTokens", blockTokens);
+    return beginning(fingerprint, salt).names((long) sinks + blockTokens, blockTokens, tokens, 0);
   }
 
   /**
@@ -74,17 +78,25 @@ public final class ChainHash extends Digest {
    * @param from where the first of them begins
    * @return one name a block, in order; tokens that fill no block have none
    * @throws IndexOutOfBoundsException if they begin outside of the text
+   * @throws IllegalArgumentException if blocks have no tokens
    */
   public List<ChainHash> following(int firstTokens, int blockTokens, int[] tokens, int from) {
     Objects.checkFromToIndex(from, tokens.length, tokens.length);
+    Checks.requirePositive("firstTokens", firstTokens);
+    Checks.requirePositive("blockTokens", blockTokens);
+    return names(firstTokens, blockTokens, tokens, from);
+  }
+
+  private List<ChainHash> names(long firstTokens, int blockTokens, int[] tokens, int from) {
     MessageDigest digest = sha256();
     List<ChainHash> chain = new ArrayList<>();
     // The name before, then the ids: moved as a whole, since to write them one by one takes as long as the hash.
-    ByteBuffer link = ByteBuffer.allocate(Math.addExact(BYTES, Math.multiplyExact(firstTokens, Integer.BYTES)));
+    long most = Math.min(Math.max(firstTokens, blockTokens), tokens.length - from); // of what there is
+    ByteBuffer link = ByteBuffer.allocate(Math.toIntExact(BYTES + most * Integer.BYTES));
     IntBuffer ids = link.slice(BYTES, link.capacity() - BYTES).order(ByteOrder.LITTLE_ENDIAN).asIntBuffer();
     byte[] before = bytes();
     int first = from;
-    for (long end = (long) from + firstTokens; end <= tokens.length; end += blockTokens) {
+    for (long end = from + firstTokens; end <= tokens.length; end += blockTokens) {
       int count = (int) end - first;
       link.put(0, before);
       ids.put(0, tokens, first, count);
