@@ -374,7 +374,8 @@ public final class PrefixCache implements AutoCloseable {
    */
   public void expectReturn(PrefixRequest request, Duration in) {
     requireOpen();
-    long early = Math.max(0, in.toMillis() - Math.max(1000, in.toMillis() / 10));
+    long millis = TimeUnit.MILLISECONDS.convert(in); // or as many as can be counted
+    long early = Math.max(0, millis - Math.max(1000, millis / 10));
     CompletableFuture.delayedExecutor(early, TimeUnit.MILLISECONDS, executor)
         .execute(
             () -> {
@@ -476,6 +477,9 @@ public final class PrefixCache implements AutoCloseable {
 
   /** Settings for a prefix cache. Not for use by several threads. */
   public static final class Builder {
+
+    /** As many nanoseconds as can be counted, which is for ever. */
+    private static final Duration LONGEST = Duration.ofNanos(Long.MAX_VALUE);
 
     private final KvCache cache;
     private byte[] salt = {};
@@ -639,7 +643,7 @@ public final class PrefixCache implements AutoCloseable {
       if (time.isNegative() || time.isZero()) {
         throw new IllegalArgumentException(name + " is " + time);
       }
-      return time;
+      return time.compareTo(LONGEST) < 0 ? time : LONGEST;
     }
   }
 }

@@ -9,6 +9,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import java.util.function.Supplier;
+import org.jspecify.annotations.Nullable;
 
 /**
  * A store as a tier: whatever it does, its calls end in time and with an answer. A failure, an answer that comes too late
@@ -28,7 +29,8 @@ final class StoreTier {
   }
 
   CompletableFuture<Integer> containsLongest(List<ChainHash> names, Duration deadline) {
-    return guarded(deadline, 0, () -> store.containsLongest(names, deadline));
+    return guarded(deadline, 0, () -> store.containsLongest(names, deadline))
+        .thenApply(count -> within(names.size(), count));
   }
 
   CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, BlockStore.Arrival arrival) {
@@ -39,10 +41,16 @@ final class StoreTier {
     long bytes = blocks.stream().mapToLong(block -> block.bytes().remaining()).sum();
     return guarded(deadline, 0, () -> store.putMany(blocks, deadline))
         .thenApply(
-            count -> {
+            answer -> {
+              int count = within(blocks.size(), answer);
               counters.bytesWritten.add(blocks.isEmpty() ? 0 : bytes * count / blocks.size());
               return count;
             });
+  }
+
+  /** What a store says, as far as it can be so. */
+  private static int within(int most, @Nullable Integer count) {
+    return count == null ? 0 : Math.max(0, Math.min(most, count));
   }
 
   /** A block is not what it should be. */

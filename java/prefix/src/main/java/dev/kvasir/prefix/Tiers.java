@@ -67,7 +67,10 @@ final class Tiers {
   }
 
   void close() {
-    stores.forEach(StoreTier::close);
-    host.close();
+    try {
+      stores.forEach(StoreTier::close);
+    } finally { // stores of others may throw
+      host.close();
+    }
   }
 }

@@ -611,6 +611,36 @@ class PrefixCacheTest {
   }
 
   @Test
+  void timesMayBeLongerThanNanosecondsCanCount() throws Exception {
+    Duration longest = Duration.ofSeconds(Long.MAX_VALUE);
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    try (KvCache cache = cache(Uniform.bits(2));
+        PrefixCache prefixes =
+            PrefixCache.builder(cache).deadline(longest).timeToLive(longest).folder(folder, 1 << 30).build()) {
+      publish(prefixes, cache, request);
+      assertEquals(Map.of(Tier.POOL, KNOWN), tiersOf(prefixes, request));
+      prefixes.release(Long.MAX_VALUE);
+      assertEquals(Map.of(Tier.HOST, KNOWN), tiersOf(prefixes, request));
+      assertEquals(5, prefixes.prefetch(request).join());
+      prefixes.expectReturn(request, longest);
+      prefixes.expectReturn(request, longest.negated());
+    }
+  }
+
+  @Test
+  void storesThatCountWronglyDoNotKeepAPublicationFromOthers() throws Exception {
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    for (Integer count : new Integer[] {null, -5, Integer.MIN_VALUE, Integer.MAX_VALUE}) {
+      try (KvCache cache = cache(Uniform.bits(2));
+          PrefixCache prefixes = PrefixCache.builder(cache).remote(new MiscountingStore(count)).build()) {
+        publish(prefixes, cache, request);
+        prefixes.release(Long.MAX_VALUE);
+        assertEquals(Map.of(Tier.HOST, KNOWN), tiersOf(prefixes, request), () -> "a count of " + count);
+      }
+    }
+  }
+
+  @Test
   void whatIsClosedOrForeignIsRefused() throws Exception {
     try (KvCache cache = cache(Uniform.bits(2));
         KvCache other = cache(Uniform.bits(2));

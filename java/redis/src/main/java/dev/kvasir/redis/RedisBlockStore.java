@@ -51,6 +51,8 @@ public final class RedisBlockStore implements BlockStore {
   private static final int AHEAD = 3;
   private static final int NAMES_AT_ONCE = 512;
   private static final int PATIENCE_SECONDS = 5;
+  /** Servers add the time of the day, and refuse what no number holds. */
+  private static final long MOST_MILLIS = Long.MAX_VALUE / 2;
 
   private final UnifiedJedis client;
   private final byte[] prefix;
@@ -80,7 +82,8 @@ public final class RedisBlockStore implements BlockStore {
    * @throws IllegalArgumentException if the time is less than a millisecond, or the number less than 1
    */
   public RedisBlockStore(UnifiedJedis client, String prefix, Duration timeToLive, int blocksAtOnce) {
-    if (timeToLive.toMillis() < 1) {
+    long millis = Math.min(TimeUnit.MILLISECONDS.convert(timeToLive), MOST_MILLIS);
+    if (millis < 1) {
       throw new IllegalArgumentException("a time to live of " + timeToLive);
     }
     if (blocksAtOnce < 1) {
@@ -88,7 +91,7 @@ public final class RedisBlockStore implements BlockStore {
     }
     this.client = Objects.requireNonNull(client, "client");
     this.prefix = prefix.getBytes(StandardCharsets.UTF_8);
-    this.whenNew = SetParams.setParams().nx().px(timeToLive.toMillis());
+    this.whenNew = SetParams.setParams().nx().px(millis);
     this.atOnce = blocksAtOnce;
   }
 
@@ -111,7 +114,7 @@ public final class RedisBlockStore implements BlockStore {
 
   @Override
   public CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, Arrival arrival) {
-    long end = System.nanoTime() + deadline.toNanos();
+    long end = System.nanoTime() + TimeUnit.NANOSECONDS.convert(deadline);
     return work(
         () -> {
           int count = 0;
@@ -158,7 +161,7 @@ public final class RedisBlockStore implements BlockStore {
 
   @Override
   public CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
-    long end = System.nanoTime() + deadline.toNanos();
+    long end = System.nanoTime() + TimeUnit.NANOSECONDS.convert(deadline);
     return work(
         () -> {
           int count = 0;

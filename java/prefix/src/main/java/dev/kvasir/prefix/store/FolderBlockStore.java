@@ -27,6 +27,7 @@ import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
 
@@ -109,7 +110,7 @@ public final class FolderBlockStore implements BlockStore {
 
   @Override
   public CompletableFuture<Integer> getMany(List<ChainHash> names, Duration deadline, Arrival arrival) {
-    long end = System.nanoTime() + deadline.toNanos();
+    long end = System.nanoTime() + TimeUnit.NANOSECONDS.convert(deadline);
     return work(
         () -> {
           int count = 0;

@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
@@ -68,7 +69,7 @@ public final class MemoryBlockStore implements BlockStore {
     }
     this.budget = budget;
     this.policy = policy.create(budget);
-    this.lifetime = timeToLive.toNanos();
+    this.lifetime = TimeUnit.NANOSECONDS.convert(timeToLive); // or the most that there can be
     this.clock = Objects.requireNonNull(clock, "clock");
     this.memory = Objects.requireNonNull(memory, "memory");
   }

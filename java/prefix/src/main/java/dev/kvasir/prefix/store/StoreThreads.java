@@ -27,6 +27,9 @@ public final class StoreThreads {
    * @return an executor whose queue is bounded
    */
   public static ExecutorService create(String name, int count) {
+    if (count < 1) {
+      throw new IllegalArgumentException(count + " threads");
+    }
     AtomicInteger number = new AtomicInteger();
     ThreadPoolExecutor threads =
         new ThreadPoolExecutor(
