@@ -9,6 +9,7 @@ import dev.kvasir.internal.Checks;
 import dev.kvasir.method.Uniform;
 import java.nio.FloatBuffer;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
 
@@ -38,7 +39,7 @@ public final class KvEngineAdapter implements AutoCloseable {
   private final AtomicInteger next = new AtomicInteger();
 
   private KvEngineAdapter(KvCache cache) {
-    this.cache = cache;
+    this.cache = Objects.requireNonNull(cache, "cache");
   }
 
   /**

@@ -1,5 +1,7 @@
 package dev.kvasir.error;
 
+import java.io.Serializable;
+import java.util.Objects;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -24,7 +26,8 @@ public class NotFiniteException extends IllegalArgumentException {
    * @param channel its channel, -1 where unknown
    * @param value the element; NaN also where unknown
    */
-  public record Place(String input, int layer, long token, int head, int channel, float value) {
+  public record Place(String input, int layer, long token, int head, int channel, float value)
+      implements Serializable {
 
     /** Nothing is known. */
     static final Place UNKNOWN = new Place("", -1, -1, -1, -1, Float.NaN);
@@ -49,7 +52,7 @@ public class NotFiniteException extends IllegalArgumentException {
    */
   public NotFiniteException(String message, Place place, @Nullable Throwable cause) {
     super(message, cause);
-    this.place = place;
+    this.place = Objects.requireNonNull(place, "place");
   }
 
   /**

@@ -1,6 +1,7 @@
 package dev.kvasir.internal;
 
 import java.nio.ShortBuffer;
+import java.util.Objects;
 
 /** {@link Floats} for 16-bit input. */
 public final class Shorts {
@@ -9,7 +10,7 @@ public final class Shorts {
 
   /** Throws IllegalArgumentException unless the buffer has the needed elements in native byte order. */
   public static void require(String name, ShortBuffer buffer, long needed) {
-    Checks.requireElements(name, buffer.remaining(), needed);
+    Checks.requireElements(name, Objects.requireNonNull(buffer, name).remaining(), needed);
     Checks.requireNativeOrder(name, buffer.order());
   }
 }

@@ -148,12 +148,12 @@ public record Spectral(
 
   @Override
   public CodecChoice keys(int layer) {
-    return choice(keyBits.get(layer));
+    return choice(keyBits.get(Checks.layer(layer, keyBits.size())));
   }
 
   @Override
   public CodecChoice values(int layer) {
-    return choice(valueBits.get(layer));
+    return choice(valueBits.get(Checks.layer(layer, valueBits.size())));
   }
 
   private CodecChoice choice(double bits) {
