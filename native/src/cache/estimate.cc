@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "base/checked.h"
 #include "base/checks.h"
 #include "cache/append_batch.h"
 #include "cache/config.h"
@@ -28,6 +27,9 @@ struct CacheEstimate::Impl {
 };
 
 namespace {
+
+// More would take minutes, and memory for every page: appends are gone through, those of single tokens page by page.
+constexpr int64_t kMostTokens = int64_t{1} << 28, kMostDecoded = int64_t{1} << 22;
 
 // What a page of a layer may be less than it begins as.
 int64_t spared_by_page(const LayerPlan& plan) {
@@ -74,7 +76,11 @@ LayerStats estimate_layer(const LayerPlan& plan, Memory& memory, Engine& engine,
 CacheEstimate* CacheEstimate::create(const CacheConfig& config, int64_t prompt, int64_t decoded) {
   if (prompt < 0) refuse("tokens of a prompt must not be negative, they are " + std::to_string(prompt));
   if (decoded < 0) refuse("decoded tokens must not be negative, they are " + std::to_string(decoded));
-  checked_add(prompt, decoded, "tokens of the prompt and decoded ones");
+  if (prompt > kMostTokens || decoded > kMostDecoded) {
+    refuse("an estimate is of up to " + std::to_string(kMostTokens) + " tokens of a prompt and " +
+           std::to_string(kMostDecoded) + " decoded ones, not " + std::to_string(prompt) + " and " +
+           std::to_string(decoded));
+  }
   const std::vector<LayerPlan> plans = plan_layers(config.impl(), backend_index("auto"));
   BlankEngine engine;
   Memory memory(plans, engine, 0, std::vector<int64_t>(plans.size()), ShrinkPolicy::kOldest);

@@ -52,7 +52,7 @@ record CacheSettings(
         one ->
             new KvEstimate(
                 sequences,
-                Math.addExact(prompt, decoded),
+                prompt + decoded,
                 read(one, Native.kAllLayers(), sequences),
                 IntStream.range(0, geometry.layers())
                     .mapToObj(layer -> read(one, layer, sequences))
@@ -62,14 +62,22 @@ record CacheSettings(
   private static KvEstimate.Layer read(CacheEstimate one, int layer, long sequences) {
     long elements = one.elements(layer);
     return new KvEstimate.Layer(
-        Math.multiplyExact(one.bytes(layer), sequences),
-        Math.multiplyExact(one.least_bytes(layer), sequences),
-        Math.multiplyExact(one.pages(layer), sequences),
-        Math.multiplyExact(one.page_bytes(layer), sequences),
-        Math.multiplyExact(one.window_bytes(layer), sequences),
-        Math.multiplyExact(one.table_bytes(layer), sequences),
+        times(sequences, one.bytes(layer)),
+        times(sequences, one.least_bytes(layer)),
+        times(sequences, one.pages(layer)),
+        times(sequences, one.page_bytes(layer)),
+        times(sequences, one.window_bytes(layer)),
+        times(sequences, one.table_bytes(layer)),
         one.codebook_bytes(layer),
         elements == 0 ? 0 : 8.0 * one.bytes(layer) / elements);
+  }
+
+  private static long times(long sequences, long each) {
+    try {
+      return Math.multiplyExact(sequences, each);
+    } catch (ArithmeticException e) {
+      throw new IllegalArgumentException(sequences + " sequences of " + each + " bytes: no number holds that", e);
+    }
   }
 
   private void apply(CacheConfig config) {

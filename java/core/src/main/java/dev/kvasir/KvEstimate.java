@@ -66,10 +66,11 @@ public record KvEstimate(long sequences, long tokens, Layer total, List<Layer> l
    *
    * @param geometry the shape of the cache
    * @param method how it compresses
-   * @param tokens of each sequence, 1 or more
+   * @param tokens of each sequence, 1 .. 2^28
    * @param sequences how many, 1 or more
    * @return what they take
-   * @throws IllegalArgumentException as from {@link KvCache.Builder#build}, and for numbers below 1
+   * @throws IllegalArgumentException as from {@link KvCache.Builder#build}, for numbers out of range, and for more bytes than a
+   *     number holds
    */
   public static KvEstimate of(KvGeometry geometry, KvMethod method, long tokens, long sequences) {
     Checks.requirePositive("tokens", tokens);
@@ -82,11 +83,12 @@ public record KvEstimate(long sequences, long tokens, Layer total, List<Layer> l
    *
    * @param geometry the shape of the cache
    * @param method how it compresses
-   * @param prompt tokens that are appended in one call
-   * @param decoded tokens that are appended one by one after that
+   * @param prompt tokens that are appended in one call, 0 .. 2^28
+   * @param decoded tokens that are appended one by one after that, 0 .. 2^22: they are gone through page by page
    * @param sequences how many, 1 or more
    * @return what they take
-   * @throws IllegalArgumentException as from {@link KvCache.Builder#build}, and for negative numbers
+   * @throws IllegalArgumentException as from {@link KvCache.Builder#build}, for numbers out of range, and for more bytes than a
+   *     number holds
    */
   public static KvEstimate of(KvGeometry geometry, KvMethod method, long prompt, long decoded, long sequences) {
     Checks.requirePositive("sequences", sequences);

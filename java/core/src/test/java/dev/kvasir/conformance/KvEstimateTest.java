@@ -37,6 +37,7 @@ import java.util.List;
 import java.util.Random;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 
 /** Estimates are what a cache then holds, to the byte, whatever the method and the shape. */
 class KvEstimateTest {
@@ -310,5 +311,19 @@ class KvEstimateTest {
     assertThrows(
         IllegalArgumentException.class,
         () -> KvEstimate.of(geometry, new AnyMethod(CodecChoice.of("nothing", 2), 0, 0), 5, 1));
+  }
+
+  @Test
+  @Timeout(60)
+  void refusesWhatTakesTooLongOrFitsNoNumber() {
+    KvGeometry geometry = Testing.small();
+    long most = 1L << 28;
+    for (long tokens : new long[] {most + 2, 1L << 40, Long.MAX_VALUE}) {
+      assertThrows(IllegalArgumentException.class, () -> KvEstimate.of(geometry, Uniform.bits(2), tokens, 1));
+      assertThrows(IllegalArgumentException.class, () -> KvEstimate.of(geometry, Uniform.bits(2), 0, tokens, 1));
+      assertThrows(IllegalArgumentException.class, () -> KvEstimate.of(geometry, Uniform.bits(2), tokens, tokens, 1));
+    }
+    assertThrows(IllegalArgumentException.class, () -> KvEstimate.of(geometry, Uniform.bits(2), 5, Long.MAX_VALUE));
+    assertEquals(1 << 24, KvEstimate.of(geometry, Uniform.bits(2), 1 << 24, 1).tokens());
   }
 }
