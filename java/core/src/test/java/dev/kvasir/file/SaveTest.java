@@ -25,6 +25,7 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.Channels;
+import java.nio.channels.ReadableByteChannel;
 import java.nio.channels.WritableByteChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -41,6 +42,7 @@ import java.util.stream.IntStream;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Tag;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
 import org.junit.jupiter.api.io.TempDir;
 
 /** Sequences in files: what comes back is what was saved, to the bit, or a typed error. */
@@ -402,6 +404,49 @@ class SaveTest {
       assertNotEquals(names.get(3), later.get(3));
       assertNotEquals(names.get(0), cache.chain(ids, new byte[1]).get(0));
       assertNotEquals(names.get(0), other.chain(ids, new byte[0]).get(0));
+    }
+  }
+
+  /** As one does that is not to block, and has nobody at its other end. */
+  @Test
+  @Timeout(60)
+  void channelsThatMoveNothingAreRefused() throws IOException {
+    WritableByteChannel full =
+        new WritableByteChannel() {
+          @Override
+          public int write(ByteBuffer bytes) {
+            return 0;
+          }
+
+          @Override
+          public boolean isOpen() {
+            return true;
+          }
+
+          @Override
+          public void close() {}
+        };
+    ReadableByteChannel silent =
+        new ReadableByteChannel() {
+          @Override
+          public int read(ByteBuffer bytes) {
+            return 0;
+          }
+
+          @Override
+          public boolean isOpen() {
+            return true;
+          }
+
+          @Override
+          public void close() {}
+        };
+    try (KvCache cache = cache(Uniform.bits(2));
+        KvSequence sequence = cache.newSequence()) {
+      grow(sequence, 1, 200);
+      assertThrows(IOException.class, () -> sequence.save(full, FileOptions.defaults()));
+      assertThrows(IOException.class, () -> cache.restore(silent, FileOptions.defaults()));
+      assertEquals(1, cache.stats().sequences());
     }
   }
 

@@ -194,6 +194,9 @@ public final class SequenceInput {
       if (count < 0) {
         throw Image.bad(Reason.TRUNCATED, "the bytes end after " + (position + buffer.position() - from));
       }
+      if (count == 0) {
+        throw new IOException("the channel gives no bytes: it must be one that blocks");
+      }
     }
     position += to - from;
     buffer.clear();

@@ -89,7 +89,9 @@ public final class SequenceOutput {
   private void put(ByteBuffer bytes) throws IOException {
     position += bytes.remaining();
     while (bytes.hasRemaining()) {
-      channel.write(bytes);
+      if (channel.write(bytes) <= 0) {
+        throw new IOException("the channel takes no bytes: it must be one that blocks");
+      }
     }
   }
 
