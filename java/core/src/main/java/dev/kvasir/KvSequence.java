@@ -43,7 +43,8 @@ import java.util.function.Supplier;
  * <p>Arrays and buffers are read once during a call; what another thread writes to them meanwhile may or may not count,
  * and does no harm. Outputs may be written over queries. Direct buffers are used in place, but for those of an Arena that
  * threads share (JDK 22 and newer), which one of them could close: these are copied. A buffer whose Arena is closed, or
- * confined to another thread, is refused with {@link IllegalStateException}.
+ * confined to another thread, is refused with {@link IllegalStateException}. A mapped file must not be cut shorter during
+ * a call that uses it in place: the system then ends the process, as it does where any native code reads what is gone.
  *
  * <p>An exception in the middle of a step leaves layers of different lengths: {@link #rollback} makes them even, and
  * {@link #reserve} before the step sees to it that no budget is the cause.
