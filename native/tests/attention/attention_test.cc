@@ -1,11 +1,13 @@
 // Attention through the public interface, against double precision over the rows that the cache reads back.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "support/caches.h"
 #include "support/data.h"
 #include "support/doctest.h"
 #include "support/effort.h"
+#include "support/formats.h"
 #include "support/tolerance.h"
 
 namespace {
@@ -246,6 +248,28 @@ TEST_CASE("attention: sinks and a 16-bit window longer than a page") {
         choice.window = window;
         Scene scene(choice, {1, 129, 131, 290, 1000});
         scene.check(scene.ids, 1, backend + " sinks " + std::to_string(sinks) + " window " + std::to_string(window));
+      }
+    }
+  }
+}
+
+TEST_CASE("attention: a query with what is no number gets no numbers, and its neighbours get theirs") {
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    for (const auto& [codec, bits] : kCodecs) {
+      Scene scene(one_layer(layer_of(codec, bits, 4, 64), backend->name), {300});
+      const auto good = support::float_rows(7, 1, scene.layer().query_size());
+      const auto expected = scene.attend(scene.ids, 1, good);
+      for (const float bad : {NAN, INFINITY}) {
+        for (const int channels : {1, 64}) {
+          auto queries = good;
+          std::fill_n(queries.begin() + 64, channels, bad);
+          const auto outputs = scene.attend(scene.ids, 1, queries);
+          int wrong = 0;
+          for (size_t i = 0; i < outputs.size(); ++i) {
+            wrong += i / 64 == 1 ? !std::isnan(outputs[i]) : outputs[i] != expected[i];
+          }
+          CHECK_MESSAGE(wrong == 0, backend->name, " ", text_of(codec, bits), ", ", channels, " channels are ", bad);
+        }
       }
     }
   }

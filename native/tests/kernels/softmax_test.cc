@@ -4,6 +4,7 @@
 // factor within 1 + |x| * 2^-24; a float32 exp of reasonable make adds a few units in the last place, say 8 * 2^-24.
 // Where the true weight is below 2^-100 it cannot matter next to the 1 that the maximum contributes, and may be flushed
 // to 0.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -122,6 +123,35 @@ TEST_CASE("softmax: huge scores stay finite") {
     CHECK_MESSAGE(sum == 64.0f, backend->name);
     CHECK(output[0] == 0.0f);
     for (int t = 0; t < kPageTokens; ++t) CHECK(scores[t] == (t % 2 == 0 ? 1.0f : 0.0f));
+  }
+}
+
+TEST_CASE("softmax: scores that are no numbers leave none, wherever they stand") {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    // The sum after a first step with these scores, or one after others, and a step of numbers.
+    const auto sum_after = [&](float score, int place, bool first) {
+      float scores[kPageTokens], output[32] = {};
+      float max = first ? -kInfinity : 0.5f, sum = first ? 0.0f : 1.0f;
+      for (int t = 0; t < kPageTokens; ++t) scores[t] = place < 0 || t == place ? score : 0.01f * static_cast<float>(t);
+      backend->rows->softmax(scores, 0, kPageTokens, &max, &sum, output, 32);
+      std::fill_n(scores, kPageTokens, 2.0f);
+      backend->rows->softmax(scores, 0, kPageTokens, &max, &sum, output, 32);
+      return sum;
+    };
+    int numbers = 0;
+    for (const float score : {kNan, -kNan, kInfinity}) {
+      for (int place = -1; place < kPageTokens; ++place) {
+        for (const bool first : {true, false}) numbers += !std::isnan(sum_after(score, place, first));
+      }
+    }
+    numbers += !std::isnan(sum_after(-kInfinity, -1, true));
+    CHECK_MESSAGE(numbers == 0, backend->name);
+    CHECK_MESSAGE(std::isfinite(sum_after(-kInfinity, 70, true)), backend->name, ": a token without weight");
+    float scores[kPageTokens] = {};
+    scores[70] = kNan;
+    backend->rows->soft_cap(scores, 0, kPageTokens, 30.0f);
+    CHECK_MESSAGE(std::isnan(scores[70]), backend->name, ": a cap");
   }
 }
 

@@ -5,10 +5,11 @@
 
 namespace kvasir::KVASIR_LEVEL {
 
-// For a <= 0, -infinity included: relative error below 2e-7, and 0 where the result would not be a normal float.
+// For a <= 0, -infinity included: relative error below 2e-7, and 0 where the result would not be a normal float. NaN
+// stays NaN.
 inline F32 exponential(F32 a) {
   const F32 smallest = splat(-87.33654f);  // ln 2^-126
-  const F32 bounded = max(a, smallest);
+  const F32 bounded = max(smallest, a);    // in this order: of a NaN and a number x86 takes the second
   // a = n * ln 2 + f with |f| <= ln 2 / 2. The first part of ln 2 has few bits, so its product with n is exact.
   const I32 n = round(bounded * splat(1.44269504f));
   F32 f = fma(to_float(n), splat(-0.693359375f), bounded);
