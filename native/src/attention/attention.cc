@@ -59,6 +59,7 @@ struct Task {
   int64_t first_tile;
   int64_t end_tile;
   int merge;  // tasks that are parts of one result share this number
+  int state;  // where what it saw waits for the other parts; -1: there are none
 };
 
 // Which tokens of a tile a query sees: begin .. end - 1, but from `newest` on only those whose bits are set.
@@ -113,9 +114,9 @@ struct TaskSides {
 class Attention {
  public:
   explicit Attention(const AttentionRequest& request) : request_(request), layer_(*request.layer) {
-    plan();
-    states_.resize(tasks_.size(), std::min(most_rows(), kMaxTileRows), layer_.output_dim(), value_entries(),
-                   layer_.formats[1].sums > 0 ? 1 : kEntryRows);
+    struct Parts;
+    const int states = plan();
+    resize<Parts>(states_, states, std::min(most_rows(), kMaxTileRows), most_entries());
   }
 
   int64_t run(ThreadPool& pool) {
@@ -127,8 +128,10 @@ class Attention {
 
  private:
   // Cuts a sequence by its own length and its queries alone: results are the same to the bit, whoever is beside it in
-  // the call and however many threads there are.
-  void plan() {
+  // the call and however many threads there are. Returns how many states wait for others: some for each of kTasks at
+  // most, so that chunks of many queries need no more memory than their outputs.
+  int plan() {
+    int states = 0;
     for (int s = 0; s < request_.count; ++s) {
       const int64_t tiles = tile_count(request_.sequences[s]);
       const int row_blocks = (rows(s) + kMaxTileRows - 1) / kMaxTileRows;
@@ -141,7 +144,7 @@ class Attention {
           merge_first_.push_back(static_cast<int>(tasks_.size()));
           for (int64_t i = 0; i < splits; ++i) {
             tasks_.push_back({s, head, row, std::min(kMaxTileRows, rows(s) - row), tiles * i / splits,
-                              tiles * (i + 1) / splits, merge});
+                              tiles * (i + 1) / splits, merge, splits > 1 ? states++ : -1});
           }
         }
       }
@@ -149,16 +152,23 @@ class Attention {
     merge_first_.push_back(static_cast<int>(tasks_.size()));
     missing_ = std::make_unique<std::atomic<int>[]>(merge_first_.size() - 1);
     for (size_t m = 0; m + 1 < merge_first_.size(); ++m) missing_[m] = merge_first_[m + 1] - merge_first_[m];
+    return states;
   }
 
-  // Extra sums that a state needs for the values: the format's own, or as many as the longest side table has.
-  int value_entries() const {
+  template <class Purpose>
+  void resize(SoftmaxStates& states, int count, int rows, int entries) const {
+    states.resize<Purpose>(static_cast<size_t>(count), rows, layer_.output_dim(), entries,
+                           layer_.formats[1].sums > 0 ? 1 : kEntryRows);
+  }
+
+  // Extra sums that a state needs for the values: the format's own, or as many as the side table has.
+  int entries(int sequence) const {
     if (layer_.latent() || !layer_.codecs[1].end_values) return 0;
-    if (layer_.formats[1].sums > 0) return layer_.formats[1].sums;
+    return layer_.formats[1].sums > 0 ? layer_.formats[1].sums : request_.sequences[sequence].tables[1]->size() + 1;
+  }
+  int most_entries() const {
     int most = 0;
-    for (int s = 0; s < request_.count; ++s) {
-      most = std::max(most, request_.sequences[s].tables[1]->size() + 1);
-    }
+    for (int s = 0; s < request_.count; ++s) most = std::max(most, entries(s));
     return most;
   }
 
@@ -197,18 +207,23 @@ class Attention {
     }
     TaskSides sides;
     begin_sides(task, queries, sides);
-    SoftmaxState state = states_.at(index);
+    struct Whole;
+    SoftmaxStates own;
+    if (task.state < 0) resize<Whole>(own, 1, task.rows, entries(task.sequence));
+    SoftmaxState state = task.state < 0 ? own.at(0) : states_.at(static_cast<size_t>(task.state));
     state.clear(task.rows);
     for (int64_t t = task.first_tile; t < task.end_tile; ++t) run_tile(task, t, queries, sides, state);
 
     // Whoever finishes last merges; the order of merging is that of the tiles, whoever it is.
-    if (missing_[task.merge].fetch_sub(1) == 1) finish(task, sides);
+    if (missing_[task.merge].fetch_sub(1) > 1) return;
+    const int parts = merge_first_[task.merge + 1] - merge_first_[task.merge];
+    const int first = tasks_[merge_first_[task.merge]].state;
+    if (parts > 1) state = states_.at(static_cast<size_t>(first));
+    for (int i = 1; i < parts; ++i) state.merge(states_.at(static_cast<size_t>(first + i)), task.rows);
+    finish(task, sides, state);
   }
 
-  void finish(const Task& task, const TaskSides& sides) const {
-    const int first = merge_first_[task.merge], end = merge_first_[task.merge + 1];
-    SoftmaxState result = states_.at(first);
-    for (int other = first + 1; other < end; ++other) result.merge(states_.at(other), task.rows);
+  void finish(const Task& task, const TaskSides& sides, SoftmaxState& result) const {
     if (result.entries > 0) {
       TileInput sums = {nullptr, task.rows, 0, layer_.fast};
       sums.head = task.kv_head % layer_.formats[1].heads;

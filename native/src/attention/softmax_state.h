@@ -82,17 +82,19 @@ struct SoftmaxState {
   }
 };
 
-// Memory for many states of the same shape. Kept per thread, so that attention allocates only until it has seen its
-// largest request.
+// Memory for states of the same shape. Kept per thread, so that attention allocates only until it has seen its largest
+// request.
 class SoftmaxStates {
  public:
+  // Purpose: as thread_scratch has it.
+  template <class Purpose>
   void resize(size_t count, int rows, int head_dim, int entries, int together = kEntryRows) {
     together_ = together;
     rows_ = rows;
     head_dim_ = head_dim;
     entries_ = entries;
     stride_ = (static_cast<size_t>(rows) * (head_dim + 2) + entry_floats(rows, entries) + 15) / 16 * 16;
-    memory_ = thread_scratch<SoftmaxStates, float>(count * stride_);
+    memory_ = thread_scratch<Purpose, float>(count * stride_);
   }
 
   SoftmaxState at(size_t index) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "engine/arena.h"
@@ -13,6 +14,7 @@
 #include "support/doctest.h"
 #include "support/effort.h"
 #include "support/every_codec.h"
+#include "support/formats.h"
 
 using support::EveryCodec;
 
@@ -57,6 +59,34 @@ TEST_CASE("returned memory: of many forks, all but one in a hundred closed, next
     const int64_t kept = resident_bytes() - before;
     CHECK_MESSAGE(kept < held / 5, codec, ": ", kept >> 20, " of ", held >> 20, " MiB stay");
   }
+}
+
+TEST_CASE("returned memory: a thread keeps no more of a chunk of many queries than of a few") {
+  constexpr int kTokens = 512, kGroup = 128, kDim = 32;
+  support::LayerChoice layer;
+  layer.query_heads = kGroup;
+  layer.kv_heads = 1;
+  layer.head_dim = kDim;
+  layer.values = {"pattern", 2, {}};  // whose states are larger than their outputs
+  support::CacheChoice choice;
+  choice.layers = {layer};
+  choice.backend = support::available_backends().front()->name;
+  const support::CachePointer cache = support::make_cache(choice);
+  const auto rows = support::half_rows(support::Profile::kNormal, 31, kTokens, kDim);
+  const int64_t id = cache->new_sequence();
+  cache->append(id, 0, rows.data(), rows.data(), kTokens);
+  const auto queries = support::float_rows(7, kTokens, kGroup * kDim);
+  std::vector<float> outputs(queries.size());
+  std::thread([&] {
+    const auto kept_of = [&](int tokens) {
+      const int64_t before = resident_bytes();
+      cache->attend(0, &id, 1, tokens, queries.data(), outputs.data());
+      return resident_bytes() - before;
+    };
+    kept_of(8);
+    const int64_t kept = kept_of(kTokens);
+    CHECK_MESSAGE(kept < int64_t{4} << 20, (kept >> 10), " KiB stay");
+  }).join();
 }
 
 TEST_CASE("returned memory: of small blocks freed in any order, a few pages around each that stays are kept") {
