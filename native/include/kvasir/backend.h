@@ -1,5 +1,5 @@
 // Backends: where kernels run. Listed best first; the last, "scalar", is always available. Beside "cuda" they are
-// levels of the CPU: "avx512" and "avx2" on x86-64, "neon_i8mm", "neon_dotprod" and "neon" (which needs neither
+// levels of the CPU: "amx", "avx512" and "avx2" on x86-64, "neon_i8mm", "neon_dotprod" and "neon" (which needs neither
 // extension) on AArch64.
 //
 // The default is the first available one; the environment variable KVASIR_BACKEND names another (read when a cache is
