@@ -44,7 +44,7 @@ void append_batch(const LayerPlan& plan, Memory& memory, Engine& engine, const s
     }
     take_all(plan, memory, engine, layers, growths, room);
     for (size_t i = 0; i < count; ++i) {
-      layers[i]->seal(plan, memory, engine, growths[i]);
+      layers[i]->seal(plan, engine, growths[i]);
       targets.push_back(layers[i]->target(growths[i]));
     }
     appends.fill(targets.data());

@@ -63,8 +63,9 @@ class SequenceLayer {
     bool takes = false;                 // whether it needs memory at all
     PartHeads heads;
     Promise promise;
-    int64_t loan = 0;  // of the promise, in pages that are wide
-    int64_t paid = 0;  // blocks left behind that pay for pages, beside the promise
+    int64_t loan = 0;                    // of the promise, in pages that are wide
+    int64_t paid = 0;                    // blocks left behind that pay for pages, beside the promise
+    Pool::Reservation* bytes = nullptr;  // what it takes from; side tables do so as pages are sealed
     // What it has taken:
     RowBlocks sinks, window;
     std::unique_ptr<LayerState> state;
@@ -76,7 +77,7 @@ class SequenceLayer {
   // Of what was reserved for it, and pages of these shapes.
   void take(const LayerPlan& plan, Memory& memory, Engine& engine, Pool::Reservation& bytes,
             const PageShape* const* shapes, Growth& growth);
-  void seal(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth);
+  void seal(const LayerPlan& plan, Engine& engine, Growth& growth);
   // Where the rows that are in no page are to be written. Nobody looks there yet, but where blocks of a page to be
   // sealed take rows again: so this comes last.
   Appends::Target target(const Growth& growth) const;
@@ -164,8 +165,8 @@ class SequenceLayer {
   }
   int64_t sealed_pages() const { return dropped_pages_ + page_count(); }
 
-  // What side tables take at most while so many pages are sealed.
-  int64_t most_table_bytes(const LayerPlan& plan, int64_t pages) const;
+  // What side tables take where so many pages are sealed by one call, and `later` ones after it.
+  int64_t tables_growth(const LayerPlan& plan, int64_t at_once, int64_t later) const;
   // most_needs in bytes, pages included, where pages are paid with the blocks that they leave behind; INT64_MAX where
   // that cannot be relied on.
   int64_t bytes_in_turn(const LayerPlan& plan, int64_t tokens, int64_t pages) const;

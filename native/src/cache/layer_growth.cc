@@ -13,13 +13,12 @@ namespace kvasir {
 class SequenceLayer::Seal : public SealInput {
  public:
   Seal(const SequenceLayer& layer, const LayerPlan& plan, const Append& append, Side side, int64_t page_count,
-       int64_t body, Memory& memory, Pool::Reservation* promised)
+       int64_t body, Pool::Reservation& bytes)
       : SealInput(plan.attention.kv_heads, layer.sealed_pages(), page_count, body, *plan.match, ThreadPool::current()),
         plan_(plan),
         append_(append),
         side_(side),
-        memory_(memory),
-        promised_(promised) {}
+        bytes_(bytes) {}
 
   void rows(int kv_head, int64_t first, int64_t count, float* out) const override {
     append_.rows(side_, kv_head, first, count, out, plan_.attention.head_dim);
@@ -27,8 +26,7 @@ class SequenceLayer::Seal : public SealInput {
 
   std::shared_ptr<uint16_t> take(int64_t halves) override {
     const int64_t bytes = halves * static_cast<int64_t>(sizeof(uint16_t));
-    auto block =
-        std::make_shared<Block>(memory_.take(plan_.index, BlockKind::kSideTable, bytes, BlockPlace::kHost, promised_));
+    auto block = std::make_shared<Block>(bytes_.take(BlockKind::kSideTable, bytes, BlockPlace::kHost));
     return {block, reinterpret_cast<uint16_t*>(block->data())};
   }
 
@@ -36,8 +34,7 @@ class SequenceLayer::Seal : public SealInput {
   const LayerPlan& plan_;
   const Append& append_;
   const Side side_;
-  Memory& memory_;
-  Pool::Reservation* const promised_;
+  Pool::Reservation& bytes_;
 };
 
 PartHeads SequenceLayer::lay_out_parts(const LayerPlan& plan, Engine& engine, Append& append, int64_t pages) const {
@@ -109,15 +106,14 @@ int64_t SequenceLayer::pages_to_seal(const LayerPlan& plan, int64_t new_length) 
   return std::max<int64_t>(0, (body_at(plan, settled) - plan.window) / kPageTokens - sealed_pages());
 }
 
-int64_t SequenceLayer::most_table_bytes(const LayerPlan& plan, int64_t pages) const {
+int64_t SequenceLayer::tables_growth(const LayerPlan& plan, int64_t at_once, int64_t later) const {
   int64_t halves = 0;
   for (int side = 0; side < 2; ++side) {
-    if (!plan.codecs[side]->growth || pages == 0) continue;
-    const auto growth = [&](int64_t some, bool has_vectors) {
-      return plan.codecs[side]->growth(plan.attention.formats[side], plan.attention.kv_heads, some, has_vectors);
+    if (!plan.codecs[side]->growth || at_once == 0) continue;
+    const auto growth = [&](int64_t pages, bool has_vectors) {
+      return plan.codecs[side]->growth(plan.attention.formats[side], plan.attention.kv_heads, pages, has_vectors);
     };
-    // Most where every page is sealed by a call of its own.
-    halves += growth(1, tables_[side].size() > 0) + growth(pages - 1, true);
+    halves += growth(at_once, tables_[side].size() > 0) + growth(later, true);
   }
   return halves * static_cast<int64_t>(sizeof(uint16_t));
 }
@@ -133,7 +129,7 @@ Memory::Needs SequenceLayer::most_needs(const LayerPlan& plan, int64_t tokens) c
       window_.missing_in_steps(rows, window.rows + needs.pages * kPageTokens, plan.most_window_rows(), window.dropped);
   needs.bytes = blocks * plan.row_block_bytes() + needs.pages * plan.most_varying_bytes();
   if (needs.pages == 0) return needs;
-  needs.bytes += most_table_bytes(plan, needs.pages);
+  needs.bytes += tables_growth(plan, 1, needs.pages - 1);  // most where every page is sealed by a call of its own
   const int64_t in_turn = bytes_in_turn(plan, tokens, needs.pages);
   const int64_t at_once = needs.bytes + needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
   if (in_turn >= at_once) return needs;
@@ -194,11 +190,10 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
   if (!growth.takes) return growth;
   growth.heads = lay_out_parts(plan, engine, append, needs.pages);
   const int64_t blocks = sinks_.missing(growth.changes[0]) + window_.missing(growth.changes[1]);
-  needs.bytes = blocks * plan.row_block_bytes() +
+  needs.bytes = blocks * plan.row_block_bytes() + tables_growth(plan, needs.pages, 0) +
                 std::accumulate(growth.heads.varying.begin(), growth.heads.varying.end(), int64_t{0});
   needs.promised = promised_.get();
   const int64_t block = plan.row_block_bytes(), returned = window_.returned(growth.changes[1]);
-  if (promised_) needs.soon = most_table_bytes(plan, needs.pages);
   // What was promised keeps its blocks for rows to come, but for those that its pages are paid with.
   if (promised_ && !plan.can_shrink()) {
     const int64_t pages = needs.pages * static_cast<int64_t>(plan.shapes[0].bytes());
@@ -212,6 +207,7 @@ SequenceLayer::Growth SequenceLayer::open(const LayerPlan& plan, Engine& engine,
 void SequenceLayer::take(const LayerPlan& plan, Memory& memory, Engine& engine, Pool::Reservation& bytes,
                          const PageShape* const* shapes, Growth& growth) {
   if (!growth.takes) return;
+  growth.bytes = &bytes;
   if (growth.other_blocks) {
     growth.sinks = changed(plan, engine, bytes, sinks_, growth.changes[0]);
     growth.window = changed(plan, engine, bytes, window_, growth.changes[1]);
@@ -233,7 +229,7 @@ void SequenceLayer::take(const LayerPlan& plan, Memory& memory, Engine& engine, 
   page_views_.reserve(pages_.size() + growth.pages.size());
 }
 
-void SequenceLayer::seal(const LayerPlan& plan, Memory& memory, Engine& engine, Growth& growth) {
+void SequenceLayer::seal(const LayerPlan& plan, Engine& engine, Growth& growth) {
   LayerState* state = growth.state ? growth.state.get() : state_.get();
   const auto count = static_cast<int64_t>(growth.pages.size());
   if (count == 0) {
@@ -245,7 +241,7 @@ void SequenceLayer::seal(const LayerPlan& plan, Memory& memory, Engine& engine, 
     const int index = static_cast<int>(side);
     if (!plan.codecs[index]->grow) continue;
     const int64_t present = body_at(plan, length_ + growth.append->present());
-    Seal seal(*this, plan, *growth.append, side, count, present, memory, promised_.get());
+    Seal seal(*this, plan, *growth.append, side, count, present, *growth.bytes);
     if (growth.append->grow(side, seal, growth.tables[index], state)) continue;
     plan.codecs[index]->grow(plan.attention.formats[index], seal, growth.tables[index]);
   }

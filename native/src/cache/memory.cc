@@ -57,12 +57,12 @@ struct Draw {
   int64_t paid_back;  // of its loans, by bytes that are not drawn
 };
 
-// own: all that is needed; least: with pages at their floor. Wide pages leave what will be asked for soon.
-Draw draw_of(const Memory::Needs& needs, int64_t own, int64_t least) {
-  const int64_t left = needs.promised->left(), all = left + needs.promised->lent();
-  const int64_t taken = std::min({own, all, std::max(least, all - needs.soon)});
+// own: all that is needed; least: with pages at their floor.
+Draw draw_of(Pool::Reservation& promised, int64_t own, int64_t least) {
+  const int64_t left = promised.left();
+  const int64_t taken = std::min(own, left + promised.lent());
   const int64_t bytes = std::min(left, taken);
-  return {needs.promised, bytes, std::max<int64_t>(0, taken - least), taken - bytes};
+  return {&promised, bytes, std::max<int64_t>(0, taken - least), taken - bytes};
 }
 
 // What all needs of a layer take, with such pages.
@@ -81,7 +81,7 @@ struct Taking {
       draws.emplace_back();
       if (!needs.promised) continue;
       const int64_t floor = static_cast<int64_t>(pages.shapes.back().bytes());
-      draws.back() = draw_of(needs, own, needs.bytes + needs.pages * floor);
+      draws.back() = draw_of(*needs.promised, own, needs.bytes + needs.pages * floor);
       beyond -= draws.back()->bytes;
       paid_back += draws.back()->paid_back;
     }

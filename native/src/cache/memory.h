@@ -90,7 +90,6 @@ class Memory {
     int64_t pages = 0;
     int64_t returning = 0;                  // bytes that go back as soon as the others are there
     Pool::Reservation* promised = nullptr;  // what is taken first
-    int64_t soon = 0;                       // bytes that will be asked for before the pages are there
   };
   // Room for all of them, in one layer. Throws kBudgetExceeded.
   Room make_room(int layer, const std::vector<Needs>& all);

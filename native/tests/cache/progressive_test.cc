@@ -374,6 +374,28 @@ TEST_CASE("progressive: keys that shrink beside values that cannot") {
   for (size_t i = 0; i < after.size(); ++i) CHECK(std::abs(after[i] - before[i]) <= 0x1p-11 * std::abs(before[i]));
 }
 
+TEST_CASE("progressive: a page leaves room for the table of its other side, or is refused before any page shrinks") {
+  const support::LayerChoice layer = layer_of(progressive(), {"pattern", 2, {}});
+  const auto& rows = support::half_rows(support::Profile::kOutliers, 12, 128, layer.row_size());
+  int fitted = 0, refused = 0;
+  for (int64_t budget = 10'000; budget < 60'000; budget += 256) {
+    CAPTURE(budget);
+    const support::CachePointer cache = support::make_cache(cache_of({layer}, budget));
+    const int64_t older = cache->new_sequence(), id = cache->new_sequence();
+    if (code_of_append(*cache, older, rows, 128) != kvasir::ErrorCode{}) continue;
+    const int64_t shrinks = support::stats_of(*cache)->shrinks(0);
+    if (code_of_append(*cache, id, rows, 128) == kvasir::ErrorCode{}) {
+      ++fitted;
+      continue;
+    }
+    ++refused;
+    CHECK(fitted == 0);  // a smaller budget held it
+    CHECK(support::stats_of(*cache)->shrinks(0) == shrinks);
+  }
+  CHECK(fitted > 0);
+  CHECK(refused > 0);
+}
+
 TEST_CASE("progressive: readers never see a page half shrunk") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
   const int64_t budget = 12 * page_bytes(layer, 16, 16);

@@ -465,6 +465,24 @@ TEST_CASE("steps: pages are paid with the rows that they leave behind: where a t
   }
 }
 
+TEST_CASE("steps: a token that fills a page needs no room: the page gives back more than it takes") {
+  for (const auto& [keys, values] : kSides) {
+    for (const int window : {0, 40}) {
+      CAPTURE(keys.codec);
+      CAPTURE(values.codec);
+      CAPTURE(window);
+      support::CacheChoice choice = cache_of(keys, values, window, 0);
+      Scene probe(choice);
+      probe.append_all(probe.cache->new_sequence(), window + 127, 1);
+      choice.budget = probe.bytes();
+      Scene scene(choice);
+      const int64_t id = scene.cache->new_sequence();
+      scene.append_all(id, window + 127, 1);
+      CHECK_NOTHROW(scene.append_all(id, 1, 2));
+    }
+  }
+}
+
 TEST_CASE("steps: a step that breaks off is rolled back to the bit") {
   for (const auto& [keys, values] : kSides) {
     support::CacheChoice choice = cache_of(keys, values, 30, 3);
