@@ -30,10 +30,13 @@ struct NewPages {
 
   bool at_floor() const { return level + 1 == shapes.size(); }
   int width() const { return count == 0 ? 0 : shapes[level].width; }
-  int64_t bytes() const {
+  int64_t bytes() const { return bytes(0, count); }
+  // Of `some` of them, from the one with that number on.
+  int64_t bytes(int64_t first, int64_t some) const {
     const auto wide = static_cast<int64_t>(shapes[level].bytes());
-    const int64_t all = checked_multiply(count, wide, "bytes of the pages to seal");
-    return narrow == 0 ? all : all - narrow * (wide - static_cast<int64_t>(shapes[level + 1].bytes()));
+    const int64_t all = checked_multiply(some, wide, "bytes of the pages to seal");
+    const int64_t narrower = std::clamp<int64_t>(narrow - first, 0, some);
+    return narrower == 0 ? all : all - narrower * (wide - static_cast<int64_t>(shapes[level + 1].bytes()));
   }
   // Narrows the next `pages` of them.
   void give_up(int64_t pages) {
@@ -72,15 +75,14 @@ struct Taking {
   int64_t paid_back = 0;
 
   Taking(const std::vector<Memory::Needs>& all, const NewPages& pages) : beyond(pages.bytes()) {
-    const std::vector<const PageShape*> shapes = pages.list();
-    auto shape = shapes.begin();
+    const int64_t floor = static_cast<int64_t>(pages.shapes.back().bytes());
+    int64_t first = 0;  // of the pages of these needs
     for (const Memory::Needs& needs : all) {
       beyond = checked_add(beyond, needs.bytes, "bytes to append");
-      int64_t own = needs.bytes;
-      for (int64_t i = 0; i < needs.pages; ++i) own += static_cast<int64_t>((*shape++)->bytes());
+      const int64_t own = needs.bytes + pages.bytes(first, needs.pages);
+      first += needs.pages;
       draws.emplace_back();
       if (!needs.promised) continue;
-      const int64_t floor = static_cast<int64_t>(pages.shapes.back().bytes());
       draws.back() = draw_of(*needs.promised, own, needs.bytes + needs.pages * floor);
       beyond -= draws.back()->bytes;
       paid_back += draws.back()->paid_back;
