@@ -12,7 +12,7 @@ namespace kvasir {
 namespace {
 
 void require(BudgetOwner owner, int layer, int64_t room, int64_t freeable, int64_t lent, int64_t needed) {
-  if (needed <= 0 || freeable - lent >= needed - room) return;
+  if (needed <= 0 || needed <= room + freeable - lent) return;
   const std::string held =
       room < 0 ? " budget is overdrawn by " + std::to_string(-room) : " budget has room for " + std::to_string(room);
   const std::string loans = lent > 0 ? ", " + std::to_string(lent) + " of that for what was reserved" : "";
@@ -294,8 +294,8 @@ int64_t Memory::freeable() const {
 // Whether what has been lent can be had again once bytes have gone to somebody.
 bool Memory::leaves_loans(int layer, int64_t bytes) const {
   if (bytes <= 0 || pool_->lent() == 0) return true;
-  if (freeable(layer) - pool_->lent(layer) < bytes - pool_->room(layer)) return false;
-  return freeable() - pool_->lent() >= bytes - pool_->room();
+  if (bytes > pool_->room(layer) + freeable(layer) - pool_->lent(layer)) return false;
+  return bytes <= pool_->room() + freeable() - pool_->lent();
 }
 
 void Memory::require_layer_floor(int layer, int64_t bytes) const {

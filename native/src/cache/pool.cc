@@ -9,14 +9,18 @@
 namespace kvasir {
 namespace {
 
-// Where there is no budget, bytes are as many as can be counted.
-int64_t room_under(int64_t budget, int64_t held) { return (budget == 0 ? INT64_MAX : budget) - held; }
+// Whatever the budget. What no budget stops can be counted beyond them.
+constexpr int64_t kMostBytes = INT64_MAX / 2;
+
+int64_t room_under(int64_t budget, int64_t held) {
+  return (budget == 0 ? kMostBytes : std::min(budget, kMostBytes)) - held;
+}
 
 bool fits(int64_t budget, int64_t held, int64_t needed) { return needed <= 0 || needed <= room_under(budget, held); }
 
 void check_budget(BudgetOwner owner, int layer, int64_t budget, int64_t held, int64_t needed) {
   if (fits(budget, held, needed)) return;
-  const std::string limit = budget == 0 ? " bytes are counted up to " + std::to_string(INT64_MAX)
+  const std::string limit = budget == 0 ? " bytes are counted up to " + std::to_string(kMostBytes)
                                         : " budget is " + std::to_string(budget) + " bytes";
   const std::string text =
       limit + ", " + std::to_string(held) + " are held, " + std::to_string(needed) + " more are needed";

@@ -167,12 +167,32 @@ TEST_CASE("pool: requests near the end of the number range are refused, not wrap
 
 TEST_CASE("pool: without a budget, no more is promised than can be counted") {
   const auto pool = std::make_shared<Pool>(kvasir::host_arena(), 0, std::vector<int64_t>{0, 0});
-  const Pool::Reservation most = pool->reserve(0, INT64_MAX - 100);
+  const int64_t all = pool->room();
+  const Pool::Reservation most = pool->reserve(0, all - 100);
   CHECK(refused(*pool, 1, 101));
+  CHECK(refused(*pool, 1, INT64_MAX));
   CHECK(!pool->try_reserve(1, INT64_MAX).has_value());
   CHECK(pool->room() == 100);
   CHECK(!refused(*pool, 1, 100));
-  CHECK(pool->bytes() == INT64_MAX - 100);
+  CHECK(pool->bytes() == all - 100);
+}
+
+TEST_CASE("pool: what no budget stops can be counted, too, where no more can be promised") {
+  for (const int64_t budget : {int64_t{0}, INT64_MAX}) {
+    const auto pool = std::make_shared<Pool>(kvasir::host_arena(), budget, std::vector<int64_t>{0});
+    const Pool::Reservation most = pool->reserve(0, pool->room());
+    CHECK(refused(*pool, 0, 1));
+    {
+      const Pool::Reservation more = pool->overdraw(0, 1000);
+      CHECK(pool->bytes() == most.left() + 1000);
+      CHECK(pool->room() == -1000);
+      CHECK(pool->room(0) == -1000);
+      CHECK(refused(*pool, 0, 1));
+    }
+    const Pool::Reservation exchange = pool->reserve(0, 1000, 1000);
+    CHECK(pool->bytes() == most.left() + 1000);
+    CHECK(pool->peak_bytes() == most.left() + 1000);
+  }
 }
 
 TEST_CASE("pool: memory that the system refuses leaves no trace") {
