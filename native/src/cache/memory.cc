@@ -188,6 +188,7 @@ Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
     }
   }
   for (;;) {
+    if (pages > 0 || policy_ == ShrinkPolicy::kLayer) note_step(layer, fresh.level);
     const Taking taking(all, fresh);
     const int64_t needed = taking.beyond;
     const bool narrower = pages > 0 && !fresh.at_floor();
@@ -210,12 +211,6 @@ Memory::Room Memory::make_room(int layer, const std::vector<Needs>& all) {
     } else {
       // Someone else took what was there when the floor was checked.
       return taking.room(pool_->reserve(layer, needed, returning), fresh);
-    }
-    std::vector<Step>& steps = layers_[layer]->steps;
-    const int bits = std::max(plan.shapes[fresh.level].formats[0].bits, plan.shapes[fresh.level].formats[1].bits);
-    const bool decides = pages > 0 || policy_ == ShrinkPolicy::kLayer;  // how wide the next pages are
-    if (decides && fresh.level > 0 && (steps.empty() || bits < steps.back().bits)) {
-      steps.push_back({bits, layers_[layer]->sealed});
     }
   }
 }
@@ -364,6 +359,14 @@ void Memory::shrink_some(const Candidates& at) {
   layer.shrinks.count += static_cast<int64_t>(pages.size());
   layer.shrinks.freed_bytes += static_cast<int64_t>((shapes[level].bytes() - shapes[level + 1].bytes()) * pages.size());
   layer.shrinks.nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+// The next pages of the layer are at that level, or below.
+void Memory::note_step(int layer, size_t level) {
+  const PageShape& shape = plans_[layer].shapes[level];
+  const int bits = std::max(shape.formats[0].bits, shape.formats[1].bits);
+  std::vector<Step>& steps = layers_[layer]->steps;
+  if (level > 0 && (steps.empty() || bits < steps.back().bits)) steps.push_back({bits, layers_[layer]->sealed});
 }
 
 Memory::Shrinks Memory::shrinks(int layer) {

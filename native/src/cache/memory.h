@@ -3,15 +3,16 @@
 // Whoever needs bytes asks make_room. Where a budget does not hold them, pages that can shrink drop to half their bits,
 // or an eighth of a bit less where the codec is spectral, one step at a time, until it does: first those with the most
 // bits, among these the oldest (ShrinkPolicy::kOldest), or all such pages of a layer at once (kLayer). Pages about to
-// be sealed count as the youngest. If even the floor of every page would not do, nothing changes and kBudgetExceeded
-// says what is missing.
+// be sealed count as the youngest, and begin narrower where they would take what is lent (below). If even the floor of
+// every page would not do, nothing changes and kBudgetExceeded says what is missing.
 //
 // Under kOldest, sealing n pages that halve shrinks at most 3 n others where layers are alike: a page of b bits has at
 // most three times the bytes that a shrink from b bits frees. Spectral ones have at most 8 b + 3 times these.
 //
 // What is promised (Pool::Reservation) is promised at the floor. Pages that take more of it than they would there are a
 // loan: there is always as much room, or pages have as much to give up, as promises have lent. Nobody else is given
-// that, whoever gives it up, and a promise that has nothing left takes back what it lent.
+// that, whoever gives it up, and a promise that has nothing left takes back what it lent; where bytes that no budget
+// stops (Pool::overdraw) took it meanwhile, beyond the budget.
 //
 // A shrink happens in place, under a lock per layer that excludes the readers of its pages: see `read`.
 #pragma once
@@ -146,6 +147,7 @@ class Memory {
   void require_cache_floor(int layer, int64_t bytes) const;
   Candidates most_bits(int layer, bool whole_cache) const;
   void shrink_some(const Candidates& at);
+  void note_step(int layer, size_t level);
 
   const std::vector<LayerPlan>& plans_;
   Engine& engine_;

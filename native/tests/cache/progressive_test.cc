@@ -396,6 +396,24 @@ TEST_CASE("progressive: a page leaves room for the table of its other side, or i
   CHECK(refused > 0);
 }
 
+TEST_CASE("progressive: steps of layers whose pages others made narrower") {
+  const support::LayerChoice layer = layer_of(progressive(), progressive());
+  const auto& rows = support::half_rows(support::Profile::kOutliers, 13, 640, layer.row_size());
+  const int64_t budget = 5 * page_bytes(layer, 16, 16) + window_bytes(layer, 128);
+  const support::CachePointer cache = support::make_cache(cache_of({layer}, budget, ShrinkPolicy::kLayer));
+  const int64_t id = cache->new_sequence();
+  cache->append(id, 0, rows.data(), rows.data(), 640);
+  CHECK(support::stats_of(*cache)->steps(0) == 0);
+  cache->reserve(cache->new_sequence(), 200);
+  cache->append(id, 0, rows.data(), rows.data(), 128);
+  const int bits = bits_of(layer, Side::kKeys, part_of(*cache, id, 0, 5, Side::kKeys, 0).size());
+  CHECK(bits == 8);
+  const auto stats = support::stats_of(*cache);
+  REQUIRE(stats->steps(0) == 1);
+  CHECK(stats->step_bits(0, 0) == bits);
+  CHECK(stats->step_pages(0, 0) == 5);
+}
+
 TEST_CASE("progressive: readers never see a page half shrunk") {
   const support::LayerChoice layer = layer_of(progressive(), progressive());
   const int64_t budget = 12 * page_bytes(layer, 16, 16);
