@@ -119,7 +119,8 @@ class Cache {
 
   // For codecs that go by queries ("tiered"): what attend sees, it observes; queries whose attention is computed
   // elsewhere, those of a prompt, are shown to the sequences here, before their tokens are appended. Of the same shape.
-  // Throws kNotFinite. Layers whose codec does not care ignore them.
+  // Throws kNotFinite, and kBudgetExceeded where the first of them find no room for their sums. Layers whose codec does
+  // not care ignore them.
   void observe(int layer, const int64_t* sequences, int count, int tokens, const float* queries);
 
   // On a device ----------------------------------------------------------------------------------------------
