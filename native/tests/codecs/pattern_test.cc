@@ -313,6 +313,23 @@ TEST_CASE("pattern: residuals as wide as float16 reaches stay finite") {
   }
 }
 
+TEST_CASE("pattern: values whose test lets every narrower range pass stay finite, too") {
+  // Residuals of -32772 and 32718: 65490, less than the row's 65504, but from -32800, which the minimum is rounded down
+  // to, more than float16 reaches.
+  support::Table table = support::make_table({1, 0}, 3, 32);
+  std::vector<float> rows;
+  for (int c = 0; c < 32; ++c) table.halves[0][c] = reference::half_nearest(c == 0 ? 20.0 : c == 1 ? 34.0 : 0.0);
+  for (int i = 0; i < kTokens * 32; ++i) rows.push_back(i % 32 == 0 ? -32752.0f : i % 32 == 1 ? 32752.0f : 0.0f);
+  const auto format = format_of(Side::kValues, 2, 32, {{"alpha", 0.4999}});
+  for (const kvasir::Backend* backend : support::available_backends()) {
+    const Flattened result = flatten(format, *backend, table, rows);
+    for (int i = 0; i < 4 * kTokens; i += 2) {
+      const double value = reference::half_value(reference::uniform::load16(result.page.data() + i));
+      REQUIRE_MESSAGE(std::isfinite(value), backend->name, ": parameter at ", i);
+    }
+  }
+}
+
 TEST_CASE("pattern: a page whose tokens all share a pattern gains nothing from it") {
   // The shift is absorbed by the minimum: squared ranges do not fall, and keys stay raw. Values, per token, do gain.
   support::Table table = support::make_table({1, 0}, 3, 64, 8.0);

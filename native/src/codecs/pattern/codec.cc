@@ -186,7 +186,7 @@ void decide_values(const PageFormat& format, const float* rows, const float* vec
     if (labels[t] == 0) continue;
     for (int c = 0; c < d; ++c) residual[c] = rows[t * d + c] - vectors[labels[t] * d + c];
     const float flat = range_of(residual, d);
-    const bool accept = ratio >= 0 ? flat <= ratio * range_of(rows + t * d, d) : flat <= kMaxRange;
+    const bool accept = flat <= kMaxRange && (ratio < 0 || flat <= ratio * range_of(rows + t * d, d));
     if (!accept) labels[t] = 0;
   }
 }

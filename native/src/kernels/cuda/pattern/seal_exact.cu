@@ -98,7 +98,7 @@ __device__ void decide_values(const Side& side, const TableView& view, Tile<D>& 
       raw = row.total();
     }
     const float ratio = side.options.ratio;
-    const bool accepted = ratio >= 0.0f ? flat <= __fmul_rn(ratio, raw) : flat <= kMaxRange;
+    const bool accepted = flat <= kMaxRange && (ratio < 0.0f || flat <= __fmul_rn(ratio, raw));
     if (!accepted) tile.label[t] = 0;
   }
   __syncthreads();
