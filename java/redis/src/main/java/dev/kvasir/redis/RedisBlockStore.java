@@ -51,6 +51,7 @@ public final class RedisBlockStore implements BlockStore {
   private static final int AHEAD = 3;
   private static final int NAMES_AT_ONCE = 512;
   private static final int PATIENCE_SECONDS = 5;
+  private static final int TRIES = 10;
   /** Servers add the time of the day, and refuse what no number holds. */
   private static final long MOST_MILLIS = Long.MAX_VALUE / 2;
 
@@ -251,48 +252,81 @@ public final class RedisBlockStore implements BlockStore {
    * One answer to each, or a failure. A cluster's pipeline follows no redirection and never learns where slots have gone; a
    * command of its own does both. So where a node has moved a key or is not there, such a command goes first, and all are
    * asked again, once. What is still sent elsewhere is asked for one by one: its slot is on the way just now, or another
-   * thread is about to learn where it has gone.
+   * thread is about to learn where it has gone, or has just learnt it.
    */
   private <T> List<Supplier<@Nullable T>> ask(List<ChainHash> names, NumberedCommand<T> command, Single<T> single) {
-    List<Response<T>> answers = new ArrayList<>();
-    int lost = send(names, command, answers);
-    if (lost < names.size()) {
-      client.exists(keyOf(names.get(lost)));
-      answers.clear();
-      send(names, command, answers);
+    Sent<T> sent = send(names, command);
+    if (sent.settled() < names.size()) {
+      byte[] lost = keyOf(names.get(sent.settled()));
+      again(() -> client.exists(lost));
+      sent = send(names, command);
     }
     List<Supplier<@Nullable T>> all = new ArrayList<>();
     for (int i = 0; i < names.size(); i++) {
       int index = i;
-      Response<T> answer = i < answers.size() ? answers.get(i) : null;
+      Response<T> answer = i < sent.answers.size() ? sent.answers.get(i) : null;
       Reply reply = answer == null ? Reply.NONE : replyOf(answer);
-      if (reply == Reply.NONE) {
+      if (reply == Reply.NONE && !sent.cut) {
         throw new JedisException("no node of the cluster answers to command " + i + " of " + names.size());
       }
-      all.add(reply == Reply.GIVEN ? answer::get : () -> single.of(index, keyOf(names.get(index))));
+      all.add(reply == Reply.GIVEN ? answer::get : () -> again(() -> single.of(index, keyOf(names.get(index)))));
     }
     return all;
   }
 
-  /** Adds the answers; returns the first name that has none or has moved, or their number. */
-  private <T> int send(List<ChainHash> names, NumberedCommand<T> command, List<Response<T>> answers) {
+  /**
+   * What came of a pipeline.
+   *
+   * @param answers of the first of its commands
+   * @param cut whether another thread closed connections that it was about to use
+   */
+  private record Sent<T>(List<Response<T>> answers, boolean cut) {
+
+    /** The first command that has no answer or whose key has moved, or their number. */
+    int settled() {
+      int count = 0;
+      while (count < answers.size() && isSettled(replyOf(answers.get(count)))) {
+        count++;
+      }
+      return count;
+    }
+  }
+
+  private <T> Sent<T> send(List<ChainHash> names, NumberedCommand<T> command) {
+    List<Response<T>> answers = new ArrayList<>();
     boolean cluster = false;
+    boolean cut = false;
     try (AbstractPipeline pipeline = client.pipelined()) {
       cluster = pipeline instanceof ClusterPipeline;
       for (int i = 0; i < names.size(); i++) {
         answers.add(command.of(pipeline, i, keyOf(names.get(i))));
       }
       // Closing asks. If asked before, a cluster's pipeline would ask once more, and stumble over the node that is gone.
-    } catch (JedisConnectionException | ConcurrentModificationException e) { // it forgets broken nodes on several threads
-      if (!cluster) {
+    } catch (JedisException | ConcurrentModificationException e) { // it forgets broken nodes on several threads
+      cut = isClosedByOthers(e);
+      if (!cluster || !cut && e instanceof JedisException && !(e instanceof JedisConnectionException)) {
         throw e;
       }
     }
-    int answered = 0;
-    while (answered < answers.size() && isSettled(replyOf(answers.get(answered)))) {
-      answered++;
+    return new Sent<>(answers, cut);
+  }
+
+  /** Does it again where another thread closed the connections that it was about to use, until they are those that are there. */
+  private static <T> T again(Supplier<T> command) {
+    for (int tries = 1; ; tries++) {
+      try {
+        return command.get();
+      } catch (JedisException e) {
+        if (tries == TRIES || !isClosedByOthers(e)) {
+          throw e;
+        }
+      }
     }
-    return answered;
+  }
+
+  /** A cluster's client closes the connections to nodes that have no slots any more while others still take from them. */
+  private static boolean isClosedByOthers(RuntimeException failure) {
+    return failure instanceof JedisException && failure.getCause() instanceof IllegalStateException;
   }
 
   /** What came of a command in a pipeline. */

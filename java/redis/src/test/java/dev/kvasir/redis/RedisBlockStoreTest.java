@@ -122,6 +122,31 @@ class RedisBlockStoreTest {
     }
   }
 
+  /** Whoever asks where slots are closes the connections to nodes that have none, which others are about to use. */
+  @Test
+  @Timeout(60)
+  void whatMovedIsFoundByManyAtOnce() throws Exception {
+    try (FakeNode second = new FakeNode(command -> cluster(command, false));
+        FakeNode first =
+            new FakeNode(
+                command ->
+                    command.equals("GET") || command.equals("EXISTS")
+                        ? "-MOVED 5 127.0.0.1:" + second.port() + "\r\n"
+                        : cluster(command, false));
+        RedisClusterClient client = cluster(first);
+        RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), 2)) {
+      for (int i = 0; i < 50; i++) {
+        List<CompletableFuture<Integer>> asked = new ArrayList<>();
+        for (int j = 0; j < 4; j++) {
+          asked.add(store.getMany(names, SOON, (n, bytes) -> true));
+        }
+        for (CompletableFuture<Integer> each : asked) {
+          assertEquals(8, each.get());
+        }
+      }
+    }
+  }
+
   /** A slot under way to another node: what is there already is known to that one alone. */
   @Test
   @Timeout(60)
