@@ -256,6 +256,7 @@ TEST_CASE("attention: sinks and a 16-bit window longer than a page") {
 TEST_CASE("attention: a query with what is no number gets no numbers, and its neighbours get theirs") {
   for (const kvasir::Backend* backend : support::available_backends()) {
     for (const auto& [codec, bits] : kCodecs) {
+      const std::string coded = text_of(codec, bits);
       Scene scene(one_layer(layer_of(codec, bits, 4, 64), backend->name), {300});
       const auto good = support::float_rows(7, 1, scene.layer().query_size());
       const auto expected = scene.attend(scene.ids, 1, good);
@@ -268,7 +269,7 @@ TEST_CASE("attention: a query with what is no number gets no numbers, and its ne
           for (size_t i = 0; i < outputs.size(); ++i) {
             wrong += i / 64 == 1 ? !std::isnan(outputs[i]) : outputs[i] != expected[i];
           }
-          CHECK_MESSAGE(wrong == 0, backend->name, " ", text_of(codec, bits), ", ", channels, " channels are ", bad);
+          CHECK_MESSAGE(wrong == 0, backend->name, " ", coded, ", ", channels, " channels are ", bad);
         }
       }
     }
