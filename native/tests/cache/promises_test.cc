@@ -289,7 +289,8 @@ const std::pair<support::SideChoice, support::SideChoice> kSides[] = {
 
 TEST_CASE("promises: random walks keep all of them, and give back all that they took") {
   int refused = 0, kept = 0;
-  for (const auto& [keys, values] : kSides) {
+  for (const auto& sides : kSides) {
+    const support::SideChoice &keys = sides.first, &values = sides.second;
     for (int round = 0; round < support::repeat(6); ++round) {
       const uint64_t seed = support::seed() + 40 + round;
       CAPTURE(keys.codec);

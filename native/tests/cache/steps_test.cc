@@ -128,7 +128,8 @@ TEST_CASE("steps: what is reserved is there, whatever others take and however to
 }
 
 TEST_CASE("steps: wide pages give back what they took of what is reserved, and keep nothing that others may have") {
-  for (const auto& [keys, values] : kSides) {
+  for (const auto& sides : kSides) {
+    const support::SideChoice &keys = sides.first, &values = sides.second;
     for (const int sliding : {0, 300}) {
       for (const int tokens : {20, 2500}) {
         CAPTURE(keys.codec);
@@ -239,8 +240,10 @@ TEST_CASE("steps: what wide pages took of what is reserved is no one else's, who
 
 TEST_CASE("steps: what one sequence has lent narrows no pages of others while there is room") {
   constexpr int64_t kAmple = 1 << 28;
-  for (const auto& [keys, values] : kSides) {
-    for (const auto& [budget, layer_budget] : {std::pair<int64_t, int64_t>(0, 0), {kAmple, 0}, {0, kAmple}}) {
+  for (const auto& sides : kSides) {
+    const support::SideChoice &keys = sides.first, &values = sides.second;
+    for (const auto& budgets : {std::pair<int64_t, int64_t>(0, 0), {kAmple, 0}, {0, kAmple}}) {
+      const int64_t budget = budgets.first, layer_budget = budgets.second;
       CAPTURE(keys.codec);
       CAPTURE(budget);
       CAPTURE(layer_budget);
@@ -466,7 +469,8 @@ TEST_CASE("steps: pages are paid with the rows that they leave behind: where a t
 }
 
 TEST_CASE("steps: a token that fills a page needs no room: the page gives back more than it takes") {
-  for (const auto& [keys, values] : kSides) {
+  for (const auto& sides : kSides) {
+    const support::SideChoice &keys = sides.first, &values = sides.second;
     for (const int window : {0, 40}) {
       CAPTURE(keys.codec);
       CAPTURE(values.codec);
