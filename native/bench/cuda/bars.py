@@ -28,12 +28,16 @@ class Run:
     def __init__(self, folder):
         self.folder = folder
 
-    def rows(self, name):
+    def text(self, name):
+        """A file, empty where there is none."""
         path = os.path.join(self.folder, name)
         if not os.path.exists(path):
-            return []
+            return ""
         with open(path) as file:
-            return json.load(file)
+            return file.read()
+
+    def rows(self, name):
+        return json.loads(self.text(name) or "[]")
 
     def ratio(self, codec, context, batch):
         """Of "uniform 2", or of a codec that was timed with one width only."""
@@ -56,11 +60,7 @@ class Run:
 
     def numbers(self, name, pattern):
         """What the pattern finds in a text, line by line."""
-        path = os.path.join(self.folder, name)
-        if not os.path.exists(path):
-            return []
-        with open(path) as file:
-            return [float(found) for found in re.findall(pattern, file.read(), re.MULTILINE)]
+        return [float(found) for found in re.findall(pattern, self.text(name), re.MULTILINE)]
 
     def number(self, name, pattern):
         found = self.numbers(name, pattern)

@@ -24,8 +24,8 @@ import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ByteChannel;
 import java.nio.channels.Channels;
-import java.nio.channels.ReadableByteChannel;
 import java.nio.channels.WritableByteChannel;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -411,25 +411,15 @@ class SaveTest {
   @Test
   @Timeout(60)
   void channelsThatMoveNothingAreRefused() throws IOException {
-    WritableByteChannel full =
-        new WritableByteChannel() {
+    ByteChannel still =
+        new ByteChannel() {
           @Override
-          public int write(ByteBuffer bytes) {
+          public int read(ByteBuffer bytes) {
             return 0;
           }
 
           @Override
-          public boolean isOpen() {
-            return true;
-          }
-
-          @Override
-          public void close() {}
-        };
-    ReadableByteChannel silent =
-        new ReadableByteChannel() {
-          @Override
-          public int read(ByteBuffer bytes) {
+          public int write(ByteBuffer bytes) {
             return 0;
           }
 
@@ -444,8 +434,8 @@ class SaveTest {
     try (KvCache cache = cache(Uniform.bits(2));
         KvSequence sequence = cache.newSequence()) {
       grow(sequence, 1, 200);
-      assertThrows(IOException.class, () -> sequence.save(full, FileOptions.defaults()));
-      assertThrows(IOException.class, () -> cache.restore(silent, FileOptions.defaults()));
+      assertThrows(IOException.class, () -> sequence.save(still, FileOptions.defaults()));
+      assertThrows(IOException.class, () -> cache.restore(still, FileOptions.defaults()));
       assertEquals(1, cache.stats().sequences());
     }
   }

@@ -47,7 +47,7 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void slotsThatMovedAreFound() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
+    try (FakeNode second = member();
         FakeNode first = new FakeNode(command -> cluster(command, moved));
         RedisClusterClient client = cluster(first);
         RedisBlockStore store = new RedisBlockStore(client)) {
@@ -62,7 +62,7 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void blocksAreKeptWhereSlotsMovedTo() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
+    try (FakeNode second = member();
         FakeNode first = new FakeNode(command -> cluster(command, moved));
         RedisClusterClient client = cluster(first);
         RedisBlockStore store = new RedisBlockStore(client)) {
@@ -76,8 +76,8 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void anotherNodeTakesOverFromOneThatDied() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
-        FakeNode first = new FakeNode(command -> cluster(command, false));
+    try (FakeNode second = member();
+        FakeNode first = member();
         RedisClusterClient client = cluster(first, second);
         RedisBlockStore store = new RedisBlockStore(client)) {
       assertEquals(8, store.getMany(names, SOON, (n, bytes) -> true).get());
@@ -92,8 +92,8 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void oneNodeOfSeveralDies() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
-        FakeNode first = new FakeNode(command -> cluster(command, false));
+    try (FakeNode second = member();
+        FakeNode first = member();
         RedisClusterClient client = clusterOfTwo(first, second, 2000);
         RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), names.size())) {
       assertEquals(8, store.getMany(names, SOON, (n, bytes) -> true).get());
@@ -108,13 +108,8 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void whatMovedIsFoundBeforeThatIsKnown() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
-        FakeNode first =
-            new FakeNode(
-                command ->
-                    command.equals("GET") || command.equals("EXISTS")
-                        ? "-MOVED 5 127.0.0.1:" + second.port() + "\r\n"
-                        : cluster(command, false));
+    try (FakeNode second = member();
+        FakeNode first = sending("MOVED", second, "GET", "EXISTS");
         RedisClusterClient client = cluster(first);
         RedisBlockStore store = new RedisBlockStore(client)) {
       assertEquals(8, store.getMany(names, SOON, (n, bytes) -> true).get());
@@ -126,13 +121,8 @@ class RedisBlockStoreTest {
   @Test
   @Timeout(60)
   void whatMovedIsFoundByManyAtOnce() throws Exception {
-    try (FakeNode second = new FakeNode(command -> cluster(command, false));
-        FakeNode first =
-            new FakeNode(
-                command ->
-                    command.equals("GET") || command.equals("EXISTS")
-                        ? "-MOVED 5 127.0.0.1:" + second.port() + "\r\n"
-                        : cluster(command, false));
+    try (FakeNode second = member();
+        FakeNode first = sending("MOVED", second, "GET", "EXISTS");
         RedisClusterClient client = cluster(first);
         RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), 2)) {
       for (int i = 0; i < 50; i++) {
@@ -158,12 +148,7 @@ class RedisBlockStoreTest {
                   asked.add(command);
                   return cluster(command, false);
                 });
-        FakeNode first =
-            new FakeNode(
-                command ->
-                    List.of("GET", "EXISTS", "SET", "DEL").contains(command)
-                        ? "-ASK 5 127.0.0.1:" + second.port() + "\r\n"
-                        : cluster(command, false));
+        FakeNode first = sending("ASK", second, "GET", "EXISTS", "SET", "DEL");
         RedisClusterClient client = cluster(first);
         RedisBlockStore store = new RedisBlockStore(client)) {
       List<KvBlock> blocks = names.stream().map(name -> new KvBlock(name, ByteBuffer.allocate(9))).toList();
@@ -236,7 +221,7 @@ class RedisBlockStoreTest {
                   }
                   return cluster(command, false);
                 });
-        FakeNode first = new FakeNode(command -> cluster(command, false));
+        FakeNode first = member();
         RedisClusterClient client = clusterOfTwo(first, second, 40_000)) {
       RedisBlockStore store = new RedisBlockStore(client, "kvasir:", Duration.ofDays(1), names.size());
       store.getMany(names, Duration.ofMinutes(10), (n, bytes) -> true);
@@ -280,6 +265,20 @@ class RedisBlockStoreTest {
       Thread.sleep(100);
     }
     return found;
+  }
+
+  /** A node that says what the cluster is, and has what it is asked for. */
+  private FakeNode member() {
+    return new FakeNode(command -> cluster(command, false));
+  }
+
+  /** One that sends whoever has these commands to another: for good where it says MOVED, this time where it says ASK. */
+  private FakeNode sending(String word, FakeNode to, String... commands) {
+    return new FakeNode(
+        command ->
+            List.of(commands).contains(command)
+                ? "-" + word + " 5 127.0.0.1:" + to.port() + "\r\n"
+                : cluster(command, false));
   }
 
   private RedisClusterClient cluster(FakeNode... all) {

@@ -204,7 +204,8 @@ public record ModelConfig(
     }
   }
 
-  private static String shown(String text) {
+  /** A text of a file, as messages quote it. */
+  static String shown(String text) {
     return dev.kvasir.internal.json.Json.abbreviate(text);
   }
 

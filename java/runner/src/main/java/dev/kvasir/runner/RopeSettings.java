@@ -36,7 +36,7 @@ final class RopeSettings {
       for (Map.Entry<String, Json> each : scaling.map().entrySet()) {
         if (each.getValue().isObject()) {
           throw new ModelException(
-              file + ": a rope of their own for layers of " + shown(each.getKey()) + " cannot be run");
+              file + ": a rope of their own for layers of " + ModelConfig.shown(each.getKey()) + " cannot be run");
         }
       }
     }
@@ -72,7 +72,7 @@ final class RopeSettings {
                 .orElseThrow(() -> new Json.JsonException(file + ": yarn without an original context")));
       default:
         throw new ModelException(
-            file + ": rope scaling is \"" + shown(type) + "\"; default, linear, llama3 and yarn can be run");
+            file + ": rope scaling is \"" + ModelConfig.shown(type) + "\"; default, linear, llama3 and yarn can be run");
     }
   }
 
@@ -89,10 +89,6 @@ final class RopeSettings {
     if (part != 1) {
       throw new ModelException(file + ": partial_rotary_factor is " + part + "; heads that turn whole can be run");
     }
-  }
-
-  private static String shown(String text) {
-    return dev.kvasir.internal.json.Json.abbreviate(text);
   }
 
   /**
@@ -137,7 +133,7 @@ final class RopeSettings {
             file.findInteger(name + "scaling.original_context_length").orElse(context));
       default:
         throw new ModelException(
-            file.path() + ": rope scaling is \"" + shown(type) + "\"; none, linear and yarn can be run");
+            file.path() + ": rope scaling is \"" + ModelConfig.shown(type) + "\"; none, linear and yarn can be run");
     }
   }
 }

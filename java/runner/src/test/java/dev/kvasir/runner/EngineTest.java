@@ -17,6 +17,7 @@ import dev.kvasir.runner.Generation.End;
 import dev.kvasir.runner.file.SafetensorsModel;
 import dev.kvasir.runner.file.WeightFile;
 import dev.kvasir.runner.file.Weights;
+import dev.kvasir.runner.text.NoText;
 import dev.kvasir.runner.text.Tokenizer;
 import java.io.IOException;
 import java.lang.reflect.Proxy;
@@ -25,7 +26,6 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.OptionalInt;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
@@ -434,12 +434,7 @@ class EngineTest {
   private static Model failing(Supplier<Throwable> failure) throws IOException {
     AtomicBoolean once = new AtomicBoolean();
     Tokenizer broken =
-        new Tokenizer() {
-          @Override
-          public int[] encode(byte[] text) {
-            return new int[0];
-          }
-
+        new NoText() {
           @Override
           public byte[] decode(int... tokens) {
             if (once.getAndSet(true)) {
@@ -450,16 +445,6 @@ class EngineTest {
               throw error;
             }
             throw (RuntimeException) thrown;
-          }
-
-          @Override
-          public int[] prefix() {
-            return new int[0];
-          }
-
-          @Override
-          public OptionalInt special(String name) {
-            return OptionalInt.empty();
           }
         };
     try (SafetensorsModel file = SafetensorsModel.open(folder)) {

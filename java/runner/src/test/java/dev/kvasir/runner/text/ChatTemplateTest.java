@@ -18,22 +18,7 @@ class ChatTemplateTest {
 
   /** Whatever mark is asked for is a token. */
   private static final Tokenizer MARKS =
-      new Tokenizer() {
-        @Override
-        public int[] encode(byte[] text) {
-          return new int[0];
-        }
-
-        @Override
-        public byte[] decode(int... tokens) {
-          return new byte[0];
-        }
-
-        @Override
-        public int[] prefix() {
-          return new int[0];
-        }
-
+      new NoText() {
         @Override
         public OptionalInt special(String name) {
           return OptionalInt.of(1);
