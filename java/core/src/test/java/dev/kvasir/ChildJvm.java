@@ -1,5 +1,6 @@
 package dev.kvasir;
 
+import java.io.File;
 import java.io.IOException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
@@ -8,6 +9,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Assumptions;
 
 /** A JVM of its own for what may kill one, or what happens once in one. */
 public final class ChildJvm {
@@ -36,6 +38,13 @@ public final class ChildJvm {
   public ChildJvm on(Path home) {
     java = home.resolve("bin/java").toString();
     return this;
+  }
+
+  /** JavaCPP's own natives are there, too, as where an application uses other libraries over JavaCPP. */
+  public ChildJvm besideJavaCpp() {
+    String natives = System.getProperty("kvasir.test.javacpp");
+    Assumptions.assumeTrue(natives != null, "no -Dkvasir.test.javacpp");
+    return classPath(classPath + File.pathSeparator + natives);
   }
 
   public ChildJvm classPath(String path) {

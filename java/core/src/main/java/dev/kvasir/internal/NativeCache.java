@@ -349,7 +349,7 @@ public final class NativeCache implements AutoCloseable {
     return new MemoryPiece() {
       @Override
       public ByteBuffer view() {
-        return memory.data().capacity(bytes).asByteBuffer();
+        return MemoryView.of(memory.data().address(), bytes);
       }
 
       @Override

@@ -344,7 +344,7 @@ public final class NativeMemory implements AutoCloseable {
       }
       memory = taken;
       try {
-        whole = bytes <= VIEW_BYTES ? new BytePointer(taken).position(0).limit(bytes).asByteBuffer() : null;
+        whole = bytes <= VIEW_BYTES ? MemoryView.of(taken.address(), bytes) : null;
       } catch (Throwable e) { // no heap for the view, or no stack
         Pointer.free(taken);
         throw e;
@@ -353,9 +353,7 @@ public final class NativeMemory implements AutoCloseable {
 
     ByteBuffer view(long offset, int bytes) {
       ByteBuffer view =
-          whole != null
-              ? whole.slice((int) offset, bytes)
-              : new BytePointer(memory).position(offset).limit(offset + bytes).asByteBuffer();
+          whole != null ? whole.slice((int) offset, bytes) : MemoryView.of(memory.address() + offset, bytes);
       return view.order(ByteOrder.nativeOrder());
     }
 

@@ -88,9 +88,17 @@ class ExhaustedHeapTest {
 
   @Test
   void callsEndWithAnException() throws Exception {
+    check(new ChildJvm());
+  }
+
+  @Test
+  void andBesideOtherLibrariesOverJavaCpp() throws Exception {
+    check(new ChildJvm().besideJavaCpp());
+  }
+
+  private static void check(ChildJvm jvm) throws Exception {
     ChildJvm.Outcome outcome =
-        new ChildJvm()
-            .withLibrary()
+        jvm.withLibrary()
             // The heap ends where it ends, for every object alike.
             .with("-Dkvasir.backend=cpu", "-Xint", "-Xmx10m", "-XX:+UseSerialGC", "-XX:-UseTLAB", "-XX:-UseGCOverheadLimit")
             .run(Program.class);

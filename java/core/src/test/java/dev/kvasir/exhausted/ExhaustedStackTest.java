@@ -96,7 +96,16 @@ class ExhaustedStackTest {
 
   @Test
   void callsAreDoneOrEndWithAnException() throws Exception {
-    ChildJvm.Outcome outcome = new ChildJvm().withLibrary().with("-Dkvasir.backend=cpu").run(Program.class);
+    check(new ChildJvm());
+  }
+
+  @Test
+  void andBesideOtherLibrariesOverJavaCpp() throws Exception {
+    check(new ChildJvm().besideJavaCpp());
+  }
+
+  private static void check(ChildJvm jvm) throws Exception {
+    ChildJvm.Outcome outcome = jvm.withLibrary().with("-Dkvasir.backend=cpu").run(Program.class);
     assertEquals(0, outcome.status(), outcome.output());
     assertTrue(outcome.output().contains("overflows true, done true"), outcome.output());
     assertTrue(!outcome.output().contains("has changed"), outcome.output());
