@@ -270,6 +270,7 @@ class Engine {
   virtual const uint8_t* part_widths(const LayerPlan& plan, const PageView& page, Side side, int kv_head) {
     return part(plan, page, side, kv_head) + page.format(side).head_offset(kv_head);
   }
+  // All of them, or none where memory runs out.
   virtual void shrink(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) = 0;
 
   // Saving and restoring ----------------------------------------------------------------------------------------

@@ -142,13 +142,7 @@ TEST_CASE("pages that gave up precision") {
       check_same(*cache, id, *other, support::restore(*other, support::save(*cache, id)), 900, true, false);
     }
     const auto spectral = [&](int64_t budget) {
-      const support::ConfigPointer config = EveryCodec::config("spectral", budget);
-      for (int layer = 0; layer < EveryCodec::kLayers; ++layer) {
-        for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
-          config->set_option(layer, side, "code_bits", 4);
-          config->set_option(layer, side, "floor_bits", 0.5);
-        }
-      }
+      const support::ConfigPointer config = EveryCodec::shrinking("spectral", budget);
       config->set_backend(backend.c_str());
       return support::CachePointer(kvasir::Cache::create(*config));
     };

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvasir/commvq_training.h"
@@ -49,6 +50,7 @@ class Scene {
   }
 
   int failures() const { return failures_; }
+  int64_t shrinks() const { return shrinks_; }
 
   // Makes the allocations of `call` fail one by one, until it succeeds.
   void step(const char* name, const std::function<void()>& call) {
@@ -74,7 +76,7 @@ class Scene {
   }
 
   void run() {
-    const auto config = EveryCodec::config(codec_, budget_);
+    const auto config = budget_ > 0 ? EveryCodec::shrinking(codec_, budget_) : EveryCodec::config(codec_);
     config->set_shrink_policy(policy_);
     step("create", [&] { cache_.reset(kvasir::Cache::create(*config)); });
     const auto keys = support::half_rows(support::Profile::kOutliers, 21, 600, EveryCodec::kRow);
@@ -107,6 +109,7 @@ class Scene {
     step("append once more", [&] { append(id, 0, 461, 139); });
     CHECK(cache_->length(id, 0) == 600);
     CHECK(cache_->length(other, 1) == 140);
+    shrinks_ = support::stats_of(*cache_)->shrinks(kvasir::kAllLayers);
     step("release", [&] { cache_->release(other); });
     ids_.pop_back();
     cache_->release(id);
@@ -144,9 +147,12 @@ TEST_CASE("faults: memory runs out at every allocation in turn, with every codec
 TEST_CASE("faults: memory runs out while pages shrink") {
   const support::ThreadsGuard threads(2);
   for (const auto policy : {kvasir::ShrinkPolicy::kOldest, kvasir::ShrinkPolicy::kLayer}) {
-    Scene scene("progressive", 360'000, policy);
-    scene.run();
-    CHECK(scene.failures() > 100);
+    for (const auto& [codec, budget] : {std::pair("progressive", 150'000), std::pair("spectral", 90'000)}) {
+      Scene scene(codec, budget, policy);
+      scene.run();
+      CHECK(scene.failures() > 100);
+      CHECK(scene.shrinks() > 1);
+    }
   }
 }
 

@@ -43,6 +43,18 @@ struct EveryCodec {
     return config;
   }
 
+  // The same for codecs whose pages shrink, of which `spectral` falls from 4 code bits to a half only if it is told to.
+  static ConfigPointer shrinking(const std::string& codec, int64_t budget) {
+    ConfigPointer falling = config(codec, budget);
+    for (int layer = 0; codec == "spectral" && layer < kLayers; ++layer) {
+      for (const kvasir::Side side : {kvasir::Side::kKeys, kvasir::Side::kValues}) {
+        falling->set_option(layer, side, "code_bits", 4);
+        falling->set_option(layer, side, "floor_bits", 0.5);
+      }
+    }
+    return falling;
+  }
+
   static CachePointer cache(const std::string& codec, int64_t budget = 0) {
     return CachePointer(kvasir::Cache::create(*config(codec, budget)));
   }

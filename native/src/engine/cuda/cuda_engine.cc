@@ -1,5 +1,6 @@
 // The engine of one GPU. All work of a cache goes through one stream, in the order of calls, so memory that one call
 // gives back may be taken by the next at once. Copies from memory of this machine have left it when they return.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -256,7 +257,7 @@ class CudaEngine : public Engine {
     const CurrentDevice current(kDevice);
     layers_[plan.index]->epoch += 1;
     if (pages.empty() || layer_of(plan).family().shrink(pages)) return;
-    for (const ShrinkingPage& page : pages) shrink_here(plan, page);
+    shrink_here(plan, pages);
   }
 
   // Saving and restoring ---------------------------------------------------------------------------------------
@@ -482,16 +483,23 @@ class CudaEngine : public Engine {
     return result;
   }
 
-  // Through memory of this machine: for layers that mix what shrinks with what the device cannot.
-  void shrink_here(const LayerPlan& plan, const ShrinkingPage& page) {
-    const size_t bytes = page.offsets ? page.offsets[page.from->parts()] : page.from->bytes();
-    std::vector<uint8_t> copy(bytes);
-    queue_.download(copy.data(), page.data, bytes, "shrinking pages");
-    ShrinkingPage here = page;
-    here.data = copy.data();
-    const size_t left = shrink_page(plan, here);
-    if (page.offsets) std::memcpy(copy.data(), page.offsets, sizeof(uint32_t) * (page.to->parts() + 1));
-    queue_.upload(page.data, copy.data(), left, "shrinking pages");
+  // Through memory of this machine: for layers that mix what shrinks with what the device cannot. That memory is there
+  // before the first page changes: all of them shrink, or none.
+  void shrink_here(const LayerPlan& plan, const std::vector<ShrinkingPage>& pages) {
+    const auto bytes_of = [](const ShrinkingPage& page) {
+      return page.offsets ? page.offsets[page.from->parts()] : page.from->bytes();
+    };
+    size_t most = 0;
+    for (const ShrinkingPage& page : pages) most = std::max(most, bytes_of(page));
+    std::vector<uint8_t> copy(most);
+    for (const ShrinkingPage& page : pages) {
+      queue_.download(copy.data(), page.data, bytes_of(page), "shrinking pages");
+      ShrinkingPage here = page;
+      here.data = copy.data();
+      const size_t left = shrink_page(plan, here);
+      if (page.offsets) std::memcpy(copy.data(), page.offsets, sizeof(uint32_t) * (page.to->parts() + 1));
+      queue_.upload(page.data, copy.data(), left, "shrinking pages");
+    }
   }
 
   static int64_t rows_of(const std::vector<QueryRun>& runs) { return runs.back().first + runs.back().tokens; }
