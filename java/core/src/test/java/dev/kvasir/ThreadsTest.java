@@ -48,7 +48,7 @@ class ThreadsTest {
             fork.attend(0, query, output);
             outputs.add(output);
           }
-          sequence.truncate(sequence.length() - random.nextInt(100));
+          sequence.truncate(Math.max(0, sequence.length() - random.nextInt(100)));
         }
       }
     }
