@@ -55,48 +55,75 @@ public final class RecycledMemory implements BlockMemory {
   @Override
   public ByteBuffer hold(ByteBuffer block) {
     int room = (int) Math.min(Integer.MAX_VALUE, (block.remaining() + GRAIN - 1L) / GRAIN * GRAIN);
-    MemoryPiece piece = room == 0 ? null : take(room);
-    if (piece == null) {
+    Loan loan = new Loan(room);
+    if (room == 0 || !take(loan)) {
       return plain.hold(block);
     }
-    ByteBuffer view = piece.view();
-    CLEANER.register(view, () -> giveBack(room, piece));
+    ByteBuffer view;
+    try {
+      view = loan.piece.view();
+      CLEANER.register(view, loan);
+    } catch (Throwable e) { // Java has no memory, or no stack, left
+      loan.run();
+      throw e;
+    }
     return view.put(block.duplicate()).flip();
   }
 
-  /** Null where there is none. */
-  private @Nullable MemoryPiece take(int room) {
+  /** A piece of so many bytes for the loan; false where there is none. */
+  private boolean take(Loan loan) {
     synchronized (this) {
-      Queue<MemoryPiece> free = idle.get(room);
-      if (closed || (free != null && !free.isEmpty())) {
-        return closed ? null : free.poll();
+      Queue<MemoryPiece> free = idle.get(loan.room);
+      if (closed) {
+        return false;
       }
-      if (taken + room > most) {
-        return null;
+      if (free != null && !free.isEmpty()) {
+        loan.piece = free.poll();
+        return true;
       }
-      taken += room;
+      if (taken + loan.room > most) {
+        return false;
+      }
+      taken += loan.room;
     }
-    MemoryPiece piece = null;
     try {
-      piece = source.apply(room);
+      loan.piece = source.apply(loan.room);
     } catch (KvException e) { // what is pinned is not to be had
-    }
-    if (piece == null) {
-      synchronized (this) {
-        taken -= room;
+    } finally {
+      if (loan.piece == null) {
+        synchronized (this) {
+          taken -= loan.room;
+        }
       }
     }
-    return piece;
+    return loan.piece != null;
   }
 
-  private void giveBack(int room, MemoryPiece piece) {
-    synchronized (this) {
-      if (!closed) {
-        idle.computeIfAbsent(room, same -> new ArrayDeque<>()).add(piece);
-        return;
-      }
+  /** A piece that somebody may look at. To run it ends the loan, once, however often it is run. */
+  private final class Loan implements Runnable {
+    private final int room;
+    private @Nullable MemoryPiece piece;
+
+    Loan(int room) {
+      this.room = room;
     }
-    piece.free();
+
+    @Override
+    public void run() {
+      MemoryPiece back;
+      synchronized (RecycledMemory.this) {
+        back = piece;
+        piece = null;
+        if (back == null) {
+          return;
+        }
+        if (!closed) {
+          idle.computeIfAbsent(room, same -> new ArrayDeque<>()).add(back);
+          return;
+        }
+      }
+      back.free();
+    }
   }
 
   /** Bytes of all pieces, in use or not. */

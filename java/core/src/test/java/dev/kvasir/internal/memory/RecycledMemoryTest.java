@@ -2,6 +2,7 @@ package dev.kvasir.internal.memory;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvCache;
@@ -10,10 +11,12 @@ import dev.kvasir.error.KvException;
 import dev.kvasir.file.BlockMemory;
 import dev.kvasir.internal.MemoryPiece;
 import dev.kvasir.method.Uniform;
+import java.lang.ref.Reference;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.IntFunction;
 import org.bytedeco.javacpp.BytePointer;
 import org.junit.jupiter.api.Test;
 
@@ -106,6 +109,45 @@ class RecycledMemoryTest {
       assertEquals(block(i, 100), held.get(i));
     }
     assertEquals(0, memory.hold(ByteBuffer.allocate(0)).remaining());
+  }
+
+  @Test
+  void piecesAreNotLostWhereJavaHasNoMemory() {
+    AtomicInteger failures = new AtomicInteger(2);
+    IntFunction<MemoryPiece> tight =
+        bytes -> {
+          MemoryPiece piece = piece(bytes);
+          return new MemoryPiece() {
+            @Override
+            public ByteBuffer view() {
+              if (failures.getAndDecrement() > 0) {
+                throw new OutOfMemoryError("as Java would");
+              }
+              return piece.view();
+            }
+
+            @Override
+            public void free() {
+              piece.free();
+            }
+          };
+        };
+    RecycledMemory memory = new RecycledMemory(tight, 1L << 40);
+    for (int i = 0; i < 2; i++) {
+      assertThrows(OutOfMemoryError.class, () -> memory.hold(block(1, 100)));
+    }
+    ByteBuffer held = memory.hold(block(2, 100));
+    assertEquals(block(2, 100), held);
+    assertEquals(1, made.get());
+    RecycledMemory failing =
+        new RecycledMemory(
+            bytes -> {
+              throw new OutOfMemoryError("as Java would");
+            },
+            1L << 40);
+    assertThrows(OutOfMemoryError.class, () -> failing.hold(block(3, 100)));
+    assertEquals(0, failing.bytes());
+    Reference.reachabilityFence(held);
   }
 
   @Test
