@@ -72,6 +72,8 @@ std::vector<uint8_t> random_weights(const kvasir::WeightLayout& layout, int64_t 
       case kvasir::WeightType::kQ3_K:
         half_at(at + 108);
         break;
+      case kvasir::WeightType::kQ4_1:
+      case kvasir::WeightType::kQ5_1:
       case kvasir::WeightType::kQ4_K:
       case kvasir::WeightType::kQ5_K:
         half_at(at), half_at(at + 2);

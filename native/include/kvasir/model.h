@@ -20,6 +20,9 @@ enum class WeightType : int {
   kF32 = 0,
   kF16 = 1,
   kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
   kQ8_0 = 8,
   kQ2_K = 10,
   kQ3_K = 11,
@@ -27,6 +30,8 @@ enum class WeightType : int {
   kQ5_K = 13,
   kQ6_K = 14,
   kIQ2_XXS = 16,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
   kBF16 = 30,
 };
 

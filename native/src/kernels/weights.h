@@ -19,6 +19,9 @@ constexpr WeightLayout kWeightLayouts[] = {
     {WeightType::kF16, "F16", 1, 2},
     {WeightType::kBF16, "BF16", 1, 2},
     {WeightType::kQ4_0, "Q4_0", 32, 2 + 16},
+    {WeightType::kQ4_1, "Q4_1", 32, 2 * 2 + 16},
+    {WeightType::kQ5_0, "Q5_0", 32, 2 + 4 + 16},
+    {WeightType::kQ5_1, "Q5_1", 32, 2 * 2 + 4 + 16},
     {WeightType::kQ8_0, "Q8_0", 32, 2 + 32},
     {WeightType::kQ2_K, "Q2_K", 256, 16 + 64 + 2 * 2},
     {WeightType::kQ3_K, "Q3_K", 256, 32 + 64 + 12 + 2},
@@ -26,6 +29,8 @@ constexpr WeightLayout kWeightLayouts[] = {
     {WeightType::kQ5_K, "Q5_K", 256, 2 * 2 + 12 + 32 + 128},
     {WeightType::kQ6_K, "Q6_K", 256, 128 + 64 + 16 + 2},
     {WeightType::kIQ2_XXS, "IQ2_XXS", 256, 2 + 64},
+    {WeightType::kIQ4_NL, "IQ4_NL", 32, 2 + 16},
+    {WeightType::kIQ4_XS, "IQ4_XS", 256, 2 + 2 + 4 + 128},
 };
 
 // Null where the number names no type.

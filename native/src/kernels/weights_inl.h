@@ -7,6 +7,8 @@
 #include <cstring>
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #include "base/half.h"
@@ -46,19 +48,83 @@ inline uint64_t load_word(const uint8_t* from) {
   return word;
 }
 
-// 32 weights: a scale, then nibbles, those of the first half in the low bits; 8 is zero.
-inline void unpack_q4_0(const uint8_t* block, int8_t* codes, float* scales) {
-  scales[0] = scales[1] = load_half_at(block);
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = static_cast<int8_t>((block[2 + i] & 15) - 8);
-    codes[i + 16] = static_cast<int8_t>((block[2 + i] >> 4) - 8);
-  }
+// Sixteen bytes and two words as what compilers have for every level. Loops over bytes stay loops: a byte may be part
+// of anything, what it is made of included.
+using Bytes = uint8_t __attribute__((vector_size(16)));
+using SignedBytes = int8_t __attribute__((vector_size(16)));
+using Words = uint64_t __attribute__((vector_size(16)));
+
+inline Bytes load_bytes(const uint8_t* from) {
+  Bytes bytes;
+  memcpy(&bytes, from, sizeof bytes);
+  return bytes;
 }
 
-// 32 weights: a scale, then signed bytes.
-inline void unpack_q8_0(const uint8_t* block, int8_t* codes, float* scales) {
-  scales[0] = scales[1] = load_half_at(block);
-  memcpy(codes, block + 2, 32);
+// The bytes of large blocks come by 32. By reference: by value they are passed as the level's registers allow.
+using ManyBytes = uint8_t __attribute__((vector_size(32)));
+
+inline void load_many(const uint8_t* from, ManyBytes* bytes) { memcpy(bytes, from, sizeof *bytes); }
+
+template <class Vector>
+inline void store_codes(const Vector& vector, int8_t* codes) {
+  memcpy(codes, &vector, sizeof vector);
+}
+
+// The table's bytes of indices below 16.
+inline Bytes lookup(Bytes table, Bytes indices) {
+#if defined(__AVX2__)
+  return (Bytes)_mm_shuffle_epi8((__m128i)table, (__m128i)indices);
+#elif defined(__aarch64__)
+  return (Bytes)vqtbl1q_u8((uint8x16_t)table, (uint8x16_t)indices);
+#else
+  uint8_t from[16], at[16];
+  memcpy(from, &table, sizeof from);
+  memcpy(at, &indices, sizeof at);
+  for (uint8_t& byte : at) byte = from[byte];
+  return load_bytes(at);
+#endif
+}
+
+// 32 weights as nibbles, those of the first half in the low bits; kZero is zero.
+template <uint8_t kZero>
+inline void unpack_nibbles(const uint8_t* from, int8_t* codes) {
+  const Bytes packed = load_bytes(from);
+  store_codes((packed & 15) - kZero, codes);
+  store_codes((packed >> 4) - kZero, codes + 16);
+}
+
+// The same with a fifth bit each, of weight i in bit i of the four bytes before.
+template <uint8_t kZero>
+inline void unpack_five_bits(const uint8_t* from, int8_t* codes) {
+  constexpr Bytes kFirst = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  constexpr Bytes kBits = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  const Bytes packed = load_bytes(from + 4), high = load_bytes(from);  // of which four bytes serve
+  const Bytes first = (Bytes)((lookup(high, kFirst) & kBits) == kBits) & 16;
+  const Bytes second = (Bytes)((lookup(high, kFirst + 2) & kBits) == kBits) & 16;
+  store_codes(((packed & 15) | first) - kZero, codes);
+  store_codes(((packed >> 4) | second) - kZero, codes + 16);
+}
+
+// The sixteen values that nibbles stand for in IQ4_NL and IQ4_XS: denser around 0; part of the format.
+inline void unpack_uneven_nibbles(const uint8_t* from, int8_t* codes) {
+  constexpr SignedBytes kUneven = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  const Bytes packed = load_bytes(from);
+  store_codes(lookup((Bytes)kUneven, packed & 15), codes);
+  store_codes(lookup((Bytes)kUneven, packed >> 4), codes + 16);
+}
+
+// 32 weights as signed bytes.
+inline void unpack_bytes(const uint8_t* from, int8_t* codes) { memcpy(codes, from, 32); }
+
+// A scale; scales of 6 bits for 32 weights, first two high bits each, in two bytes, then four low ones, in four; uneven
+// nibbles of 32 weights after 32. A scale of 32 is zero.
+inline void unpack_iq4_xs(const uint8_t* block, Codes* out) {
+  const float scale = load_half_at(block);
+  for (int part = 0; part < 8; ++part) {
+    const int high = (block[2 + part / 4] >> part % 4 * 2) & 3, low = (block[4 + part / 2] >> part % 2 * 4) & 15;
+    out->scales[2 * part] = out->scales[2 * part + 1] = scale * static_cast<float>((low | high << 4) - 32);
+    unpack_uneven_nibbles(block + 8 + part * 16, out->codes + part * 32);
+  }
 }
 
 // 16 bytes of a scale (low) and a minimum (high), each of 4 bits; 64 bytes of 2-bit codes; the scales of both. Byte i
@@ -66,13 +132,17 @@ inline void unpack_q8_0(const uint8_t* block, int8_t* codes, float* scales) {
 inline void unpack_q2_k(const uint8_t* block, Codes* out) {
   const float scale = load_half_at(block + 80);
   const float minimum = load_half_at(block + 82);
+  uint8_t packed[16];
+  memcpy(packed, block, sizeof packed);
   for (int g = 0; g < 16; ++g) {
-    out->scales[g] = scale * static_cast<float>(block[g] & 15);
-    out->minimums[g] = minimum * static_cast<float>(block[g] >> 4);
+    out->scales[g] = scale * static_cast<float>(packed[g] & 15);
+    out->minimums[g] = minimum * static_cast<float>(packed[g] >> 4);
   }
-  for (int part = 0; part < 8; ++part) {
-    const uint8_t* from = block + 16 + part / 4 * 32;
-    for (int i = 0; i < 32; ++i) out->codes[part * 32 + i] = static_cast<int8_t>((from[i] >> part % 4 * 2) & 3);
+  for (int half = 0; half < 2; ++half) {
+    ManyBytes from;
+    load_many(block + 16 + half * 32, &from);
+    int8_t* to = out->codes + half * 128;
+    for (int part = 0; part < 4; ++part) store_codes((from >> 2 * part) & 3, to + part * 32);
   }
 }
 
@@ -87,11 +157,15 @@ inline void unpack_q3_k(const uint8_t* block, Codes* out) {
     const int high = (packed[8 + g % 4] >> g / 4 * 2) & 3;
     out->scales[g] = scale * static_cast<float>((low | high << 4) - 32);
   }
-  for (int part = 0; part < 8; ++part) {
-    const uint8_t* from = block + 32 + part / 4 * 32;
-    for (int i = 0; i < 32; ++i) {
-      const int low = (from[i] >> part % 4 * 2) & 3;
-      out->codes[part * 32 + i] = static_cast<int8_t>(low + ((block[i] >> part) & 1) * 4 - 4);
+  ManyBytes high;
+  load_many(block, &high);
+  for (int half = 0; half < 2; ++half) {
+    ManyBytes from;
+    load_many(block + 32 + half * 32, &from);
+    int8_t* to = out->codes + half * 128;
+    for (int part = 0; part < 4; ++part) {
+      store_codes(((from >> 2 * part) & 3) + ((high & 1) << 2) - 4, to + part * 32);
+      high >>= 1;
     }
   }
 }
@@ -119,26 +193,24 @@ inline void unpack_six_bits(const uint8_t* block, Codes* out) {
 inline void unpack_q4_k(const uint8_t* block, Codes* out) {
   unpack_six_bits(block, out);
   for (int pair = 0; pair < 4; ++pair) {
-    const uint8_t* from = block + 16 + pair * 32;
-    int8_t* to = out->codes + pair * 64;
-    for (int i = 0; i < 32; ++i) {
-      to[i] = static_cast<int8_t>(from[i] & 15);
-      to[i + 32] = static_cast<int8_t>(from[i] >> 4);
-    }
+    ManyBytes from;
+    load_many(block + 16 + pair * 32, &from);
+    store_codes(from & 15, out->codes + pair * 64);
+    store_codes(from >> 4, out->codes + pair * 64 + 32);
   }
 }
 
 // The same with a fifth bit: bit p of byte i of 32 belongs to weight 32 p + i.
 inline void unpack_q5_k(const uint8_t* block, Codes* out) {
   unpack_six_bits(block, out);
-  const uint8_t* high = block + 16;
+  ManyBytes high;
+  load_many(block + 16, &high);
   for (int pair = 0; pair < 4; ++pair) {
-    const uint8_t* from = block + 48 + pair * 32;
-    int8_t* to = out->codes + pair * 64;
-    for (int i = 0; i < 32; ++i) {
-      to[i] = static_cast<int8_t>((from[i] & 15) | ((high[i] >> 2 * pair) & 1) << 4);
-      to[i + 32] = static_cast<int8_t>((from[i] >> 4) | ((high[i] >> (2 * pair + 1)) & 1) << 4);
-    }
+    ManyBytes from;
+    load_many(block + 48 + pair * 32, &from);
+    store_codes((from & 15) | ((high & 1) << 4), out->codes + pair * 64);
+    store_codes((from >> 4) | ((high & 2) << 3), out->codes + pair * 64 + 32);
+    high >>= 2;
   }
 }
 
@@ -148,15 +220,15 @@ inline void unpack_q6_k(const uint8_t* block, Codes* out) {
   const float scale = load_half_at(block + 208);
   for (int g = 0; g < 16; ++g) out->scales[g] = scale * static_cast<float>(static_cast<int8_t>(block[192 + g]));
   for (int half = 0; half < 2; ++half) {
-    const uint8_t* low = block + half * 64;
-    const uint8_t* high = block + 128 + half * 32;
+    ManyBytes near, far, high;
+    load_many(block + half * 64, &near);
+    load_many(block + half * 64 + 32, &far);
+    load_many(block + 128 + half * 32, &high);
     int8_t* to = out->codes + half * 128;
-    for (int i = 0; i < 32; ++i) {
-      to[i] = static_cast<int8_t>(((low[i] & 15) | (high[i] & 3) << 4) - 32);
-      to[i + 32] = static_cast<int8_t>(((low[i + 32] & 15) | ((high[i] >> 2) & 3) << 4) - 32);
-      to[i + 64] = static_cast<int8_t>(((low[i] >> 4) | ((high[i] >> 4) & 3) << 4) - 32);
-      to[i + 96] = static_cast<int8_t>(((low[i + 32] >> 4) | (high[i] >> 6) << 4) - 32);
-    }
+    store_codes(((near & 15) | ((high & 3) << 4)) - 32, to);
+    store_codes(((far & 15) | ((high & 12) << 2)) - 32, to + 32);
+    store_codes(((near >> 4) | (high & 48)) - 32, to + 64);
+    store_codes(((far >> 4) | (high >> 6 << 4)) - 32, to + 96);
   }
 }
 
@@ -209,8 +281,6 @@ constexpr PointTables make_point_tables() {
 // bits that scale: (s + 1/2) / 4.
 inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
   static constexpr PointTables kTables = make_point_tables();
-  using Words = uint64_t __attribute__((vector_size(16)));
-  using Bytes = int8_t __attribute__((vector_size(16)));
   const float scale = load_half_at(block);
   for (int part = 0; part < 8; ++part) {
     const uint64_t word = load_word(block + 2 + part * 8);
@@ -220,22 +290,28 @@ inline void unpack_iq2_xxs(const uint8_t* block, Codes* out) {
       const Words magnitudes = {kTables.magnitudes[(word >> 8 * i) & 255],
                                 kTables.magnitudes[(word >> (8 * i + 8)) & 255]};
       const Words negative = {kTables.signs[(word >> (32 + 7 * i)) & 127], kTables.signs[(word >> (39 + 7 * i)) & 127]};
-      const Bytes codes = (Bytes)(magnitudes ^ negative) - (Bytes)negative;  // -x is ~x + 1
-      memcpy(out->codes + part * 32 + i * 8, &codes, sizeof codes);
+      store_codes((Bytes)(magnitudes ^ negative) - (Bytes)negative, out->codes + part * 32 + i * 8);  // -x is ~x + 1
     }
   }
 }
 
 // A type as templates see it: kElements weights in kBytes bytes, of which kGroup share a scale. unpack makes codes of
 // `count` weights, at most kCodeBlock.
-template <WeightType kType, void (*kUnpack)(const uint8_t*, int8_t*, float*)>
+//
+// Small blocks are a scale, a minimum where the type has them, and what kUnpack makes codes of.
+template <WeightType kType, void (*kUnpack)(const uint8_t*, int8_t*), bool kHasMinimums = false>
 struct SmallBlocks {
   static constexpr int kElements = find_layout(kType)->elements, kBytes = find_layout(kType)->bytes;
   static constexpr int kGroup = 32;
-  static constexpr bool kMinimums = false;
+  static constexpr bool kMinimums = kHasMinimums;
   static void unpack(const uint8_t* from, int count, Codes* out) {
     for (int at = 0; at < count; at += kElements, from += kBytes) {
-      kUnpack(from, out->codes + at, out->scales + at / kCodeGroup);
+      const int group = at / kCodeGroup;
+      out->scales[group] = out->scales[group + 1] = load_half_at(from);
+      if constexpr (kMinimums) {  // files have what is added
+        out->minimums[group] = out->minimums[group + 1] = -load_half_at(from + 2);
+      }
+      kUnpack(from + (kMinimums ? 4 : 2), out->codes + at);
     }
   }
 };
@@ -248,14 +324,19 @@ struct LargeBlocks {
   static void unpack(const uint8_t* from, int, Codes* out) { kUnpack(from, out); }
 };
 
-using BlocksQ4_0 = SmallBlocks<WeightType::kQ4_0, unpack_q4_0>;
-using BlocksQ8_0 = SmallBlocks<WeightType::kQ8_0, unpack_q8_0>;
+using BlocksQ4_0 = SmallBlocks<WeightType::kQ4_0, unpack_nibbles<8>>;
+using BlocksQ4_1 = SmallBlocks<WeightType::kQ4_1, unpack_nibbles<0>, true>;
+using BlocksQ5_0 = SmallBlocks<WeightType::kQ5_0, unpack_five_bits<16>>;
+using BlocksQ5_1 = SmallBlocks<WeightType::kQ5_1, unpack_five_bits<0>, true>;
+using BlocksQ8_0 = SmallBlocks<WeightType::kQ8_0, unpack_bytes>;
 using BlocksQ2_K = LargeBlocks<WeightType::kQ2_K, unpack_q2_k, 16, true>;
 using BlocksQ3_K = LargeBlocks<WeightType::kQ3_K, unpack_q3_k, 16, false>;
 using BlocksQ4_K = LargeBlocks<WeightType::kQ4_K, unpack_q4_k, 32, true>;
 using BlocksQ5_K = LargeBlocks<WeightType::kQ5_K, unpack_q5_k, 32, true>;
 using BlocksQ6_K = LargeBlocks<WeightType::kQ6_K, unpack_q6_k, 16, false>;
 using BlocksIQ2_XXS = LargeBlocks<WeightType::kIQ2_XXS, unpack_iq2_xxs, 32, false>;
+using BlocksIQ4_NL = SmallBlocks<WeightType::kIQ4_NL, unpack_uneven_nibbles>;
+using BlocksIQ4_XS = LargeBlocks<WeightType::kIQ4_XS, unpack_iq4_xs, 32, false>;
 
 // Calls work(Blocks...()) for the type's.
 template <class Work>
@@ -263,6 +344,12 @@ inline void with_blocks(WeightType type, const Work& work) {
   switch (type) {
     case WeightType::kQ4_0:
       return work(BlocksQ4_0());
+    case WeightType::kQ4_1:
+      return work(BlocksQ4_1());
+    case WeightType::kQ5_0:
+      return work(BlocksQ5_0());
+    case WeightType::kQ5_1:
+      return work(BlocksQ5_1());
     case WeightType::kQ8_0:
       return work(BlocksQ8_0());
     case WeightType::kQ2_K:
@@ -277,6 +364,10 @@ inline void with_blocks(WeightType type, const Work& work) {
       return work(BlocksQ6_K());
     case WeightType::kIQ2_XXS:
       return work(BlocksIQ2_XXS());
+    case WeightType::kIQ4_NL:
+      return work(BlocksIQ4_NL());
+    case WeightType::kIQ4_XS:
+      return work(BlocksIQ4_XS());
     case WeightType::kF32:
     case WeightType::kF16:
     case WeightType::kBF16:

@@ -61,23 +61,34 @@ TEST_CASE("weights: rows have the bytes of their blocks, and no others") {
           kvasir::weight_row_bytes(WeightType::kQ4_K, 128);
         }).find("Q4_K") != std::string::npos);
   support::error_of(ErrorCode::kInvalidArgument, [] { kvasir::weight_row_bytes(WeightType::kQ4_0, 0); });
-  support::error_of(ErrorCode::kInvalidArgument, [] { kvasir::weight_row_bytes(static_cast<WeightType>(3), 256); });
+  support::error_of(ErrorCode::kInvalidArgument, [] { kvasir::weight_row_bytes(static_cast<WeightType>(9), 256); });
 }
 
 namespace {
 
+// The reference's weights, decoded once for all products with them.
+std::vector<reference::Weight> decoded(WeightType type, const std::vector<uint8_t>& weights, int rows, int inputs) {
+  const int number = static_cast<int>(type);
+  std::vector<reference::Weight> values;
+  values.reserve(static_cast<size_t>(rows) * inputs);
+  for (int row = 0; row < rows; ++row) {
+    const uint8_t* from = weights.data() + row * kvasir::weight_row_bytes(type, inputs);
+    for (int i = 0; i < inputs; ++i) values.push_back(reference::weight_at(number, from, i));
+  }
+  return values;
+}
+
 // The largest error that model.h allows: float32 sums for weights that are floats; for weights in blocks activations
 // are off by half a 127th of the largest of their 32 neighbours, and sums have a term, or two, for every 16 weights.
-double allowed(WeightType type, const float* in, const uint8_t* row, int inputs, double bias) {
-  const int number = static_cast<int>(type);
-  const bool coded = reference::block_weights(number) > 1;
+double allowed(WeightType type, const float* in, const reference::Weight* row, int inputs, double bias) {
+  const bool coded = reference::block_weights(static_cast<int>(type)) > 1;
   double rounded = 0, magnitude = std::fabs(bias);
   for (int begin = 0; begin < inputs; begin += 32) {
     double largest = 0;
     for (int i = begin; i < begin + 32; ++i) largest = std::max(largest, std::fabs(static_cast<double>(in[i])));
     const double step = coded ? largest / 127 : 0;
     for (int i = begin; i < begin + 32; ++i) {
-      const double weight = reference::weight_at(number, row, i).magnitude();
+      const double weight = row[i].magnitude();
       rounded += weight * step * (0.5 + 0x1p-15);
       magnitude += weight * (std::fabs(in[i]) + step);
     }
@@ -85,9 +96,9 @@ double allowed(WeightType type, const float* in, const uint8_t* row, int inputs,
   return rounded + (coded ? inputs / 8 + 10 : inputs + 7) * 0x1p-24 * magnitude;
 }
 
-double product(WeightType type, const float* in, const uint8_t* row, int inputs) {
+double product(const float* in, const reference::Weight* row, int inputs) {
   double sum = 0;
-  for (int i = 0; i < inputs; ++i) sum += reference::weight_at(static_cast<int>(type), row, i).value() * in[i];
+  for (int i = 0; i < inputs; ++i) sum += row[i].value() * in[i];
   return sum;
 }
 
@@ -110,7 +121,7 @@ TEST_CASE("weights: products stay within the bound of model.h for every type") {
   for (const WeightType type : support::kWeightTypes) {
     const int number = static_cast<int>(type);
     const auto weights = support::random_weights(number + 50, type, int64_t{outputs} * inputs);
-    const int64_t row_bytes = kvasir::weight_row_bytes(type, inputs);
+    const auto known = decoded(type, weights, outputs, inputs);
     for (const int tokens : {1, 3, 13}) {
       INFO("type " << number << ", " << tokens << " tokens");
       const auto in = support::float_rows(number + tokens, tokens, inputs);
@@ -119,8 +130,8 @@ TEST_CASE("weights: products stay within the bound of model.h for every type") {
       int wrong = 0;
       for (int t = 0; t < tokens; ++t) {
         for (int o = 0; o < outputs; ++o) {
-          const uint8_t* row = weights.data() + o * row_bytes;
-          const double expected = product(type, in.data() + t * inputs, row, inputs) + bias[o];
+          const reference::Weight* row = known.data() + o * inputs;
+          const double expected = product(in.data() + t * inputs, row, inputs) + bias[o];
           const double bound = allowed(type, in.data() + t * inputs, row, inputs, bias[o]);
           wrong += !(std::fabs(out[t * outputs + o] - expected) <= bound);
         }
@@ -140,6 +151,7 @@ TEST_CASE("weights: products in blocks are exact up to float32 sums, on every le
     for (const int inputs : {256, 768, reference::block_weights(number) == 32 ? 352 : 512}) {
       for (const int columns : {1, 3, 4, 7, 8, 31, 33}) {
         const auto weights = support::random_weights(number + columns, type, int64_t{columns} * inputs);
+        const auto known = decoded(type, weights, columns, inputs);
         const int64_t row_bytes = kvasir::weight_row_bytes(type, inputs);
         const auto bias = support::float_rows(9, 1, columns);
         for (const int rows : {1, 2, 3, 4, 5, 6, 11, 16, 35, 49}) {
@@ -163,11 +175,11 @@ TEST_CASE("weights: products in blocks are exact up to float32 sums, on every le
             int wrong = 0, touched = 0;
             for (int r = 0; r < rows; ++r) {
               for (int c = 0; c < columns; ++c) {
-                const uint8_t* row = weights.data() + c * row_bytes;
-                const double expected = product(type, in.data() + r * inputs, row, inputs) + bias[c];
+                const reference::Weight* row = known.data() + c * inputs;
+                const double expected = product(in.data() + r * inputs, row, inputs) + bias[c];
                 double magnitude = std::fabs(bias[c]);
                 for (int i = 0; i < inputs; ++i) {
-                  magnitude += reference::weight_at(number, row, i).magnitude() * std::fabs(in[r * inputs + i]);
+                  magnitude += row[i].magnitude() * std::fabs(in[r * inputs + i]);
                 }
                 wrong += !(std::fabs(out[r * stride + c] - expected) <= (inputs / 8 + 10) * 0x1p-24 * magnitude);
               }
@@ -232,13 +244,14 @@ TEST_CASE("weights: no whole number overflows") {
       for (size_t at = 0; at < weights.size(); at += reference::block_bytes(number)) {
         for (const int half : support::halves_of(type)) weights[at + half] = 0, weights[at + half + 1] = 0x3c;  // 1
       }
+      const auto row = decoded(type, weights, 1, inputs);
       for (const int tokens : {1, 4, 40}) {
         const std::vector<float> in(static_cast<size_t>(tokens) * inputs, 127.0f);
         std::vector<float> out(static_cast<size_t>(tokens) * columns);
         kvasir::project(in.data(), weights.data(), type, nullptr, tokens, columns, inputs, out.data());
-        const double expected = product(type, in.data(), weights.data(), inputs);
+        const double expected = product(in.data(), row.data(), inputs);
         double magnitude = 0;
-        for (int i = 0; i < inputs; ++i) magnitude += reference::weight_at(number, weights.data(), i).magnitude() * 127;
+        for (const reference::Weight& weight : row) magnitude += weight.magnitude() * 127;
         const double bound = (inputs / 8 + 10) * 0x1p-24 * magnitude;
         const auto wrong =
             std::count_if(out.begin(), out.end(), [&](float x) { return !(std::fabs(x - expected) <= bound); });

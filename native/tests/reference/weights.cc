@@ -20,6 +20,30 @@ Weight q4_0(const uint8_t* block, int i) {
   return {half_at(block) * (bits(block + 2, i % 16 * 8 + i / 16 * 4, 4) - 8)};
 }
 
+Weight q4_1(const uint8_t* block, int i) {
+  return {half_at(block) * bits(block + 4, i % 16 * 8 + i / 16 * 4, 4), -half_at(block + 2)};
+}
+
+int five_bits(const uint8_t* from, int i) { return bits(from + 4, i % 16 * 8 + i / 16 * 4, 4) + 16 * bits(from, i, 1); }
+
+Weight q5_0(const uint8_t* block, int i) { return {half_at(block) * (five_bits(block + 2, i) - 16)}; }
+
+Weight q5_1(const uint8_t* block, int i) { return {half_at(block) * five_bits(block + 4, i), -half_at(block + 2)}; }
+
+double uneven(int nibble) {
+  const double positive[] = {1, 13, 25, 38, 53, 69, 89, 113}, negative[] = {10, 22, 35, 49, 65, 83, 104, 127};
+  return nibble < 8 ? -negative[7 - nibble] : positive[nibble - 8];
+}
+
+Weight iq4_nl(const uint8_t* block, int i) {
+  return {half_at(block) * uneven(bits(block + 2, i % 16 * 8 + i / 16 * 4, 4))};
+}
+
+Weight iq4_xs(const uint8_t* block, int i) {
+  const int part = i / 32, scale = bits(block + 4, part * 4, 4) + 16 * bits(block + 2, part * 2, 2) - 32;
+  return {half_at(block) * scale * uneven(bits(block + 8 + part * 16, i % 16 * 8 + i % 32 / 16 * 4, 4))};
+}
+
 Weight q8_0(const uint8_t* block, int i) { return {half_at(block) * static_cast<int8_t>(block[2 + i])}; }
 
 // The 2 low bits of weight i in Q2_K and Q3_K: byte i % 32 of the half, field i / 32 of the half.
@@ -147,6 +171,9 @@ const Type types[] = {
     {30, 1, 2,
      [](const uint8_t* block, int) { return Weight{bfloat_value(static_cast<uint16_t>(block[0] | block[1] << 8))}; }},
     {2, 32, 18, q4_0},
+    {3, 32, 20, q4_1},
+    {6, 32, 22, q5_0},
+    {7, 32, 24, q5_1},
     {8, 32, 34, q8_0},
     {10, 256, 84, q2_k},
     {11, 256, 110, q3_k},
@@ -154,6 +181,8 @@ const Type types[] = {
     {13, 256, 176, q5_k},
     {14, 256, 210, q6_k},
     {16, 256, 66, iq2_xxs},
+    {20, 32, 18, iq4_nl},
+    {23, 256, 136, iq4_xs},
 };
 
 const Type* find(int number) {

@@ -10,9 +10,10 @@
 namespace support {
 
 constexpr kvasir::WeightType kWeightTypes[] = {
-    kvasir::WeightType::kF32,  kvasir::WeightType::kF16,  kvasir::WeightType::kBF16,   kvasir::WeightType::kQ4_0,
-    kvasir::WeightType::kQ8_0, kvasir::WeightType::kQ2_K, kvasir::WeightType::kQ3_K,   kvasir::WeightType::kQ4_K,
-    kvasir::WeightType::kQ5_K, kvasir::WeightType::kQ6_K, kvasir::WeightType::kIQ2_XXS};
+    kvasir::WeightType::kF32,  kvasir::WeightType::kF16,     kvasir::WeightType::kBF16,   kvasir::WeightType::kQ4_0,
+    kvasir::WeightType::kQ4_1, kvasir::WeightType::kQ5_0,    kvasir::WeightType::kQ5_1,   kvasir::WeightType::kQ8_0,
+    kvasir::WeightType::kQ2_K, kvasir::WeightType::kQ3_K,    kvasir::WeightType::kQ4_K,   kvasir::WeightType::kQ5_K,
+    kvasir::WeightType::kQ6_K, kvasir::WeightType::kIQ2_XXS, kvasir::WeightType::kIQ4_NL, kvasir::WeightType::kIQ4_XS};
 
 // Where a block of the type holds float16 numbers.
 inline std::vector<int> halves_of(kvasir::WeightType type) {
@@ -24,6 +25,8 @@ inline std::vector<int> halves_of(kvasir::WeightType type) {
       return {80, 82};
     case kvasir::WeightType::kQ3_K:
       return {108};
+    case kvasir::WeightType::kQ4_1:
+    case kvasir::WeightType::kQ5_1:
     case kvasir::WeightType::kQ4_K:
     case kvasir::WeightType::kQ5_K:
       return {0, 2};

@@ -14,6 +14,12 @@ public enum WeightType {
   BF16(30, 1, 2),
   /** 4 bits, a scale for 32. */
   Q4_0(2, 32, 18),
+  /** 4 bits, a scale and a minimum for 32. */
+  Q4_1(3, 32, 20),
+  /** 5 bits, a scale for 32. */
+  Q5_0(6, 32, 22),
+  /** 5 bits, a scale and a minimum for 32. */
+  Q5_1(7, 32, 24),
   /** 8 bits, a scale for 32. */
   Q8_0(8, 32, 34),
   /** 2 bits, scales and minimums of 4 bits for 16. */
@@ -27,7 +33,11 @@ public enum WeightType {
   /** 6 bits, scales of 8 bits for 16. */
   Q6_K(14, 256, 210),
   /** Points of a lattice for 8 weights, signs, scales of 4 bits for 32. */
-  IQ2_XXS(16, 256, 66);
+  IQ2_XXS(16, 256, 66),
+  /** Sixteen uneven values, a scale for 32. */
+  IQ4_NL(20, 32, 18),
+  /** Sixteen uneven values, scales of 6 bits for 32. */
+  IQ4_XS(23, 256, 136);
 
   /** What GGUF calls its numbers, the gaps among those above included. */
   private static final String[] NAMES = {

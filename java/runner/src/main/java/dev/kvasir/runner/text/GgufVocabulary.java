@@ -16,24 +16,41 @@ final class GgufVocabulary {
   private static final int CONTROL = 3;
   private static final int USER_DEFINED = 4;
 
-  /** How words are cut, by the names that tokenizer.ggml.pre gives. */
-  private static final Map<String, List<String>> WORDS = new HashMap<>();
+  /**
+   * How a vocabulary's words come about.
+   *
+   * @param cuts expressions that cut texts, each within what the one before leaves
+   * @param whole whether a word that is a token is that token, and texts begin with BOS unless the file says otherwise
+   */
+  private record Words(List<String> cuts, boolean whole) {}
+
+  /** By the names that tokenizer.ggml.pre gives. */
+  private static final Map<String, Words> WORDS = new HashMap<>();
 
   static {
-    String tail = "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    String signs = "| ?[^\\s\\p{L}\\p{N}]+", spaces = "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+    String tail = signs + "[\\r\\n]*" + spaces;
     String head = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
-    for (String name : List.of("llama-bpe", "llama3", "llama-v3", "smaug-bpe")) {
-      WORDS.put(name, List.of(head + "\\p{N}{1,3}" + tail));
+    List<String> llama3 = List.of(head + "\\p{N}{1,3}" + tail), qwen2 = List.of(head + "\\p{N}" + tail);
+    for (String name : List.of("llama-bpe", "llama3", "llama-v3", "falcon3")) {
+      WORDS.put(name, new Words(llama3, true));
     }
+    WORDS.put("smaug-bpe", new Words(llama3, false));
     for (String name : List.of("qwen2", "deepseek-r1-qwen")) {
-      WORDS.put(name, List.of(head + "\\p{N}" + tail));
+      WORDS.put(name, new Words(qwen2, false));
     }
-    WORDS.put("gpt-2", List.of(BpeTokenizer.GPT2_WORDS));
-    WORDS.put("smollm", List.of("\\p{N}", BpeTokenizer.GPT2_WORDS));
+    // Words begin anew at a capital after small letters; letters of scripts without either are both.
+    String lead = "[^\\r\\n\\p{L}\\p{N}]?", both = "\\p{Lm}\\p{Lo}\\p{M}";
+    String capital = "[\\p{Lu}\\p{Lt}" + both + "]", small = "[\\p{Ll}" + both + "]";
+    String tekken =
+        lead + capital + "*" + small + "+|" + lead + capital + "+" + small + "*|\\p{N}" + signs + "[\\r\\n/]*" + spaces;
+    WORDS.put("tekken", new Words(List.of(tekken), true));
+    WORDS.put("gpt-2", new Words(List.of(BpeTokenizer.GPT2_WORDS), false));
+    WORDS.put("smollm", new Words(List.of("\\p{N}", BpeTokenizer.GPT2_WORDS), false));
     // That of llama.cpp, which takes files that say nothing for the same.
-    WORDS.put(
-        "default",
-        List.of("[\\p{P}\\$\\+<=>\\^~\\|]+", BpeTokenizer.GPT2_WORDS, "\\p{N}+", "[0-9][0-9][0-9]"));
+    List<String> standard =
+        List.of("[\\p{P}\\$\\+<=>\\^~\\|]+", BpeTokenizer.GPT2_WORDS, "\\p{N}+", "[0-9][0-9][0-9]");
+    WORDS.put("default", new Words(standard, false));
   }
 
   private final Gguf file;
@@ -97,7 +114,7 @@ final class GgufVocabulary {
   private Tokenizer byteLevel(Map<String, Integer> vocabulary, SpecialTokens specials, int size)
       throws ModelException {
     String pre = file.findText("tokenizer.ggml.pre").orElse("default");
-    List<String> words = WORDS.get(pre);
+    Words words = WORDS.get(pre);
     if (words == null) {
       throw new ModelException(
           place + ": tokenizer.ggml.pre is \"" + pre + "\"; "
@@ -112,16 +129,15 @@ final class GgufVocabulary {
       }
       merges.add(pair);
     }
-    boolean llama3 = pre.startsWith("llama");
     return new BpeTokenizer(
         new BpeTokenizer.Description(
             vocabulary,
             merges,
-            words.stream().map(BpeTokenizer::words).toList(),
+            words.cuts().stream().map(BpeTokenizer::words).toList(),
             false,
-            llama3,
+            words.whole(),
             specials,
-            prefix(llama3, size)),
+            prefix(words.whole(), size)),
         place);
   }
 

@@ -89,9 +89,11 @@ class GgufTest {
     Map<WeightType, Integer> codes =
         Map.ofEntries(
             Map.entry(WeightType.F32, 0), Map.entry(WeightType.F16, 1), Map.entry(WeightType.Q4_0, 2),
+            Map.entry(WeightType.Q4_1, 3), Map.entry(WeightType.Q5_0, 6), Map.entry(WeightType.Q5_1, 7),
             Map.entry(WeightType.Q8_0, 8), Map.entry(WeightType.Q2_K, 10), Map.entry(WeightType.Q3_K, 11),
             Map.entry(WeightType.Q4_K, 12), Map.entry(WeightType.Q5_K, 13), Map.entry(WeightType.Q6_K, 14),
-            Map.entry(WeightType.IQ2_XXS, 16), Map.entry(WeightType.BF16, 30));
+            Map.entry(WeightType.IQ2_XXS, 16), Map.entry(WeightType.IQ4_NL, 20), Map.entry(WeightType.IQ4_XS, 23),
+            Map.entry(WeightType.BF16, 30));
     assertEquals(WeightType.values().length, codes.size());
     codes.forEach(
         (type, code) -> {
@@ -108,10 +110,10 @@ class GgufTest {
   @Test
   void otherTypesAreRefusedByName() throws Exception {
     GgufWriter out = small();
-    out.tensor("strange", 7, new byte[24], List.of(32L));
+    out.tensor("strange", 9, new byte[36], List.of(32L));
     out.tensor("stranger", 99, new byte[24], List.of(32L));
     try (Gguf file = Gguf.open(written(out.bytes()))) {
-      assertTrue(assertThrows(ModelException.class, () -> file.read("strange")).getMessage().contains("Q5_1"));
+      assertTrue(assertThrows(ModelException.class, () -> file.read("strange")).getMessage().contains("Q8_1"));
       assertTrue(assertThrows(ModelException.class, () -> file.read("stranger")).getMessage().contains("99"));
     }
   }

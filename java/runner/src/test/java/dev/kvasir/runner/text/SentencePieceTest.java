@@ -261,7 +261,7 @@ class SentencePieceTest {
       boolean shown = b > 32 && b < 127 || b > 160 && b != 173;
       tokens.add(String.valueOf((char) (shown ? b : next++)));
     }
-    tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>", "Ġ!"));
+    tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>", "Ġ!", "wL", "Ow", "Ċ/"));
     int[] types = new int[tokens.size()];
     Arrays.fill(types, 1);
     types[260] = 3;
@@ -270,13 +270,24 @@ class SentencePieceTest {
     out.text("tokenizer.ggml.pre", "qwen2");
     out.texts("tokenizer.ggml.tokens", tokens);
     out.integers("tokenizer.ggml.token_type", types);
-    out.texts("tokenizer.ggml.merges", List.of("l o", "lo w", "Ġ low", "1 2", "Ġ !"));
+    out.texts("tokenizer.ggml.merges", List.of("l o", "lo w", "Ġ low", "1 2", "Ġ !", "w L", "Ċ /"));
     Tokenizer qwen = fromGguf(out);
     assertArrayEquals(new int[] {257, 258, '1', '2'}, qwen.encode("low low12")); // digits stand alone
     assertEquals(OptionalInt.of(260), qwen.special("<|im_end|>"));
     assertArrayEquals(new int[] {}, qwen.prefix());
     out.text("tokenizer.ggml.pre", "llama-bpe");
     assertArrayEquals(new int[] {257, 258, 259}, fromGguf(out).encode("low low12")); // up to three together
+    assertArrayEquals(new int[] {262, 'o', 'w'}, fromGguf(out).encode("wLow"));
+    assertArrayEquals(new int[] {'!', '\n', '/'}, fromGguf(out).encode("!\n/"));
+    out.integer("tokenizer.ggml.bos_token_id", 260);
+    for (String name : List.of("llama-bpe", "falcon3", "tekken")) { // words that are tokens are those, behind BOS
+      out.text("tokenizer.ggml.pre", name);
+      assertArrayEquals(new int[] {263}, fromGguf(out).encode("Ow"), name);
+      assertArrayEquals(new int[] {260}, fromGguf(out).prefix(), name);
+    }
+    out.remove("tokenizer.ggml.bos_token_id");
+    assertArrayEquals(new int[] {'w', 'L', 'o', 'w', '1', '2', 'w'}, fromGguf(out).encode("wLow12w")); // cut at capitals
+    assertArrayEquals(new int[] {'!', 264}, fromGguf(out).encode("!\n/"));
     out.text("tokenizer.ggml.pre", "gpt-2");
     assertArrayEquals(new int[] {257, 261, '3', '4', 259}, fromGguf(out).encode("low !3412"));
     out.text("tokenizer.ggml.pre", "smollm");
