@@ -24,6 +24,11 @@ void put_number(void* row, ElementType type, int64_t c, float value) {
   }
 }
 
+// Nothing where nothing was seen, whatever stands there: often 0 / 0.
+double part_of(double share, const void* row, ElementType type, int64_t c) {
+  return share > 0.0 ? share * number_at(row, type, c) : 0.0;
+}
+
 }  // namespace
 
 void merge_attention(const MutableRowsView& outputs, float* log_sums, const RowsView& other_outputs,
@@ -47,7 +52,7 @@ void merge_attention(const MutableRowsView& outputs, float* log_sums, const Rows
       void* const row = row_at(to, token, head);
       const void* const other = row_at(from, token, head);
       for (int64_t c = 0; c < head_dim; ++c) {
-        const double mixed = our_share * number_at(row, to.type, c) + their_share * number_at(other, from.type, c);
+        const double mixed = part_of(our_share, row, to.type, c) + part_of(their_share, other, from.type, c);
         put_number(row, to.type, c, static_cast<float>(mixed / sum));
       }
     }

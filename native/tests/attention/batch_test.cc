@@ -249,6 +249,12 @@ TEST_CASE("batch: merging counts what either saw, and nothing where neither did"
   CHECK(sums[1] == 2.0f);
   CHECK(outputs[4] == 5.0f);
   CHECK(sums[2] == kNone);
+  // Others leave 0 / 0 where nothing was seen.
+  float half_seen[] = {NAN, NAN, 3, 4}, half_sums[] = {kNone, 1.0f};
+  const float rest[] = {5, 6, NAN, NAN}, rest_sums[] = {2.0f, kNone};
+  kvasir::merge_attention({half_seen}, half_sums, {rest}, rest_sums, 2, 1, 2);
+  CHECK(std::vector<float>(half_seen, half_seen + 4) == std::vector<float>{5, 6, 3, 4});
+  CHECK(std::vector<float>(half_sums, half_sums + 2) == std::vector<float>{2, 1});
   const auto bad = [&](int64_t tokens, int heads, int d, const float* log_sums) {
     support::error_of(kvasir::ErrorCode::kInvalidArgument,
                       [&] { kvasir::merge_attention({outputs}, sums, {others}, log_sums, tokens, heads, d); });
