@@ -95,7 +95,7 @@ struct RowKernels {
   // scores[0..kPageTokens) holds exp(score - max), 0 where invisible. Updates max and sum, and multiplies
   // output[0..head_dim) by exp(old max - new max). Before the first step max is -infinity, sum 0 and output all 0.
   void (*softmax)(float* scores, int begin, int end, float* max, float* sum, float* output, int head_dim);
-  // scores[begin..end) become cap * tanh(score / cap), off by less than 1e-6 * cap; others of 0..kPageTokens may be
+  // scores[begin..end) become cap * tanh(score / cap), off by less than 2e-6 of that; others of 0..kPageTokens may be
   // written to.
   void (*soft_cap)(float* scores, int begin, int end, float cap);
 };

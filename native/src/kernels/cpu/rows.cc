@@ -324,14 +324,17 @@ void softmax(float* scores, int begin, int end, float* max_score, float* sum_wei
   *sum_weights += sum(total);
 }
 
-// tanh x = 1 - 2 e / (1 + e), e = exp(-2 x), for x >= 0. Small x lose digits to the 1, but none that a score of this
-// size needs.
+// tanh x = 1 - 2 e / (1 + e), e = exp(-2 x), for x >= 0. Small x would lose their digits to the 1, and a large cap
+// makes all of them small: they go by the series.
 void soft_cap(float* scores, int begin, int end, float cap) {
-  const F32 limit = splat(cap), twice = splat(-2.0f / cap), zero = splat(0.0f), one = splat(1.0f);
+  const F32 limit = splat(cap), zero = splat(0.0f), one = splat(1.0f), two = splat(2.0f);
   for (int t = begin / kLanes * kLanes; t < end; t += kLanes) {
-    const F32 score = load(scores + t);
-    const F32 e = exponential(abs(score) * twice);
-    const F32 magnitude = limit - (limit + limit) * e / (one + e);
+    const F32 score = load(scores + t), size = abs(score), x = size / limit;
+    const F32 e = exponential(zero - two * x), square = x * x;
+    F32 series = fma(square, splat(-17.0f / 315.0f), splat(2.0f / 15.0f));
+    series = fma(square, series, splat(-1.0f / 3.0f));
+    series = fma(square, series, one);
+    const F32 magnitude = x < splat(0.25f) ? size * series : limit * (one - two * e / (one + e));
     store(scores + t, score < zero ? zero - magnitude : magnitude);
   }
 }

@@ -405,7 +405,7 @@ public final class KvGeometry {
 
     /**
      * The cap of scaled scores in every layer: they become {@code cap * tanh(score / cap)} before the softmax, as in
-     * Gemma 2. 0, for none, is the default.
+     * Gemma 2. 0, for none, is the default. Scores of a GPU are off by up to a four-millionth of the cap.
      *
      * @param cap 0 or more, finite
      * @return this builder
