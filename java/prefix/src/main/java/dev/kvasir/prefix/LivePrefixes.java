@@ -194,18 +194,11 @@ final class LivePrefixes {
   }
 
   synchronized void close() {
-    closeBelow(root);
+    all.values().forEach(held -> held.sequence.close());
     root.children.clear();
     root.any = null;
     all.clear();
     count = 0;
-  }
-
-  private static void closeBelow(Node node) {
-    if (node.held != null) {
-      node.held.sequence.close();
-    }
-    node.children.values().forEach(LivePrefixes::closeBelow);
   }
 
   private Node deepest(PrefixRequest request, int most) {

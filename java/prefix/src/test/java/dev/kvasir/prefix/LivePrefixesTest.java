@@ -64,6 +64,17 @@ class LivePrefixesTest {
     }
   }
 
+  @Test
+  void aTextOfMillionsOfTokensIsClosedLikeAnyOther() {
+    try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).build()) {
+      LivePrefixes live = live(cache, 20000, Eviction.LRU);
+      live.add(text(0, 20000), cache.newSequence(), 20000);
+      assertEquals(20000, live.holdings().blocks());
+      live.close();
+      assertEquals(0, cache.stats().sequences());
+    }
+  }
+
   /** Their last blocks have one name. */
   @Test
   void prefixesThatDifferInWhatIsEverybodysAreTwo() {
