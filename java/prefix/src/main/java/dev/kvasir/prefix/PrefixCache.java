@@ -293,7 +293,7 @@ public final class PrefixCache implements AutoCloseable {
    * Makes known what of a sequence is compressed by now. It is found from the next {@link #lookup} on, and written to the
    * tiers below in the background. The sequence may go on meanwhile, or end. Publish while a text grows, each turn say:
    * what is known already costs little, and layers that slide leave pages behind that a later publication lacks. Where
-   * they lack what the last whole block would see, nothing is made known.
+   * they lack what the last whole block would see, nothing is made known. Guesses are not ({@link KvSequence#guess}).
    *
    * @param sequence a sequence of the cache, whose positions were not moved
    * @param request its tokens from the beginning on; more or fewer than it holds
@@ -306,14 +306,21 @@ public final class PrefixCache implements AutoCloseable {
     if (sequence.cache() != cache) {
       throw new IllegalArgumentException(sequence + " is part of another cache");
     }
-    int count = Math.min(blocks.count(request.tokens().length), blocks.whole(sequence));
-    if (count == 0) {
+    int most = Math.min(blocks.count(request.tokens().length), blocks.whole(sequence));
+    if (most == 0) {
       return CompletableFuture.completedFuture(0);
     }
     PrefixRequest kept = new PrefixRequest(request.tokens().clone(), request.tenant(), request.shared());
     KvSequence cut = sequence.fork();
     KvSequence copy;
+    int count;
     try {
+      dropGuesses(cut);
+      count = Math.min(most, blocks.whole(cut)); // of what the sequence was when it was forked
+      if (count == 0) {
+        cut.close();
+        return CompletableFuture.completedFuture(0);
+      }
       cut.truncate(blocks.tokens(count));
       copy = cut.fork();
     } catch (IllegalArgumentException e) { // a sliding layer has left behind what the shorter one would see
@@ -328,13 +335,22 @@ public final class PrefixCache implements AutoCloseable {
     return background(
         () -> {
           int fresh = publishing.run();
-          if (fresh > 0) {
-            live.measured(publishing.bytes(), fresh);
+          if (publishing.exported() > 0) {
+            live.measured(publishing.bytes(), publishing.exported());
           }
           published.add(fresh);
           return fresh;
         },
         copy::close);
+  }
+
+  /** They may go, and what is compressed with them waits in 16 bits. */
+  private static void dropGuesses(KvSequence sequence) {
+    try {
+      sequence.keep();
+    } catch (IllegalArgumentException e) { // there are none
+      return;
+    }
   }
 
   /**

@@ -16,6 +16,7 @@ final class Publishing {
   private final KvSequence sequence;
   private final int count;
   private long bytes;
+  private int exported;
 
   /** A sequence of its own, which it closes in the end, and how many of its blocks to bring. */
   Publishing(Tiers tiers, PrefixRequest request, KvSequence sequence, int count) {
@@ -42,6 +43,7 @@ final class Publishing {
       for (int begin = first; begin < count; begin += AT_ONCE) {
         List<KvBlock> blocks = export(begin, Math.min(count, begin + AT_ONCE));
         bytes += bytesOf(blocks);
+        exported += blocks.size();
         for (int i = 0; i < known.size(); i++) {
           put(i, begin, blocks, known.get(i));
         }
@@ -49,6 +51,11 @@ final class Publishing {
       Events.end(event, count - first, bytes);
       return count - first;
     }
+  }
+
+  /** How many of them there were to bring: fewer where pages that are due wait for room. */
+  int exported() {
+    return exported;
   }
 
   /** What those blocks took. */

@@ -538,6 +538,27 @@ class PrefixCacheTest {
   }
 
   @Test
+  void guessesAreNotPublished() throws Exception {
+    KvGeometry geometry =
+        KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(32).slidingWindow(400).build();
+    try (KvCache cache = Testing.cache(geometry).method(Uniform.bits(2)).build();
+        PrefixCache prefixes = PrefixCache.builder(cache).build();
+        KvSequence sequence = cache.newSequence()) {
+      FakeModel.read(sequence, TOKENS, 0, 250);
+      sequence.guess();
+      FakeModel.read(sequence, TOKENS, 250, 300);
+      assertEquals(1, prefixes.publish(sequence, PrefixRequest.of(TOKENS)).join());
+      try (PrefixMatch match = prefixes.lookup(PrefixRequest.of(TOKENS))) {
+        assertEquals(Map.of(Tier.POOL, 4 + 128), match.tokensByTier());
+        match.sequence().guess(); // as in any other
+      }
+      assertTrue(prefixes.stats().tiers().get(Tier.POOL).holdings().bytes() > 0);
+      sequence.keep(0); // they are there still
+      assertEquals(251, sequence.length());
+    }
+  }
+
+  @Test
   void prefetchAndHintsBringThingsNear() throws Exception {
     PrefixRequest request = PrefixRequest.of(TOKENS);
     try (KvCache cache = cache(Uniform.bits(2))) {
