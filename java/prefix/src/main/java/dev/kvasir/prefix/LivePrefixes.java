@@ -133,6 +133,10 @@ final class LivePrefixes {
   }
 
   private synchronized void add(PrefixRequest request, KvSequence sequence, int length, Name name) {
+    Held before = all.get(name);
+    if (before != null) {
+      isOver(before); // then this one comes in its place
+    }
     Node node = root;
     for (int i = 0; i < length; i++) {
       BlockKey key = keyOf(request, i);

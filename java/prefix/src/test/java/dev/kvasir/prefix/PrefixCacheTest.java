@@ -538,6 +538,21 @@ class PrefixCacheTest {
   }
 
   @Test
+  void whatIsPublishedAgainLivesAsLongAgain() throws Exception {
+    AtomicLong now = new AtomicLong();
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    try (KvCache cache = cache(Uniform.bits(2));
+        PrefixCache prefixes =
+            PrefixCache.builder(cache).clock(now::get).timeToLive(Duration.ofMinutes(1)).hostBytes(0).build()) {
+      publish(prefixes, cache, request);
+      now.addAndGet(Duration.ofSeconds(61).toNanos());
+      publish(prefixes, cache, request);
+      now.addAndGet(Duration.ofSeconds(59).toNanos());
+      assertEquals(Map.of(Tier.POOL, KNOWN), tiersOf(prefixes, request));
+    }
+  }
+
+  @Test
   void guessesAreNotPublished() throws Exception {
     KvGeometry geometry =
         KvGeometry.builder().layers(2).queryHeads(4).kvHeads(2).headDim(32).slidingWindow(400).build();
