@@ -38,7 +38,7 @@ final class FileWork {
         };
     try {
       options.executor().execute(task);
-    } catch (RuntimeException e) {
+    } catch (Throwable e) { // an Error where there is no thread to be had
       future.completeExceptionally(e);
     }
     return future;

@@ -36,6 +36,8 @@ import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Executor;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.IntStream;
@@ -188,6 +190,23 @@ class SaveTest {
     later.remove().run();
     saved.get();
     assertEquals(400, KvFile.verify(path).tokens());
+  }
+
+  @Test
+  void anExecutorThatTakesNothingFailsTheFuture() throws Exception {
+    Path path = folder.resolve("a");
+    try (KvCache cache = cache(Uniform.bits(2));
+        KvSequence sequence = grown(cache, 400)) {
+      Executor full = task -> { throw new RejectedExecutionException(); };
+      Executor threadless = task -> { throw new InternalError("no thread"); };
+      for (Executor none : List.of(full, threadless)) {
+        FileOptions refused = FileOptions.defaults().executor(none);
+        CompletableFuture<Void> saved = sequence.saveAsync(path, refused);
+        assertThrows(ExecutionException.class, saved::get);
+        CompletableFuture<KvSequence> restored = cache.restoreAsync(path, refused);
+        assertThrows(ExecutionException.class, restored::get);
+      }
+    }
   }
 
   @Test
