@@ -108,7 +108,8 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
    */
   public void attend(KvSequence sequence, int layer, float[] queries, float[] outputs, int tokens) {
     int probed = indexOf(layer);
-    if (probed < 0 || !isDue(sequence)) {
+    // What is too short is for the call to refuse.
+    if (probed < 0 || tokens < 1 || queries.length / cache.geometry().querySize(layer) < tokens || !isDue(sequence)) {
       sequence.attend(layer, queries, outputs, tokens);
       return;
     }

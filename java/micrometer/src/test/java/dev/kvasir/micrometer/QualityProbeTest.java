@@ -63,6 +63,21 @@ class QualityProbeTest {
   }
 
   @Test
+  void whatIsWrongWithACallIsRefusedAsWithoutAProbe() {
+    try (KvCache cache = cache(Uniform.bits(4));
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = cache.newSequence()) {
+      probe.append(sequence, 0, keys, values, TOKENS);
+      for (int tokens : new int[] {-1, 0, 3, Integer.MAX_VALUE}) {
+        assertThrows(
+            IllegalArgumentException.class, () -> probe.attend(sequence, 0, queries, new float[3 * QUERY], tokens));
+      }
+      probe.attend(sequence, 0, queries, new float[2 * QUERY], 2);
+      assertEquals(1, probe.samples());
+    }
+  }
+
+  @Test
   void oneStepOfManyIsComputedTwice() {
     try (KvCache cache = cache(Uniform.bits(4));
         QualityProbe probe = QualityProbe.on(cache).layers(0, 2).every(5).build();
