@@ -1,6 +1,7 @@
 package dev.kvasir.micrometer;
 
 import dev.kvasir.KvCache;
+import dev.kvasir.KvGeometry;
 import dev.kvasir.KvListener;
 import dev.kvasir.KvStats;
 import dev.kvasir.error.BudgetExceededException;
@@ -13,10 +14,10 @@ import io.micrometer.core.instrument.Timer;
 import io.micrometer.core.instrument.binder.MeterBinder;
 import java.lang.ref.WeakReference;
 import java.util.List;
-import java.util.Objects;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
 import java.util.function.ToDoubleFunction;
+import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
 
 /**
@@ -40,6 +41,9 @@ public final class CacheMetrics implements MeterBinder, KvListener {
   /** Weak, since registries hold their meters for ever. */
   private volatile @Nullable WeakReference<KvCache> cache;
 
+  /** The layer whose tokens are counted: the first that gets any. */
+  private volatile int counted;
+
   /**
    * Meters of a cache to come.
    *
@@ -57,7 +61,10 @@ public final class CacheMetrics implements MeterBinder, KvListener {
    * @return the same cache
    */
   public KvCache watch(KvCache cache) {
-    this.cache = new WeakReference<>(Objects.requireNonNull(cache, "cache"));
+    KvGeometry geometry = cache.geometry();
+    IntStream layers = IntStream.range(0, geometry.layers());
+    this.counted = layers.filter(layer -> geometry.source(layer) == layer).min().orElse(0);
+    this.cache = new WeakReference<>(cache);
     return cache;
   }
 
@@ -105,7 +112,7 @@ public final class CacheMetrics implements MeterBinder, KvListener {
   public void appended(int layer, int tokens, long nanos) {
     for (Meters meters : bound) {
       meters.append.record(nanos, TimeUnit.NANOSECONDS);
-      if (layer == 0) {
+      if (layer == counted) {
         meters.tokens.increment(tokens);
       }
     }

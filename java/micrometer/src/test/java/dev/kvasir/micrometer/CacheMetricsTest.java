@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.KvCache;
+import dev.kvasir.KvGeometry;
 import dev.kvasir.KvSequence;
 import dev.kvasir.KvStats;
 import dev.kvasir.Testing;
@@ -58,6 +59,20 @@ class CacheMetricsTest {
         assertEquals(1, registry.get("kvasir.refusals").counter().count());
         assertEquals(stats.tiles(), registry.get("kvasir.tiles").functionCounter().count());
       }
+    }
+  }
+
+  @Test
+  void tokensAreCountedWhereTheFirstLayerTakesThoseOfAnother() {
+    CacheMetrics metrics = new CacheMetrics("sharing");
+    KvGeometry geometry = KvGeometry.builder().layers(3).queryHeads(4).kvHeads(2).headDim(32).source(0, 1).build();
+    float[] rows = Testing.gaussian(new Random(3), 20 * 64);
+    try (KvCache cache = metrics.watch(Testing.cache(geometry).listener(metrics).build());
+        KvSequence sequence = cache.newSequence()) {
+      metrics.bindTo(registry);
+      sequence.append(1, rows, rows, 20);
+      sequence.append(2, rows, rows, 20);
+      assertEquals(20, registry.get("kvasir.tokens").counter().count());
     }
   }
 
