@@ -482,6 +482,9 @@ public final class PrefixCache implements AutoCloseable {
     } catch (RejectedExecutionException e) {
       drop.run();
       return CompletableFuture.completedFuture(-1);
+    } catch (RuntimeException | Error e) { // there is no thread to be had
+      drop.run();
+      throw e;
     }
   }
 

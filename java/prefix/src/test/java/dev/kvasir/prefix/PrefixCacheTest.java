@@ -538,6 +538,21 @@ class PrefixCacheTest {
   }
 
   @Test
+  void anExecutorWithoutThreadsKeepsNoSequence() throws Exception {
+    PrefixRequest request = PrefixRequest.of(TOKENS);
+    Executor threadless = task -> { throw new InternalError("no thread"); };
+    try (KvCache cache = cache(Uniform.bits(2));
+        PrefixCache prefixes = PrefixCache.builder(cache).executor(threadless).build();
+        KvSequence sequence = cache.newSequence()) {
+      FakeModel.read(sequence, TOKENS, 0, TOKENS.length);
+      assertThrows(InternalError.class, () -> prefixes.publish(sequence, request));
+      assertEquals(2, cache.stats().sequences(), "its own and the pool's");
+      assertEquals(Map.of(Tier.POOL, KNOWN), tiersOf(prefixes, request));
+      assertEquals(1, prefixes.stats().dropped());
+    }
+  }
+
+  @Test
   void whatIsPublishedAgainLivesAsLongAgain() throws Exception {
     AtomicLong now = new AtomicLong();
     PrefixRequest request = PrefixRequest.of(TOKENS);
