@@ -599,7 +599,8 @@ public final class KvSequence implements AutoCloseable {
   }
 
   /**
-   * The blocks of the sequence for a store: those of {@code first .. first + count - 1} that are whole by now.
+   * The blocks of the sequence for a store: those of {@code first .. first + count - 1} that are whole by now. Where {@link
+   * #shift} has moved positions, blocks do not say so: a sequence of them has its tokens where they first were.
    *
    * @param tokens the sequence's token ids from the beginning on, which name them
    * @param salt whose blocks they are; may be empty
