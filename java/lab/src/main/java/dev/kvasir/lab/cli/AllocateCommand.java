@@ -46,6 +46,8 @@ final class AllocateCommand implements Callable<Integer> {
   @Override
   public Integer call() throws IOException {
     Profile profile = Profile.load(source);
+    Path file = target == null ? source : target;
+    Target.check(file);
     KvGeometry geometry = profile.geometry();
     Sensitivities sensitivities =
         profile
@@ -63,8 +65,7 @@ final class AllocateCommand implements Callable<Integer> {
       main.out().printf("%5d %5d %7d%n", layer, plan.bits(layer, Side.KEYS), plan.bits(layer, Side.VALUES));
     }
     main.out().printf("sensitivity %.4g, %s%n", plan.objective(), plan.optimal() ? "proven optimal" : "not proven");
-    Path file = target == null ? source : target;
-    profile.toBuilder().plan(plan).build().save(file);
+    Target.save(profile.toBuilder().plan(plan).build(), file);
     main.out().println("Profile: " + file);
     return 0;
   }

@@ -83,6 +83,7 @@ final class CalibrateCommand implements Callable<Integer> {
       return 0;
     }
     Path file = target == null ? Path.of("kvasir.profile") : target;
+    Target.check(file);
     Recording recording = text.record(main);
     KvGeometry geometry = recording.model().geometry();
     KeyScaling.Options options = KeyScaling.Options.of(recording.model().config().rope()).bits(bits);
@@ -115,7 +116,7 @@ final class CalibrateCommand implements Callable<Integer> {
       Calibrations calibrations = learning.calibrations(recording.model(), text.path());
       profile.sensitivities(LayerLosses.measure(calibrations, main.out()::println));
     }
-    profile.build().save(file);
+    Target.save(profile.build(), file);
     main.out().println("Profile: " + file);
     return 0;
   }

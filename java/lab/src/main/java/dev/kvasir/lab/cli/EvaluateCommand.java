@@ -144,6 +144,7 @@ final class EvaluateCommand implements Callable<Integer> {
       throw new CommandLine.ParameterException(spec.commandLine(), e.getMessage());
     }
     check();
+    Target.checkFolder(target);
     Model model = Model.load(path);
     boolean file = !Files.isDirectory(path);
     Path folder = file ? path.toAbsolutePath().getParent() : path;

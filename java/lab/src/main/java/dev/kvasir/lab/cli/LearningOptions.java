@@ -43,6 +43,8 @@ final class LearningOptions {
 
   /** Writes the profile of a method, by default to a file of its name; spectral says how far it is. */
   void learn(Main main, Path path, String method, @Nullable Path target) throws IOException {
+    Path file = target == null ? Path.of(method + ".profile") : target;
+    Target.check(file);
     Model model = Model.load(path);
     Calibrations calibrations = calibrations(model, path);
     long start = System.nanoTime();
@@ -50,8 +52,7 @@ final class LearningOptions {
         method.equals(Spectra.NAME)
             ? Spectra.calibrate(calibrations, alike, line -> say(main, start, line)).toBuilder()
             : Profile.builder(model.geometry()).codebooks(train(main, calibrations, method));
-    Path file = target == null ? Path.of(method + ".profile") : target;
-    profile.note("method", method).build().save(file);
+    Target.save(profile.note("method", method).build(), file);
     main.out().printf(Locale.ROOT, "Profile: %s, after %.0f s%n", file, (System.nanoTime() - start) / 1e9);
   }
 

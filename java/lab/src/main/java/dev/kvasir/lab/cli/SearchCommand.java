@@ -54,6 +54,7 @@ final class SearchCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    Target.check(target);
     Model model = Model.load(path);
     Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
     Calibrations calibrations =
@@ -66,7 +67,7 @@ final class SearchCommand implements Callable<Integer> {
         found
             .best(bits)
             .orElseThrow(() -> new IllegalArgumentException("no trial kept to " + bits + " bits; --trials or --bits must be more"));
-    Thresholds.profile(calibrations, best).save(target);
+    Target.save(Thresholds.profile(calibrations, best), target);
     main.out().printf(Locale.ROOT, "Best at %.2f bits or less: tau16 %.3f, tau4 %.3f%n", bits, best.tau16(), best.tau4());
     main.out().println("Profile: " + target);
     return 0;

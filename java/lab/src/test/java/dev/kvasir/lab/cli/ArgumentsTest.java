@@ -1,0 +1,72 @@
+package dev.kvasir.lab.cli;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.kvasir.calibrate.Profile;
+import dev.kvasir.runner.TinyModel;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.io.TempDir;
+
+/** What the commands say to arguments that nobody could mean, and where. */
+class ArgumentsTest {
+
+  @TempDir Path folder;
+  private Path model;
+  private Path text;
+
+  @BeforeEach
+  void writeModel() throws Exception {
+    model = Files.createDirectory(folder.resolve("model"));
+    TinyModel.qwen2(model, 7);
+    text = Files.writeString(folder.resolve("text"), "The quick brown fox jumps over the lazy dog. ".repeat(9));
+  }
+
+  @Test
+  void whatCannotBeWrittenIsSaidBeforeAnythingIsRead() throws Exception {
+    Path inTheWay = Files.writeString(folder.resolve("file"), "");
+    List<List<String>> commands =
+        List.of(
+            List.of("calibrate", "" + model),
+            List.of("calibrate", "" + model, "--method=spectral"),
+            List.of("train", "" + model, "--method=comm-vq-1"),
+            List.of("search", "" + model),
+            List.of("inspect", "" + model));
+    for (List<String> command : commands) {
+      // There is no text either, which would be said next.
+      assertSays(1, model + " is there and no regular file", with(command, "--out=" + model));
+      assertSays(1, inTheWay + " is there and no folder", with(command, "--out=" + inTheWay.resolve("in/it")));
+    }
+    assertSays(1, inTheWay + " is there and no folder", "evaluate", "" + model, "--out=" + inTheWay);
+  }
+
+  @Test
+  void foldersOfProfilesAreMade() throws Exception {
+    Path profile = folder.resolve("profiles").resolve("new").resolve("scaling.profile");
+    assertSays(0, "Profile: " + profile, "calibrate", "" + model, "--text=" + text, "--tokens=50", "--out=" + profile);
+    assertTrue(Profile.load(profile).keyScaling().isPresent());
+  }
+
+  private static String[] with(List<String> command, String more) {
+    List<String> all = new ArrayList<>(command);
+    all.add(more);
+    return all.toArray(new String[0]);
+  }
+
+  private static void assertSays(int code, String part, String... args) {
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    int found = Main.run(args, new PrintStream(out), new AtomicBoolean());
+    String said = out.toString(StandardCharsets.UTF_8);
+    assertEquals(code, found, said);
+    assertTrue(said.contains(part), said);
+  }
+}
