@@ -133,7 +133,7 @@ final class EvaluateCommand implements Callable<Integer> {
         "cuda runs the model on a GPU, where the caches are then, too. Times are those of handing work over.",
         "Default: the CPU, with caches where they are fastest."
       })
-  private String backend = "cpu";
+  private Device device = Device.CPU;
 
   @Override
   public Integer call() throws IOException {
@@ -154,9 +154,9 @@ final class EvaluateCommand implements Callable<Integer> {
     String name = model.name();
     ProgressBar bar = main.progress();
     Calibrations calibrations =
-        new Calibrations(model, Calibrations.files(tuning == null ? tests : tuning))
-            .from(profiles == null ? folder : profiles)
-            .on(backend)
+        new Calibrations(model, Calibrations.files(TextOptions.folder("--tuning", tuning, tests)))
+            .from(TextOptions.folder("--profiles", profiles, folder))
+            .on(device.backend())
             .quick(sample);
     for (MethodEntry entry : entries) {
       if (!entry.applies().test(calibrations)) {
@@ -167,7 +167,7 @@ final class EvaluateCommand implements Callable<Integer> {
     Listener listener = new Listener(bar);
     main.endsWhenStopped(listener::writeRest);
     Outcome outcome;
-    try (Decoder decoder = new Decoder(model, backend, Precision.EXACT)) {
+    try (Decoder decoder = new Decoder(model, device.backend(), Precision.EXACT)) {
       outcome = new Evaluation(name, decoder, sets, entries, mode, calibrations, listener).run(main::stopped);
     }
     ResultFiles.write(outcome, Origin.now(main.command()), target);

@@ -33,7 +33,7 @@ final class LearningOptions {
       names = "--backend",
       paramLabel = "NAME",
       description = "spectral: cuda lets the model read on a GPU. Default: ${DEFAULT-VALUE}.")
-  private String backend = "cpu";
+  private Device device = Device.CPU;
 
   @Option(
       names = "--steps",
@@ -68,8 +68,8 @@ final class LearningOptions {
   /** What there is to learn from. */
   Calibrations calibrations(Model model, Path path) throws IOException {
     Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
-    Path from = tuning == null ? folder.resolve("tests") : tuning;
-    return new Calibrations(model, Calibrations.files(from)).on(backend).keySteps(steps);
+    Path from = TextOptions.folder("--tuning", tuning, folder.resolve("tests"));
+    return new Calibrations(model, Calibrations.files(from)).on(device.backend()).keySteps(steps);
   }
 
   private static void say(Main main, long start, String line) {

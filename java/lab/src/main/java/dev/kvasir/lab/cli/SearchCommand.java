@@ -47,7 +47,7 @@ final class SearchCommand implements Callable<Integer> {
   private double bits = 2.7;
 
   @Option(names = "--backend", paramLabel = "NAME", description = "cuda runs the model on a GPU. Default: ${DEFAULT-VALUE}.")
-  private String backend = "cpu";
+  private Device device = Device.CPU;
 
   @Option(names = "--out", paramLabel = "FILE", description = "The profile. Default: ${DEFAULT-VALUE}.")
   private Path target = Path.of(Thresholds.NAME + ".profile");
@@ -58,7 +58,8 @@ final class SearchCommand implements Callable<Integer> {
     Model model = Model.load(path);
     Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();
     Calibrations calibrations =
-        new Calibrations(model, Calibrations.files(tuning == null ? folder.resolve("tests") : tuning)).on(backend);
+        new Calibrations(model, Calibrations.files(TextOptions.folder("--tuning", tuning, folder.resolve("tests"))))
+            .on(device.backend());
     main.out().println("trial  tau16   tau4  key bits        KL");
     ThresholdSearch.Result found = Thresholds.search(calibrations, trials, this::show);
     main.out().println("No other beats these in both bits and KL:");

@@ -68,6 +68,14 @@ final class TextOptions {
     return Recording.of(model, all);
   }
 
+  /** A folder that an option names, or another where it is not given. */
+  static Path folder(String option, @Nullable Path given, Path otherwise) {
+    if (given != null && !Files.isDirectory(given)) {
+      throw new IllegalArgumentException(option + " " + given + " is no folder");
+    }
+    return given == null ? otherwise : given;
+  }
+
   private Path standard() throws IOException {
     Path tests = (Files.isDirectory(folder) ? folder : folder.toAbsolutePath().getParent()).resolve("tests");
     TreeSet<Path> found = new TreeSet<>();

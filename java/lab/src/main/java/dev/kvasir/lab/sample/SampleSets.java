@@ -71,7 +71,9 @@ public final class SampleSets {
       }
     }
     if (sets.isEmpty() && windows + samples > 0) {
-      throw new ModelException(folder + " holds neither texts (*" + TEXT_ENDING + ") nor tasks (*" + TASK_ENDING + ")");
+      String least = window == 0 ? Math.min(WINDOW_BYTES, context) + " bytes" : Math.min(window, context) + " tokens";
+      throw new ModelException(
+          folder + " holds neither texts (*" + TEXT_ENDING + ") of " + least + " or more nor tasks (*" + TASK_ENDING + ")");
     }
     return sets;
   }

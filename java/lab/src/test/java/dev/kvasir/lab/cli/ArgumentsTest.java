@@ -56,6 +56,29 @@ class ArgumentsTest {
     assertTrue(Profile.load(profile).keyScaling().isPresent());
   }
 
+  @Test
+  void aDeviceThatIsNoneIsNotTakenForTheProcessor() throws Exception {
+    for (String command : List.of("evaluate", "search", "calibrate", "train")) {
+      assertSays(2, "gpu", with(List.of(command, "" + model), "--backend=gpu"));
+    }
+  }
+
+  @Test
+  void foldersThatAreNamedMustBeThere() throws Exception {
+    Path tests = Files.createDirectory(model.resolve("tests"));
+    Files.copy(text, tests.resolve("fox_test.bin"));
+    assertSays(1, "(*_test.bin) of 1024 bytes or more", "evaluate", "" + model);
+    assertSays(1, "(*_test.bin) of 700 tokens or more", "evaluate", "" + model, "--window=700");
+    Files.writeString(tests.resolve("fox_test.bin"), Files.readString(text).repeat(3));
+    for (String command : List.of("search", "calibrate", "train", "evaluate")) {
+      List<String> args = new ArrayList<>(List.of(command, "" + model, "--tuning=nowhere"));
+      args.addAll(command.equals("evaluate") ? List.of() : List.of("--out=" + folder.resolve("out")));
+      args.addAll(List.of("calibrate", "train").contains(command) ? List.of("--method=spectral") : List.of());
+      assertSays(1, "--tuning nowhere is no folder", args.toArray(new String[0]));
+    }
+    assertSays(1, "--profiles nowhere is no folder", "evaluate", "" + model, "--profiles=nowhere");
+  }
+
   private static String[] with(List<String> command, String more) {
     List<String> all = new ArrayList<>(command);
     all.add(more);
