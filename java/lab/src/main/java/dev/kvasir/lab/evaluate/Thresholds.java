@@ -45,7 +45,11 @@ public final class Thresholds {
                 .run(
                     (tau16, tau4) -> {
                       Predictions.Outcome found = predictions.with(MixKvq.thresholds(tau16, tau4));
-                      return new ThresholdSearch.Measurement(-found.divergence(), found.stats().total().keyBits());
+                      double bits = found.stats().total().keyBits();
+                      if (bits == 0) {
+                        throw new IllegalArgumentException("no text to try thresholds on is long enough for a page");
+                      }
+                      return new ThresholdSearch.Measurement(-found.divergence(), bits);
                     });
           }
         });

@@ -1,6 +1,7 @@
 package dev.kvasir.lab.cli;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.calibrate.Profile;
@@ -77,6 +78,15 @@ class ArgumentsTest {
       assertSays(1, "--tuning nowhere is no folder", args.toArray(new String[0]));
     }
     assertSays(1, "--profiles nowhere is no folder", "evaluate", "" + model, "--profiles=nowhere");
+  }
+
+  @Test
+  void thresholdsAreSoughtOnPages() throws Exception {
+    Path tuning = Files.createDirectory(folder.resolve("tuning"));
+    Files.writeString(tuning.resolve("short_val.bin"), "too short");
+    Path profile = folder.resolve("mix-kvq.profile");
+    assertSays(1, "long enough for a page", "search", "" + model, "--trials=1", "--tuning=" + tuning, "--out=" + profile);
+    assertFalse(Files.exists(profile));
   }
 
   private static String[] with(List<String> command, String more) {
