@@ -89,12 +89,15 @@ final class CacheOptions {
     String name = text;
     double wanted = bits == null ? 4 : bits;
     int dash = name.lastIndexOf('-');
-    if (!METHODS.contains(name) && dash > 0 && bits == null) {
+    if (!METHODS.contains(name) && dash > 0) {
       try {
         wanted = Double.parseDouble(name.substring(dash + 1));
         name = name.substring(0, dash);
       } catch (NumberFormatException e) {
         throw unknown(text);
+      }
+      if (bits != null) {
+        throw new IllegalArgumentException("--bits " + bits + " beside " + text + ", which says how many itself");
       }
     }
     switch (name) {
@@ -127,10 +130,15 @@ final class CacheOptions {
   /** Bytes, as 67108864 or 64M. */
   static long bytes(String text) {
     int unit = text.isEmpty() ? 0 : "KMG".indexOf(Character.toUpperCase(text.charAt(text.length() - 1))) + 1;
+    long bytes = 0;
     try {
-      return Math.multiplyExact(Long.parseLong(unit > 0 ? text.substring(0, text.length() - 1) : text), 1L << 10 * unit);
+      bytes = Math.multiplyExact(Long.parseLong(unit > 0 ? text.substring(0, text.length() - 1) : text), 1L << 10 * unit);
     } catch (NumberFormatException | ArithmeticException e) {
-      throw new IllegalArgumentException("\"" + text + "\" bytes; 67108864 or 64M would be some", e);
+      // said below
     }
+    if (bytes < 1) {
+      throw new IllegalArgumentException("\"" + text + "\" bytes; 67108864 or 64M would be some");
+    }
+    return bytes;
   }
 }

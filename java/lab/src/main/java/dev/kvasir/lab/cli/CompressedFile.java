@@ -24,6 +24,9 @@ final class CompressedFile {
 
   /** Whether a file begins as such a stream. */
   static boolean is(Path file) throws IOException {
+    if (Files.isDirectory(file)) {
+      return false;
+    }
     try (InputStream in = Files.newInputStream(file)) {
       return Arrays.equals(in.readNBytes(BEGIN.length), BEGIN);
     }

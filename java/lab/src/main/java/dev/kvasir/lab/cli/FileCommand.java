@@ -1,5 +1,7 @@
 package dev.kvasir.lab.cli;
 
+import com.github.luben.zstd.ZstdIOException;
+import dev.kvasir.error.KvFileException;
 import dev.kvasir.file.FileInfo;
 import dev.kvasir.file.FileOptions;
 import dev.kvasir.file.KvFile;
@@ -35,7 +37,7 @@ final class FileCommand implements Runnable {
 
   @Command(name = "info", description = "Says what a file holds and what cache it belongs to.", mixinStandardHelpOptions = true)
   int info(@Parameters(paramLabel = "FILE", description = "A saved sequence.") Path file) throws IOException {
-    FileInfo info = KvFile.verify(file, options());
+    FileInfo info = checked(file, file);
     print(file, info);
     main.out().print(info.description());
     return 0;
@@ -44,7 +46,7 @@ final class FileCommand implements Runnable {
   @Command(name = "verify", description = "Reads all of a file and checks every byte.", mixinStandardHelpOptions = true)
   int verify(@Parameters(paramLabel = "FILE", description = "A saved sequence.") Path file) throws IOException {
     long start = System.nanoTime();
-    FileInfo info = KvFile.verify(file, options());
+    FileInfo info = checked(file, file);
     print(file, info);
     double seconds = (System.nanoTime() - start) / 1e9;
     main.out().printf(Locale.ROOT, "whole: every byte checked, %.2f GB/s%n", info.bytes() / seconds / 1e9);
@@ -64,7 +66,7 @@ final class FileCommand implements Runnable {
       @Option(names = "--compress", description = "As a Zstandard stream, to be kept: only convert reads it.") boolean compress)
       throws IOException {
     if (!CompressedFile.is(file)) {
-      return rewrite(file, target, compress);
+      return rewrite(file, file, target, compress);
     }
     if (compress) {
       throw new ParameterException(spec.commandLine(), file + " is compressed already");
@@ -73,21 +75,39 @@ final class FileCommand implements Runnable {
     Path unpacked = Files.createTempFile(target.toAbsolutePath().getParent(), "kvasir-", ".kv");
     unpacked.toFile().deleteOnExit(); // a program that is stopped does not get to the end of this
     try {
-      FileReplacement.write(unpacked, to -> CompressedFile.unpack(file, to));
-      return rewrite(unpacked, target, false);
+      FileReplacement.write(unpacked, to -> unpack(file, to));
+      return rewrite(unpacked, file, target, false);
     } finally {
       Files.deleteIfExists(unpacked);
     }
   }
 
-  private int rewrite(Path file, Path target, boolean compress) throws IOException {
-    FileInfo info = KvFile.verify(file, options());
+  private static void unpack(Path file, FileChannel to) throws IOException {
+    try {
+      CompressedFile.unpack(file, to);
+    } catch (ZstdIOException e) {
+      throw new IOException(file + ": " + e.getMessage(), e);
+    }
+  }
+
+  /** What is in a file whose user knows it by a name. */
+  private FileInfo checked(Path file, Path name) throws IOException {
+    try {
+      return KvFile.verify(file, options());
+    } catch (KvFileException e) {
+      String is = e.reason() == KvFileException.Reason.FOREIGN ? " is no saved sequence: " : ": ";
+      throw new KvFileException(e.reason(), name + is + e.getMessage(), e);
+    }
+  }
+
+  private int rewrite(Path file, Path name, Path target, boolean compress) throws IOException {
+    FileInfo info = checked(file, name);
     // There is one version so far: its files are as they are to be.
     try (FileChannel from = FileChannel.open(file, StandardOpenOption.READ)) {
       FileReplacement.write(target, to -> copy(from, info.bytes(), to, compress));
     }
     if (!compress) {
-      print(target, KvFile.verify(target, options()));
+      print(target, checked(target, target));
       return 0;
     }
     long bytes = Files.size(target);

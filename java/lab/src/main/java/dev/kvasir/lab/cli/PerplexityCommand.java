@@ -7,12 +7,12 @@ import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.file.ModelException;
 import java.io.IOException;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.Callable;
 import java.util.function.IntConsumer;
+import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
 import picocli.CommandLine.Option;
@@ -39,31 +39,36 @@ final class PerplexityCommand implements Callable<Integer> {
   @Option(names = "--windows", paramLabel = "N", description = "Windows of the text. Default: ${DEFAULT-VALUE}.")
   private int windows = 8;
 
-  @Option(names = "--window", paramLabel = "N", description = "Tokens of a window. Default: ${DEFAULT-VALUE}.")
-  private int window = 2048;
+  @Option(
+      names = "--window",
+      paramLabel = "N",
+      description = "Tokens of a window. Default: 2048, or as many as the model was made for.")
+  private @Nullable Integer given;
 
   @Option(names = "--chunk", paramLabel = "N", description = "Tokens read at once. Default: ${DEFAULT-VALUE}.")
   private int chunk = 128;
 
   @Override
   public Integer call() throws IOException {
-    if (windows < 1 || window < 2 || chunk < 1) {
-      throw new IllegalArgumentException("--windows " + windows + " --window " + window + " --chunk " + chunk);
+    if (windows < 1 || chunk < 1) {
+      throw new IllegalArgumentException("--windows " + windows + " --chunk " + chunk + ", which must be 1 or more");
     }
     Model model = Model.load(path);
     int[] prefix = model.tokenizer().prefix();
     int most = model.config().maxPositions();
-    if (window <= prefix.length || window > most) {
+    int window = given == null ? Math.min(2048, most) : given;
+    int least = Math.max(2, prefix.length + 1);
+    if (window < least || window > most) {
       throw new IllegalArgumentException(
-          "--window " + window + " is not " + (prefix.length + 1) + ".." + most + ", what the model was made for");
+          "--window " + window + " is not " + least + ".." + most + ", what the model was made for");
     }
-    int[] all = model.tokenizer().encode(Files.readAllBytes(text));
+    int[] all = model.tokenizer().encode(TextOptions.bytes(text, Integer.MAX_VALUE));
     try (Decoder decoder = cache.decoder(model)) {
-      return run(decoder, prefix, all);
+      return run(decoder, prefix, all, window);
     }
   }
 
-  private int run(Decoder decoder, int[] prefix, int[] all) throws ModelException {
+  private int run(Decoder decoder, int[] prefix, int[] all, int window) throws ModelException {
     int own = window - prefix.length;
     double sum = 0;
     long counted = 0;

@@ -2,13 +2,16 @@ package dev.kvasir.lab.cli;
 
 import dev.kvasir.KvEstimate;
 import dev.kvasir.KvGeometry;
+import dev.kvasir.KvMethod;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Iterator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
+import java.util.Map;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -89,8 +92,15 @@ final class SizeCommand implements Callable<Integer> {
       throw new ParameterException(
           spec.commandLine(), "--context and --sequences must be 1 or more, --written 0 to --context");
     }
-    print(geometry(model));
-    return 0;
+    long room;
+    Map<String, KvMethod> wanted = new LinkedHashMap<>();
+    try {
+      room = memory == null ? 0 : CacheOptions.bytes(memory);
+      methods.forEach(name -> wanted.put(name, CacheOptions.method(name, null)));
+    } catch (IllegalArgumentException e) {
+      throw new ParameterException(spec.commandLine(), e.getMessage());
+    }
+    return print(geometry(model), wanted, room) ? 0 : 1;
   }
 
   private KvGeometry geometry(String name) throws IOException {
@@ -106,27 +116,30 @@ final class SizeCommand implements Callable<Integer> {
             + String.join(", ", Nearest.to(name, KnownModels.names())));
   }
 
-  private void print(KvGeometry geometry) {
+  /** Whether there was anything to print of one of them. */
+  private boolean print(KvGeometry geometry, Map<String, KvMethod> methods, long room) {
     main.out().printf(Locale.ROOT, "%s: %d layers, %d sequences of %d tokens%n%n", model, geometry.layers(), sequences, context);
-    long room = memory == null ? 0 : CacheOptions.bytes(memory);
     main.out().printf("%-12s %15s %10s %10s %9s %9s %9s%s%n", "method", "bytes", "", "at least", "pages", "window",
         "tables", room == 0 ? "  bits" : "  bits     fit");
-    for (String name : methods) {
+    boolean any = false;
+    for (Map.Entry<String, KvMethod> method : methods.entrySet()) {
+      String name = method.getKey();
       KvEstimate estimate;
       try {
-        estimate =
-            KvEstimate.of(geometry, CacheOptions.method(name, null), context - written, written, sequences);
+        estimate = KvEstimate.of(geometry, method.getValue(), context - written, written, sequences);
       } catch (IllegalArgumentException e) {
         main.out().printf("%-12s not for this model: %s%n", name, e.getMessage());
         continue;
       }
+      any = true;
       KvEstimate.Layer all = estimate.total();
       main.out().printf(Locale.ROOT, "%-12s %15d %10s %10s %9s %9s %9s %5.2f", name, all.bytes(), human(all.bytes()),
           all.leastBytes() == all.bytes() ? "" : human(all.leastBytes()), human(all.pageBytes()),
           human(all.windowBytes()), all.tableBytes() == 0 ? "" : human(all.tableBytes()), all.bitsPerElement());
-      main.out().println(room == 0 ? "" : String.format("%8d", room / (all.bytes() / sequences)));
+      main.out().println(room == 0 ? "" : String.format(Locale.ROOT, "%8d", room / (all.bytes() / sequences)));
     }
     main.out().flush();
+    return any;
   }
 
   /** For people: 4.00 GiB. */

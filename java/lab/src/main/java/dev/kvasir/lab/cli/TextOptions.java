@@ -4,6 +4,7 @@ import dev.kvasir.lab.inspect.Recording;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.file.ModelException;
 import java.io.IOException;
+import java.io.InputStream;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -51,10 +52,7 @@ final class TextOptions {
     }
     Path file = text == null ? standard() : text;
     // No token of ours stands for more than some bytes; 16 for each are enough.
-    byte[] bytes;
-    try (var in = Files.newInputStream(file)) {
-      bytes = in.readNBytes((int) Math.min(Integer.MAX_VALUE - 8, 16L * tokens));
-    }
+    byte[] bytes = bytes(file, 16L * tokens);
     int[] all =
         IntStream.concat(
                 Arrays.stream(model.tokenizer().prefix()), Arrays.stream(model.tokenizer().encode(bytes)))
@@ -66,6 +64,16 @@ final class TextOptions {
     main.out().println(name() + " reads " + all.length + " tokens of " + file);
     main.out().flush();
     return Recording.of(model, all);
+  }
+
+  /** So much of a text, or all of it. */
+  static byte[] bytes(Path text, long most) throws IOException {
+    if (Files.isDirectory(text)) {
+      throw new ModelException(text + " is a folder, and no text");
+    }
+    try (InputStream in = Files.newInputStream(text)) {
+      return in.readNBytes((int) Math.min(Integer.MAX_VALUE - 8, most));
+    }
   }
 
   /** A folder that an option names, or another where it is not given. */

@@ -14,6 +14,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicBoolean;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -87,6 +88,35 @@ class ArgumentsTest {
     Path profile = folder.resolve("mix-kvq.profile");
     assertSays(1, "long enough for a page", "search", "" + model, "--trials=1", "--tuning=" + tuning, "--out=" + profile);
     assertFalse(Files.exists(profile));
+  }
+
+  @Test
+  void filesAndNumbersThatAreWrongAreNamed() throws Exception {
+    for (String command : List.of("info", "verify")) {
+      assertSays(1, text + " is no saved sequence", "file", command, "" + text);
+    }
+    assertSays(1, folder + " is no regular file", "file", "convert", "" + folder, "" + folder.resolve("out"));
+    assertSays(1, folder + " is a folder", "perplexity", "--model=" + model, "--text=" + folder);
+    assertSays(1, folder + " is a folder", "inspect", "" + model, "--text=" + folder);
+    for (int window : new int[] {-1, 1, 1025}) {
+      assertSays(1, "--window " + window + " is not 2..1024", "perplexity", "--model=" + model, "--text=" + text, "--window=" + window);
+    }
+    // Nobody asked for more than the model was made for.
+    assertSays(1, "less than a window of 1024", "perplexity", "--model=" + model, "--text=" + text);
+    assertSays(
+        1, "--bits 2.0 beside uniform-4", "generate", "--model=" + model, "--prompt=a", "--method=uniform-4", "--bits=2");
+    for (String bytes : List.of("-1G", "0", "")) {
+      assertSays(2, "\"" + bytes + "\" bytes", "size", "--model=llama-3.1-8b", "--memory=" + bytes);
+      assertSays(1, "\"" + bytes + "\" bytes", "generate", "--model=" + model, "--prompt=a", "--budget=" + bytes);
+    }
+    assertSays(2, "no method \"unifrom-4\"", "size", "--model=llama-3.1-8b", "--method=unifrom-4");
+    assertSays(1, "10000000000", "size", "--model=llama-3.1-8b", "--context=10000000001");
+  }
+
+  @Test
+  void aFileThatMustNotBeReadIsSaidToBe() throws Exception {
+    Assumptions.assumeTrue(text.toFile().setReadable(false) && !Files.isReadable(text), "this user may read all");
+    assertSays(1, text + " must not be read", "perplexity", "--model=" + model, "--text=" + text);
   }
 
   private static String[] with(List<String> command, String more) {
