@@ -48,6 +48,9 @@ public final class Main implements Runnable {
 
   static final int STOPPED = 130;
 
+  /** What stands for characters that could not be read. */
+  private static final char LOST = '\uFFFD';
+
   private final String command;
   private final PrintStream out;
   private final Stop stop;
@@ -75,7 +78,7 @@ public final class Main implements Runnable {
     Runtime.getRuntime().addShutdownHook(new Thread(() -> stop.ask(GRACE_SECONDS)));
     int code = 1;
     try {
-      code = run(args, System.out, stop);
+      code = run(args, System.out, System.err, stop);
     } finally {
       stop.ended();
     }
@@ -86,17 +89,21 @@ public final class Main implements Runnable {
 
   /** Runs the program until it is done or told to stop; all that it says goes to {@code out}. Returns its exit code. */
   public static int run(String[] args, PrintStream out, AtomicBoolean stop) {
-    return run(args, out, new Stop(stop));
+    return run(args, out, out, new Stop(stop));
   }
 
-  static int run(String[] args, PrintStream out, Stop stop) {
-    PrintWriter writer = new PrintWriter(out, true, StandardCharsets.UTF_8);
+  static int run(String[] args, PrintStream out, PrintStream err, Stop stop) {
+    PrintWriter errors = new PrintWriter(err, true, StandardCharsets.UTF_8);
+    if (String.join("", args).indexOf(LOST) >= 0 && !"UTF-8".equals(System.getProperty("sun.jnu.encoding"))) {
+      errors.println("kvasir: an argument holds characters that this locale has not; LC_ALL=C.UTF-8 has all");
+      return 2;
+    }
     return new CommandLine(new Main(args, out, stop))
-        .setOut(writer)
-        .setErr(writer)
+        .setOut(new PrintWriter(out, true, StandardCharsets.UTF_8))
+        .setErr(errors)
         .setCaseInsensitiveEnumValuesAllowed(true)
         .setUsageHelpWidth(110)
-        .setExecutionExceptionHandler((failure, line, parsed) -> explain(failure, writer))
+        .setExecutionExceptionHandler((failure, line, parsed) -> explain(failure, errors))
         .execute(args);
   }
 
@@ -149,8 +156,9 @@ public final class Main implements Runnable {
     return new ProgressBar(out, ProgressBar.onTerminal());
   }
 
+  /** Whether the user wants no more: of the command, or of what it says, as {@code head} does that has seen enough. */
   boolean stopped() {
-    return stop.asked();
+    return stop.asked() || out.checkError();
   }
 
   /** Says that the command looks at {@link #stopped}; {@code rest} saves what it has if it does not get to its end. */

@@ -7,12 +7,16 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import dev.kvasir.calibrate.Profile;
 import dev.kvasir.runner.TinyModel;
 import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeEach;
@@ -33,6 +37,7 @@ class ArgumentsTest {
     text = Files.writeString(folder.resolve("text"), "The quick brown fox jumps over the lazy dog. ".repeat(9));
   }
 
+  /** Whoever reads for hours what cannot be written then has waited in vain. */
   @Test
   void whatCannotBeWrittenIsSaidBeforeAnythingIsRead() throws Exception {
     Path inTheWay = Files.writeString(folder.resolve("file"), "");
@@ -65,6 +70,7 @@ class ArgumentsTest {
     }
   }
 
+  /** What is not there would count as nothing to learn from, or as never learned. */
   @Test
   void foldersThatAreNamedMustBeThere() throws Exception {
     Path tests = Files.createDirectory(model.resolve("tests"));
@@ -81,6 +87,7 @@ class ArgumentsTest {
     assertSays(1, "--profiles nowhere is no folder", "evaluate", "" + model, "--profiles=nowhere");
   }
 
+  /** Without a page every pair of thresholds is as good as any. */
   @Test
   void thresholdsAreSoughtOnPages() throws Exception {
     Path tuning = Files.createDirectory(folder.resolve("tuning"));
@@ -117,6 +124,47 @@ class ArgumentsTest {
   void aFileThatMustNotBeReadIsSaidToBe() throws Exception {
     Assumptions.assumeTrue(text.toFile().setReadable(false) && !Files.isReadable(text), "this user may read all");
     assertSays(1, text + " must not be read", "perplexity", "--model=" + model, "--text=" + text);
+  }
+
+  /** What goes to a file or another program is what was asked for. */
+  @Test
+  void errorsGoWhereErrorsGo() {
+    ByteArrayOutputStream out = new ByteArrayOutputStream(), errors = new ByteArrayOutputStream();
+    for (String[] args : new String[][] {{"size", "--model=none"}, {"file", "info", "" + folder.resolve("none")}}) {
+      assertTrue(Main.run(args, new PrintStream(out), new PrintStream(errors), new Stop(new AtomicBoolean())) > 0);
+    }
+    assertEquals("", out.toString(StandardCharsets.UTF_8));
+    assertTrue(errors.toString(StandardCharsets.UTF_8).contains("there is no file " + folder.resolve("none")));
+  }
+
+  /** As {@code | head -1} does. */
+  @Test
+  void whoeverHasSeenEnoughEndsTheCommand() {
+    OutputStream closed =
+        new OutputStream() {
+          @Override
+          public void write(int b) throws IOException {
+            throw new IOException("Broken pipe");
+          }
+        };
+    String[] args = {"perplexity", "--model=" + model, "--text=" + text, "--window=8", "--windows=1000000"};
+    assertEquals(Main.STOPPED, Main.run(args, new PrintStream(closed), new AtomicBoolean()));
+  }
+
+  /** A model that reads question marks for letters would answer, too. */
+  @Test
+  void argumentsThatTheLocaleLosesAreRefused() throws Exception {
+    Assumptions.assumeTrue(File.separatorChar == '/', "no shell");
+    ProcessBuilder shell =
+        new ProcessBuilder(
+            "sh", "-c", "exec \"$0\" -cp \"$1\" \"$2\" generate --model=x --prompt=\"$(printf '\\303\\251')\"",
+            System.getProperty("java.home") + "/bin/java", System.getProperty("java.class.path"), Main.class.getName());
+    shell.environment().put("LC_ALL", "C");
+    Process program = shell.redirectErrorStream(true).start();
+    String said = new String(program.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    assertTrue(program.waitFor(1, TimeUnit.MINUTES));
+    assertEquals(2, program.exitValue(), said);
+    assertTrue(said.contains("LC_ALL=C.UTF-8"), said);
   }
 
   private static String[] with(List<String> command, String more) {

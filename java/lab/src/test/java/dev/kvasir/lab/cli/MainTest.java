@@ -129,7 +129,8 @@ class MainTest {
       "evaluate", "" + folder, "--methods=uniform-8,uniform-4,uniform-2", "--windows=1", "--samples=0", "--data", "" + data,
       "--out", "" + out
     };
-    Thread command = new Thread(() -> Main.run(args, new PrintStream(slow), stop));
+    PrintStream said = new PrintStream(slow);
+    Thread command = new Thread(() -> Main.run(args, said, said, stop));
     command.start();
     reached.await();
     assertEquals(List.of(true, true, false, false), measured(out));
