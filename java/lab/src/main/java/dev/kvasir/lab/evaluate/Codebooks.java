@@ -45,8 +45,21 @@ public final class Codebooks {
   private static CommVqCodebooks find(Calibrations calibrations, String method) {
     return calibrations
         .profile(method)
-        .map(Profile::codebooks)
+        .map(profile -> complete(profile.codebooks(), method))
         .orElseGet(() -> train(calibrations, method));
+  }
+
+  /** Layers without codebooks would be kept in 16 bits, and nobody would see why they are so good. */
+  private static CommVqCodebooks complete(CommVqCodebooks codebooks, String method) {
+    KvGeometry geometry = codebooks.geometry();
+    for (int layer = 0; layer < geometry.layers(); layer++) {
+      boolean own = geometry.source(layer) == layer;
+      if (own && (codebooks.keys(layer).isEmpty() || codebooks.values(layer).isEmpty())) {
+        throw new IllegalArgumentException(
+            "the profile of " + method + " lacks codebooks of layer " + layer + ": kvasir train makes one with them");
+      }
+    }
+    return codebooks;
   }
 
   /** Names of the methods that need codebooks. */

@@ -158,6 +158,19 @@ class MainTest {
     assertEquals(List.of(), saved);
   }
 
+  /** Layers without codebooks are kept in 16 bits: as good as the reference, and no figure of the method. */
+  @Test
+  void profilesWithoutCodebooksAreNoneOfCommVq() throws Exception {
+    Path data = noise("tests");
+    Path profiles = Files.createDirectories(folder.resolve("profiles"));
+    assertSays(0, "Profile", "calibrate", "" + folder, "--tokens=50", "--out", "" + profiles.resolve("comm-vq-2.profile"));
+    Path out = folder.resolve("report");
+    assertSays(0, "comm-vq-2", "evaluate", "" + folder, "--methods=comm-vq-2", "--windows=1", "--samples=0", "--data",
+        "" + data, "--profiles", "" + profiles, "--out", "" + out);
+    Json row = Json.read(out.resolve("evaluate.json")).list().get(1);
+    assertTrue(row.get("failure").text().contains("lacks codebooks of layer 0"), row.toString());
+  }
+
   /** A file that cannot be used costs its method, and no other. */
   @Test
   void damagedProfilesAreSaidInALine() throws Exception {
