@@ -1,18 +1,11 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.Kvasir;
-import dev.kvasir.calibrate.ProfileException;
-import dev.kvasir.error.KvException;
-import dev.kvasir.error.NativeUnavailableException;
+import dev.kvasir.lab.Failures;
 import dev.kvasir.lab.evaluate.ProgressBar;
-import java.io.IOException;
 import java.io.PrintStream;
 import java.io.PrintWriter;
-import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
-import java.nio.file.AccessDeniedException;
-import java.nio.file.FileSystemException;
-import java.nio.file.NoSuchFileException;
 import java.util.concurrent.atomic.AtomicBoolean;
 import picocli.CommandLine.Command;
 import picocli.CommandLine;
@@ -108,33 +101,9 @@ public final class Main implements Runnable {
   }
 
   /** What users can mend is said in a line; anything else is a bug, and keeps its stack trace. */
-  private static int explain(Exception thrown, PrintWriter writer) throws Exception {
-    Exception failure = thrown instanceof UncheckedIOException wrapped ? wrapped.getCause() : thrown;
-    if (failure instanceof FileSystemException file) {
-      writer.println("kvasir: " + said(file));
-    } else if (failure instanceof IOException
-        || failure instanceof KvException
-        || failure instanceof ProfileException
-        || failure instanceof NativeUnavailableException
-        || failure instanceof IllegalArgumentException) {
-      writer.println("kvasir: " + failure.getMessage());
-    } else {
-      throw failure;
-    }
+  private static int explain(Exception failure, PrintWriter writer) throws Exception {
+    writer.println("kvasir: " + Failures.line(failure).orElseThrow(() -> failure));
     return 1;
-  }
-
-  /** Most of these have a name for a message, and say by their class what is wrong with it. */
-  private static String said(FileSystemException failure) {
-    if (failure instanceof NoSuchFileException) {
-      return "there is no file " + failure.getMessage();
-    }
-    if (failure instanceof AccessDeniedException) {
-      return failure.getMessage() + " must not be read, or written to";
-    }
-    return failure.getReason() == null
-        ? failure.getMessage() + ": " + failure.getClass().getSimpleName()
-        : failure.getMessage();
   }
 
   @Override

@@ -1,6 +1,7 @@
 package dev.kvasir.lab.demo;
 
 import dev.kvasir.Kvasir;
+import dev.kvasir.lab.Failures;
 import dev.kvasir.lab.evaluate.Calibrations;
 import dev.kvasir.lab.evaluate.Evaluation;
 import dev.kvasir.lab.evaluate.MethodEntry;
@@ -85,13 +86,18 @@ public final class Demo {
   }
 
   /** Runs the demo. */
-  public static void main(String[] args) throws IOException {
+  public static void main(String[] args) throws Exception {
     if (args.length != 4) {
       System.err.println("Demo MODEL TEXTS PROFILES REPORTS");
       System.exit(2);
     }
     PrintStream out = new PrintStream(System.out, true, "UTF-8");
-    run(out, Path.of(args[0]), Path.of(args[1]), Path.of(args[2]), Path.of(args[3]));
+    try {
+      run(out, Path.of(args[0]), Path.of(args[1]), Path.of(args[2]), Path.of(args[3]));
+    } catch (IOException | RuntimeException e) {
+      System.err.println("The demo ends: " + Failures.line(e).orElseThrow(() -> e));
+      System.exit(1);
+    }
   }
 
   /**

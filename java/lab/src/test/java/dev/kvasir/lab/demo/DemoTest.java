@@ -12,6 +12,7 @@ import dev.kvasir.runner.Decoder;
 import dev.kvasir.runner.Model;
 import java.io.IOException;
 import java.net.URISyntaxException;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.HashSet;
@@ -66,6 +67,19 @@ class DemoTest {
       assertEquals(String.valueOf((char) first), player.steps().get(0)); // tokens of this model are bytes
       assertTrue(player.answers().get(0).length() <= script.questions().get(0).answer().length() + 2);
     }
+  }
+
+  @Test
+  void aModelThatIsNotThereIsSaidInALine(@TempDir Path empty) throws Exception {
+    Process demo =
+        new ProcessBuilder(
+                System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"),
+                Demo.class.getName(), "" + empty.resolve("none"), "" + empty, "" + empty, "" + empty)
+            .redirectErrorStream(true)
+            .start();
+    String said = new String(demo.getInputStream().readAllBytes(), StandardCharsets.UTF_8);
+    assertEquals("The demo ends: there is no file " + empty.resolve("none"), said.strip());
+    assertEquals(1, demo.waitFor());
   }
 
   @Test
