@@ -209,7 +209,9 @@ final class EvaluateCommand implements Callable<Integer> {
     Map<String, List<Sample>> cut = last == 0 ? sets : SampleSets.lastTokens(sets, last);
     int keys = or(passkeys, file ? 10 : 0);
     if (keys > 0) {
-      cut.put("passkey", SampleSets.passkeys(tests, model.tokenizer(), keys, context));
+      if (cut.put("passkey", SampleSets.passkeys(tests, model.tokenizer(), keys, context)) != null) {
+        throw new IllegalArgumentException(tests + " has a text or a task passkey: --passkeys=0 leaves ours out");
+      }
     }
     if (cut.isEmpty()) {
       throw new CommandLine.ParameterException(

@@ -5,7 +5,9 @@ import dev.kvasir.runner.file.ModelException;
 import dev.kvasir.runner.text.Tokenizer;
 import java.io.IOException;
 import java.io.InputStream;
+import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryIteratorException;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -187,15 +189,17 @@ public final class SampleSets {
           samples.add(sample);
         }
       }
+    } catch (CharacterCodingException e) {
+      throw new ModelException(file + " is not in UTF-8", e);
     } catch (Json.JsonException e) {
       throw new ModelException(e.getMessage(), e);
     }
     return samples;
   }
 
-  private static void put(Map<String, List<Sample>> sets, String name, List<Sample> samples) {
-    if (!samples.isEmpty()) {
-      sets.put(name, samples);
+  private static void put(Map<String, List<Sample>> sets, String name, List<Sample> samples) throws ModelException {
+    if (!samples.isEmpty() && sets.put(name, samples) != null) {
+      throw new ModelException("a text and a task have the name " + name + ": figures are told apart by names");
     }
   }
 
@@ -203,7 +207,13 @@ public final class SampleSets {
   public static Collection<Path> files(Path folder, String glob) throws IOException {
     TreeSet<Path> found = new TreeSet<>();
     try (DirectoryStream<Path> stream = Files.newDirectoryStream(folder, glob)) {
-      stream.forEach(found::add);
+      for (Path file : stream) {
+        if (!Files.isDirectory(file)) {
+          found.add(file);
+        }
+      }
+    } catch (DirectoryIteratorException e) {
+      throw e.getCause();
     }
     return found;
   }

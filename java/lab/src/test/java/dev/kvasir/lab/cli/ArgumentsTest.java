@@ -87,6 +87,20 @@ class ArgumentsTest {
     assertSays(1, "--profiles nowhere is no folder", "evaluate", "" + model, "--profiles=nowhere");
   }
 
+  @Test
+  void samplesThatCannotBeReadOrToldApartAreNamed() throws Exception {
+    Path tests = Files.createDirectory(model.resolve("tests"));
+    Files.createDirectory(tests.resolve("folder_test.bin"));
+    assertSays(1, tests + " holds neither texts", "evaluate", "" + model);
+    Path task = Files.write(tests.resolve("fox.jsonl"), "{\"prompt\": \"caf\u00e9\", \"answer\": \"x\"}".getBytes(StandardCharsets.ISO_8859_1));
+    assertSays(1, task + " is not in UTF-8", "evaluate", "" + model);
+    Files.writeString(task, "{\"prompt\": \"caf\u00e9\", \"answer\": \"x\"}");
+    Files.writeString(tests.resolve("fox_test.bin"), Files.readString(text).repeat(3));
+    assertSays(1, "a text and a task have the name fox", "evaluate", "" + model);
+    Files.move(task, tests.resolve("passkey.jsonl"));
+    assertSays(1, "--passkeys=0", "evaluate", "" + model, "--passkeys=1");
+  }
+
   /** Without a page every pair of thresholds is as good as any. */
   @Test
   void thresholdsAreSoughtOnPages() throws Exception {
