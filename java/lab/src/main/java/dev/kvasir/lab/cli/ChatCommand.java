@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import dev.kvasir.error.BudgetExceededException;
 import dev.kvasir.lab.evaluate.ProgressBar;
 import dev.kvasir.runner.Engine;
 import dev.kvasir.runner.Generation;
@@ -26,7 +27,8 @@ import picocli.CommandLine.ParentCommand;
     name = "chat",
     description = {
       "Talks with a model: a line is a message, and an answer follows.",
-      "/undo takes back the last message and its answer; the end of the input ends the conversation."
+      "/undo takes back the last message and its answer; the end of the input ends the conversation.",
+      "A message that there is no room for is left out, and the conversation goes on."
     },
     mixinStandardHelpOptions = true)
 final class ChatCommand implements Callable<Integer> {
@@ -47,6 +49,9 @@ final class ChatCommand implements Callable<Integer> {
     ChatTemplate template = model.chatTemplate();
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
     List<Integer> turns = new ArrayList<>();
+    boolean refused = false;
+    Generation wanted =
+        Generation.greedy(model, sampling.tokens).sampling(sampling.sampling()).alsoStopAt(template.end());
     try (Engine engine = cache.engine(model).build();
         Session session = engine.newSession()) {
       while (!main.stopped()) {
@@ -59,15 +64,24 @@ final class ChatCommand implements Callable<Integer> {
         if (line.strip().equals("/undo")) {
           session.truncate(turns.isEmpty() ? 0 : turns.remove(turns.size() - 1));
         } else if (!line.isBlank()) {
-          turns.add(session.length());
-          answer(engine, session, template, line);
+          int begin = session.length();
+          try {
+            answer(engine, session, template, line, wanted);
+            turns.add(begin);
+          } catch (IllegalArgumentException | BudgetExceededException e) {
+            // A message that there is no room for is no reason to forget the others.
+            session.truncate(begin);
+            refused = true;
+            main.out().println("[not answered: " + e.getMessage() + "]");
+          }
         }
       }
     }
-    return main.stopped() ? Main.STOPPED : 0;
+    return main.stopped() ? Main.STOPPED : refused ? 1 : 0;
   }
 
-  private void answer(Engine engine, Session session, ChatTemplate template, String line) throws IOException {
+  private void answer(Engine engine, Session session, ChatTemplate template, String line, Generation wanted)
+      throws IOException {
     boolean first = session.length() == 0;
     List<Message> messages = new ArrayList<>();
     if (first && system != null) {
@@ -81,11 +95,7 @@ final class ChatCommand implements Callable<Integer> {
         GenerateCommand.await(
             main,
             session,
-            session.generate(
-                Generation.greedy(engine.model(), sampling.tokens)
-                    .sampling(sampling.sampling())
-                    .alsoStopAt(template.end())
-                    .listener((token, piece) -> text.written(piece, engine))));
+            session.generate(wanted.listener((token, piece) -> text.written(piece, engine))));
     text.end(engine, tokens.length);
     endTurn(session, result, template.end());
   }
