@@ -34,9 +34,17 @@ final class Predictions {
     run(new HalfPrecision(), exact);
   }
 
+  /**
+   * What a method comes to.
+   *
+   * @throws IllegalArgumentException if no sample fills a page: all methods are alike then, and nothing is learned of any
+   */
   Outcome with(KvMethod method) {
     Scorer scorer = scorer(exact);
     KvStats stats = run(method, scorer);
+    if (stats.total().pageBytes() == 0) {
+      throw new IllegalArgumentException("no text to calibrate on is long enough for a page");
+    }
     return new Outcome(scorer.divergence(), stats);
   }
 

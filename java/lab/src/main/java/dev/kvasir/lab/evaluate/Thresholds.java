@@ -45,11 +45,7 @@ public final class Thresholds {
                 .run(
                     (tau16, tau4) -> {
                       Predictions.Outcome found = predictions.with(MixKvq.thresholds(tau16, tau4));
-                      double bits = found.stats().total().keyBits();
-                      if (bits == 0) {
-                        throw new IllegalArgumentException("no text to try thresholds on is long enough for a page");
-                      }
-                      return new ThresholdSearch.Measurement(-found.divergence(), bits);
+                      return new ThresholdSearch.Measurement(-found.divergence(), found.stats().total().keyBits());
                     });
           }
         });

@@ -101,13 +101,15 @@ class ArgumentsTest {
     assertSays(1, "--passkeys=0", "evaluate", "" + model, "--passkeys=1");
   }
 
-  /** Without a page every pair of thresholds is as good as any. */
+  /** Without a page every pair of thresholds is as good as any, and no layer loses anything. */
   @Test
-  void thresholdsAreSoughtOnPages() throws Exception {
+  void whatCodingCostsIsMeasuredOnPages() throws Exception {
     Path tuning = Files.createDirectory(folder.resolve("tuning"));
     Files.writeString(tuning.resolve("short_val.bin"), "too short");
-    Path profile = folder.resolve("mix-kvq.profile");
+    Path profile = folder.resolve("new.profile");
     assertSays(1, "long enough for a page", "search", "" + model, "--trials=1", "--tuning=" + tuning, "--out=" + profile);
+    assertSays(1, "long enough for a page", "calibrate", "" + model, "--text=" + text, "--tokens=50", "--losses",
+        "--tuning=" + tuning, "--out=" + profile);
     assertFalse(Files.exists(profile));
   }
 
