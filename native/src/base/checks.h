@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
+#include <iomanip>
+#include <locale>
+#include <sstream>
 #include <string>
 
 #include "kvasir/error.h"
@@ -35,13 +37,20 @@ inline void require_head_dim(int head_dim) {
   }
 }
 
+// As printf's %g in the C locale. Others have a comma for the point, a JVM takes over its user's, and programs read
+// these numbers, or take names of what is saved from them.
+inline std::string number_text(double value, int digits) {
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::setprecision(digits) << value;
+  return text.str();
+}
+
 // With as many digits as tell floats apart; "NaN", "Infinity" and "-Infinity" for the others.
 inline std::string float_text(float value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.9g", static_cast<double>(value));
-  return text;
+  return number_text(static_cast<double>(value), 9);
 }
 
 // kNotFinite for one element of `input` ("keys"), which is [tokens][heads][head_dim], with its place in numbers.

@@ -2,16 +2,13 @@
 
 #include <cstdio>
 
+#include "base/checks.h"
 #include "base/half.h"
 
 namespace kvasir {
 namespace {
 
-std::string exact(double number) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.17g", number);
-  return text;
-}
+std::string exact(double number) { return number_text(number, 17); }
 
 std::string name_of(const std::vector<float>& numbers) {
   if (numbers.empty()) return "none";

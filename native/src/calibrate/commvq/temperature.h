@@ -1,7 +1,6 @@
 // The range of temperatures: what is divided by them stays within float32, and beyond it choices change no more.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "base/checks.h"
@@ -13,9 +12,7 @@ constexpr double kLeastTemperature = 1e-12, kMostTemperature = 1e6;
 inline void require_temperature(double temperature) {
   // Negated, so that NaN is refused too.
   if (!(temperature >= kLeastTemperature && temperature <= kMostTemperature)) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", temperature);
-    refuse(std::string("a temperature is ") + text + ", not 1e-12..1e6");
+    refuse("a temperature is " + number_text(temperature, 9) + ", not 1e-12..1e6");
   }
 }
 
