@@ -18,6 +18,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Set;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
@@ -226,7 +227,7 @@ public final class Model {
     }
 
     Layer layer(ModelConfig config, int number) throws IOException {
-      String layer = String.format(names.layer(), number);
+      String layer = String.format(Locale.ROOT, names.layer(), number);
       int hidden = config.hidden();
       int queries = config.queryHeads() * config.headDim();
       int rows = config.kvHeads() * config.headDim();

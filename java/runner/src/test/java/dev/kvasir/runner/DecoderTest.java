@@ -20,6 +20,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Random;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -112,6 +113,22 @@ class DecoderTest {
     Path file = folder.resolve("tiny.gguf");
     for (String type : List.of("llama", "qwen2", "qwen3")) {
       check(TinyModel.gguf(file, type, 19), file);
+    }
+  }
+
+  /** Tensors have one name, however users of a language write numbers. */
+  @Test
+  void whereNumbersHaveOtherDigits() throws Exception {
+    TinyModel reference = TinyModel.qwen2(folder, 26);
+    Path file = folder.resolve("tiny.gguf");
+    reference.gguf().write(file);
+    Locale before = Locale.getDefault();
+    Locale.setDefault(Locale.forLanguageTag("ar-EG"));
+    try {
+      check(reference);
+      check(reference, file);
+    } finally {
+      Locale.setDefault(before);
     }
   }
 

@@ -9,6 +9,7 @@ import dev.kvasir.calibrate.Profile;
 import dev.kvasir.calibrate.Sensitivities;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.Locale;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -62,9 +63,9 @@ final class AllocateCommand implements Callable<Integer> {
             .solve();
     main.out().println("layer  keys  values");
     for (int layer = 0; layer < plan.layers(); layer++) {
-      main.out().printf("%5d %5d %7d%n", layer, plan.bits(layer, Side.KEYS), plan.bits(layer, Side.VALUES));
+      main.out().printf(Locale.ROOT, "%5d %5d %7d%n", layer, plan.bits(layer, Side.KEYS), plan.bits(layer, Side.VALUES));
     }
-    main.out().printf("sensitivity %.4g, %s%n", plan.objective(), plan.optimal() ? "proven optimal" : "not proven");
+    main.out().printf(Locale.ROOT, "sensitivity %.4g, %s%n", plan.objective(), plan.optimal() ? "proven optimal" : "not proven");
     Target.save(profile.toBuilder().plan(plan).build(), file);
     main.out().println("Profile: " + file);
     return 0;

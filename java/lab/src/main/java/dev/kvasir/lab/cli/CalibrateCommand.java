@@ -14,6 +14,7 @@ import java.io.IOException;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Locale;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
@@ -101,8 +102,8 @@ final class CalibrateCommand implements Callable<Integer> {
     for (int layer = 0; layer < geometry.layers(); layer++) {
       double[] errors = scaling.errors(layer);
       double best = Arrays.stream(errors).min().orElse(0);
-      main.out().printf("layer %d: alpha %.2f, error %.3e, %.3e without scaling%n", layer, scaling.alpha(layer), best,
-          errors[0]);
+      main.out().printf(Locale.ROOT, "layer %d: alpha %.2f, error %.3e, %.3e without scaling%n", layer,
+          scaling.alpha(layer), best, errors[0]);
     }
     if (!tensors.isEmpty()) {
       try (CalibrationTensors files =

@@ -172,7 +172,7 @@ final class EvaluateCommand implements Callable<Integer> {
     }
     ResultFiles.write(outcome, Origin.now(main.command()), target);
     bar.end();
-    main.out().printf("%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),
+    main.out().printf(Locale.ROOT, "%s: %s; %s on %d threads, %s%n%n", name, outcome.about(), outcome.backend(), outcome.threads(),
         ProgressBar.time(outcome.seconds()));
     main.out().println(TextTable.of(outcome));
     if (!calibrations.seconds().isEmpty()) {

@@ -16,6 +16,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Assumptions;
@@ -140,6 +141,42 @@ class ArgumentsTest {
   void aFileThatMustNotBeReadIsSaidToBe() throws Exception {
     Assumptions.assumeTrue(text.toFile().setReadable(false) && !Files.isReadable(text), "this user may read all");
     assertSays(1, text + " must not be read", "perplexity", "--model=" + model, "--text=" + text);
+  }
+
+  /** Figures are read by programs, and by people who compare them. */
+  @Test
+  void figuresHaveTheSameDigitsInAllLanguages() throws Exception {
+    Path tests = Files.createDirectory(model.resolve("tests"));
+    Files.writeString(tests.resolve("fox_test.bin"), Files.readString(text).repeat(3));
+    Path out = folder.resolve("out");
+    Locale before = Locale.getDefault();
+    Locale.setDefault(Locale.forLanguageTag("ar-EG"));
+    try {
+      assertPlain("calibrate", "" + model, "--text=" + text, "--tokens=50", "--out=" + out.resolve("profile"));
+      assertPlain("inspect", "" + model, "--text=" + text, "--tokens=50", "--out=" + out.resolve("inspect.html"));
+      assertPlain("evaluate", "" + model, "--methods=uniform-2", "--windows=1", "--out=" + out);
+      assertPlain("size", "--model=llama-3.1-8b", "--memory=24G");
+      assertPlain("perplexity", "--model=" + model, "--text=" + text, "--window=50");
+    } finally {
+      Locale.setDefault(before);
+    }
+    for (String file : List.of("inspect.html", "index.html", "evaluate.json", "evaluate.csv")) {
+      assertPlain(Files.readString(out.resolve(file)));
+    }
+  }
+
+  private static void assertPlain(String command, String... args) {
+    List<String> all = new ArrayList<>(List.of(command));
+    all.addAll(List.of(args));
+    ByteArrayOutputStream out = new ByteArrayOutputStream();
+    int code = Main.run(all.toArray(new String[0]), new PrintStream(out), new AtomicBoolean());
+    String said = out.toString(StandardCharsets.UTF_8);
+    assertEquals(0, code, said);
+    assertPlain(said);
+  }
+
+  private static void assertPlain(String text) {
+    assertTrue(text.chars().noneMatch(c -> c > 127 && Character.isDigit(c) || c == '\u066B'), text);
   }
 
   /** What goes to a file or another program is what was asked for. */
