@@ -5,6 +5,7 @@ import dev.kvasir.internal.json.Json;
 import java.io.EOFException;
 import java.io.IOException;
 import java.io.RandomAccessFile;
+import java.nio.BufferOverflowException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
@@ -141,19 +142,43 @@ public final class Safetensors implements AutoCloseable {
    * @throws IOException if the file cannot be read
    */
   public Tensor read(String name) throws IOException {
-    Entry entry = entries.get(name);
-    if (entry == null) {
-      throw new SafetensorsException(path, "there is no tensor \"" + Json.abbreviate(name) + "\"", null);
-    }
+    Entry entry = entry(name);
     if (entry.bytes > Integer.MAX_VALUE - 8) {
       throw new SafetensorsException(
           path, "\"" + Json.abbreviate(name) + "\" has " + entry.bytes + " bytes, more than an array holds", null);
     }
+    byte[] bytes = new byte[(int) entry.bytes];
+    read(name, ByteBuffer.wrap(bytes));
+    return new Tensor(entry.type, entry.shape, bytes);
+  }
+
+  /**
+   * Reads the bytes of a tensor to where the buffer stands, which stands behind them then.
+   *
+   * @param name its name
+   * @param into where they go
+   * @throws BufferOverflowException if the buffer has no room for all of them
+   * @throws SafetensorsException if there is no such tensor or the file was cut short
+   * @throws IOException if the file cannot be read
+   */
+  public void read(String name, ByteBuffer into) throws IOException {
+    Entry entry = entry(name);
+    if (entry.bytes > into.remaining()) {
+      throw new BufferOverflowException();
+    }
     try {
-      return new Tensor(entry.type, entry.shape, source.read(entry.offset, (int) entry.bytes));
+      source.read(entry.offset, (int) entry.bytes, into);
     } catch (EOFException e) {
       throw new SafetensorsException(path, "the file ends within \"" + Json.abbreviate(name) + "\"", e);
     }
+  }
+
+  private Entry entry(String name) throws SafetensorsException {
+    Entry entry = entries.get(name);
+    if (entry == null) {
+      throw new SafetensorsException(path, "there is no tensor \"" + Json.abbreviate(name) + "\"", null);
+    }
+    return entry;
   }
 
   /** Closes the file. Tensors that were read stay valid. */
@@ -260,17 +285,23 @@ public final class Safetensors implements AutoCloseable {
 
     byte[] read(long position, int bytes) throws IOException {
       byte[] result = new byte[bytes];
+      read(position, bytes, ByteBuffer.wrap(result));
+      return result;
+    }
+
+    void read(long position, int bytes, ByteBuffer into) throws IOException {
+      byte[] part = new byte[Math.min(PART, bytes)];
       for (int done = 0; done < bytes; ) {
         synchronized (file) {
           file.seek(position + done);
-          int count = file.read(result, done, Math.min(PART, bytes - done));
+          int count = file.read(part, 0, Math.min(PART, bytes - done));
           if (count < 0) {
             throw new EOFException("the file ends at byte " + (position + done));
           }
+          into.put(part, 0, count);
           done += count;
         }
       }
-      return result;
     }
 
     void close() throws IOException {

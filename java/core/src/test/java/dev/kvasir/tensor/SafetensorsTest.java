@@ -10,6 +10,7 @@ import dev.kvasir.Testing;
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.io.UncheckedIOException;
+import java.nio.BufferOverflowException;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.charset.StandardCharsets;
@@ -75,6 +76,22 @@ class SafetensorsTest {
       assertNames(assertThrows(SafetensorsException.class, () -> file.read("other")), "other", path);
     }
     assertEquals(List.of(path), files());
+  }
+
+  @Test
+  void bytesGoWhereABufferStands() throws IOException {
+    Path path = folder.resolve("into.safetensors");
+    Safetensors.write(path, Map.of(), Map.of("x", Tensor.ofFloats(new float[] {1, 2}, 2)));
+    ByteBuffer into = ByteBuffer.allocateDirect(13).order(ByteOrder.LITTLE_ENDIAN).position(4);
+    try (Safetensors file = Safetensors.open(path)) {
+      file.read("x", into);
+      assertEquals(12, into.position());
+      assertEquals(1, into.getFloat(4));
+      assertEquals(2, into.getFloat(8));
+      assertThrows(BufferOverflowException.class, () -> file.read("x", into));
+      assertEquals(12, into.position());
+      assertNames(assertThrows(SafetensorsException.class, () -> file.read("y", into)), "\"y\"");
+    }
   }
 
   @Test

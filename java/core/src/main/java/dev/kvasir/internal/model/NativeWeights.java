@@ -1,6 +1,7 @@
 package dev.kvasir.internal.model;
 
 import dev.kvasir.internal.Checks;
+import dev.kvasir.internal.LastingMemory;
 import dev.kvasir.internal.NativeCall;
 import dev.kvasir.internal.NativeLibrary;
 import dev.kvasir.internal.jni.Native;
@@ -37,6 +38,11 @@ public final class NativeWeights {
     this.type = type;
     this.rows = rows;
     this.width = width;
+  }
+
+  /** Memory for weights, outside of what the JVM counts: a model may be many times as long as its heap. */
+  public static ByteBuffer memory(int bytes) {
+    return LastingMemory.of(bytes);
   }
 
   /** Bytes of a row of weights, which must be whole blocks of the type. */

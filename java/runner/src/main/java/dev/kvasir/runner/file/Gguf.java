@@ -1,5 +1,6 @@
 package dev.kvasir.runner.file;
 
+import dev.kvasir.internal.model.NativeWeights;
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
@@ -175,7 +176,7 @@ public final class Gguf implements WeightFile {
   }
 
   private ByteBuffer copy(String name, Entry entry) throws IOException {
-    ByteBuffer bytes = ByteBuffer.allocateDirect((int) entry.bytes());
+    ByteBuffer bytes = NativeWeights.memory((int) entry.bytes());
     while (bytes.hasRemaining()) {
       if (channel.read(bytes, entry.offset() + bytes.position()) < 0) {
         throw new ModelException(path + " was cut short while " + name + " was read");

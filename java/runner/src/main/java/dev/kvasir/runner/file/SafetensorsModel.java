@@ -1,9 +1,9 @@
 package dev.kvasir.runner.file;
 
 import dev.kvasir.internal.json.Json;
+import dev.kvasir.internal.model.NativeWeights;
 import dev.kvasir.tensor.Safetensors;
 import dev.kvasir.tensor.SafetensorsException;
-import dev.kvasir.tensor.Tensor;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
@@ -87,23 +87,27 @@ public final class SafetensorsModel implements WeightFile {
   @Override
   public Weights read(String name) throws IOException {
     try {
-      Tensor tensor = shard(name).read(name);
+      Safetensors.Entry entry = entry(name);
       WeightType type =
-          switch (tensor.type()) {
+          switch (entry.type()) {
             case F32 -> WeightType.F32;
             case F16 -> WeightType.F16;
             case BF16 -> WeightType.BF16;
             default ->
                 throw new ModelException(
-                    folder + ": " + name + " is of type " + tensor.type() + "; F32, F16 and BF16 can be run");
+                    folder + ": " + name + " is of type " + entry.type() + "; F32, F16 and BF16 can be run");
           };
-      List<Long> shape = tensor.shape();
+      List<Long> shape = entry.shape();
       if (shape.isEmpty() || shape.size() > 2 || shape.contains(0L)) {
         throw new ModelException(folder + ": " + name + " is " + shape + ", neither a vector nor a matrix");
       }
-      ByteBuffer bytes = ByteBuffer.allocateDirect(tensor.data().remaining()).put(tensor.data()).flip();
+      if (entry.bytes() > Integer.MAX_VALUE) {
+        throw new ModelException(folder + ": " + name + " has " + entry.bytes() + " bytes; up to 2 GiB can be run");
+      }
+      ByteBuffer bytes = NativeWeights.memory((int) entry.bytes());
+      shard(name).read(name, bytes);
       int width = Math.toIntExact(shape.get(shape.size() - 1));
-      return new Weights(name, type, shape.size() == 1 ? 1 : Math.toIntExact(shape.get(0)), width, bytes);
+      return new Weights(name, type, shape.size() == 1 ? 1 : Math.toIntExact(shape.get(0)), width, bytes.flip());
     } catch (SafetensorsException e) {
       throw new ModelException(folder + ": " + e.getMessage(), e);
     }
