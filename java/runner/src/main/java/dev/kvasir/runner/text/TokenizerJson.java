@@ -9,6 +9,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.OptionalInt;
 import java.util.regex.Pattern;
 
 /** Reads {@code tokenizer.json}: byte-level BPE, or SentencePiece's BPE, which falls back to bytes. */
@@ -17,13 +18,18 @@ final class TokenizerJson {
   /** What compiles here and means something else to Oniguruma, which files are written for. */
   private static final Pattern ELSEWHERE = Pattern.compile("\\[:\\^?[a-z]+:]|\\\\h|\\(\\?[a-z]*m");
 
+  /** A class that goes by its settings alone as to what stands before a text, whatever tokenizer.json says. */
+  private static final Pattern LLAMA = Pattern.compile("LlamaTokenizer(?:Fast)?");
+
   private final Json json;
+  private final Json settings;
   private final int size;
   private final String place;
 
-  /** Of a model with a vocabulary of so many tokens. */
-  TokenizerJson(Json json, int size, String place) {
+  /** Of a model with a vocabulary of so many tokens, and with what tokenizer_config.json says. */
+  TokenizerJson(Json json, Json settings, int size, String place) {
     this.json = json;
+    this.settings = settings;
     this.size = size;
     this.place = place;
   }
@@ -42,7 +48,7 @@ final class TokenizerJson {
     Map<String, Integer> vocabulary = new HashMap<>();
     model.get("vocab").map().forEach((token, id) -> vocabulary.put(token, id(id)));
     SpecialTokens specials = specials();
-    int[] prefix = prefix();
+    int[] prefix = prefix(specials);
     if (model.find("byte_fallback").map(Json::flag).orElse(false)) {
       int unknown = model.find("unk_token").map(token -> vocabulary.getOrDefault(token.text(), 0)).orElse(0);
       return new SentencePieceTokenizer(
@@ -204,8 +210,21 @@ final class TokenizerJson {
         .orElse(List.of());
   }
 
-  /** The special tokens that a template puts before the text. */
-  private int[] prefix() throws ModelException {
+  /** The special tokens before a text. */
+  private int[] prefix(SpecialTokens specials) throws ModelException {
+    int[] prefix = processed();
+    if (LLAMA.matcher(settings.find("tokenizer_class").map(Json::text).orElse("")).matches()) {
+      OptionalInt bos = Tokenizers.bosOf(settings).map(specials::find).orElse(OptionalInt.empty());
+      if (!flag(settings, "add_bos_token", true)) {
+        return new int[0];
+      }
+      return bos.isPresent() ? new int[] {checked(bos.getAsInt())} : prefix;
+    }
+    return prefix;
+  }
+
+  /** Those that a template puts there. */
+  private int[] processed() throws ModelException {
     int[] prefix = new int[0];
     for (Json step : steps("post_processor", "processors")) {
       String type = step.get("type").text();
@@ -222,14 +241,19 @@ final class TokenizerJson {
           String name = piece.get("SpecialToken").get("id").text();
           Arrays.stream(step.get("special_tokens").get(name).get("ids").integers()).forEach(ids::add);
         }
-        for (int id : ids) {
-          if (id < 0 || id >= size) {
-            throw new ModelException(place + ": the token " + id + " before every text is not one of " + size);
-          }
+        prefix = new int[ids.size()];
+        for (int i = 0; i < prefix.length; i++) {
+          prefix[i] = checked(ids.get(i));
         }
-        prefix = ids.stream().mapToInt(Integer::intValue).toArray();
       }
     }
     return prefix;
+  }
+
+  private int checked(int id) throws ModelException {
+    if (id < 0 || id >= size) {
+      throw new ModelException(place + ": the token " + id + " before every text is not one of " + size);
+    }
+    return id;
   }
 }

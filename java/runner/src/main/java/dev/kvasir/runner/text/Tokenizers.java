@@ -27,7 +27,7 @@ public final class Tokenizers {
     Path file = folder.resolve("tokenizer.json");
     if (Files.exists(file)) {
       try {
-        return new TokenizerJson(Json.read(file), vocabulary, file.toString()).tokenizer();
+        return new TokenizerJson(Json.read(file), settings(folder), vocabulary, file.toString()).tokenizer();
       } catch (Json.JsonException | PatternSyntaxException e) {
         throw new ModelException(file + ": " + e.getMessage(), e);
       }
@@ -69,12 +69,32 @@ public final class Tokenizers {
     if (Files.exists(own)) {
       return Texts.read(own);
     }
-    Path file = folder.resolve("tokenizer_config.json");
-    if (!Files.exists(file)) {
-      return null;
-    }
     try {
-      return Json.read(file).find("chat_template").flatMap(Tokenizers::defaultOf).orElse(null);
+      return settings(folder).find("chat_template").flatMap(Tokenizers::defaultOf).orElse(null);
+    } catch (Json.JsonException e) {
+      throw new ModelException(e.getMessage(), e);
+    }
+  }
+
+  /** What the chat template of a folder means by {@code bos_token}. */
+  public static OptionalInt begin(Path folder, Tokenizer tokenizer) throws IOException {
+    try {
+      return bosOf(settings(folder)).map(tokenizer::special).orElse(OptionalInt.empty());
+    } catch (Json.JsonException e) {
+      throw new ModelException(e.getMessage(), e);
+    }
+  }
+
+  /** The token that begins texts: a text, or an object that has it. */
+  static Optional<String> bosOf(Json settings) {
+    return settings.find("bos_token").map(token -> token.isObject() ? token.get("content") : token).map(Json::text);
+  }
+
+  /** {@code tokenizer_config.json}, or an object of nothing. */
+  private static Json settings(Path folder) throws IOException {
+    Path file = folder.resolve("tokenizer_config.json");
+    try {
+      return Files.exists(file) ? Json.read(file) : Json.parse("{}", file.toString());
     } catch (Json.JsonException e) {
       throw new ModelException(e.getMessage(), e);
     }

@@ -116,6 +116,39 @@ class TokenizerTest {
     }
   }
 
+  /** As that class does, whatever tokenizer.json says: DeepSeek's distilled models have nothing there. */
+  @Test
+  void llamasClassGoesByItsSettingsBeforeATextBegins() throws Exception {
+    tokenizer(WORDS, false, false);
+    Path file = folder.resolve("tokenizer.json");
+    Path settings = folder.resolve("tokenizer_config.json");
+    String llama = "\"tokenizer_class\": \"LlamaTokenizerFast\", ";
+    String[][] cases = {
+      {"{" + llama + "\"add_bos_token\": false, \"bos_token\": \"<s>\"}", "", ""},
+      {"{" + llama + "\"bos_token\": {\"content\": \"<s>\"}}", "300", "300"},
+      {"{" + llama + "\"add_bos_token\": true, \"bos_token\": null}", "300", ""},
+      {"{\"tokenizer_class\": \"Qwen2Tokenizer\", \"bos_token\": \"<s>\"}", "300", ""},
+    };
+    for (String[] each : cases) {
+      Files.writeString(settings, each[0]);
+      Tokenizer processed = Tokenizers.of(folder, 301, OptionalInt.empty());
+      String with = Files.readString(file);
+      Files.writeString(file, with.replace("post_processor", "nothing"));
+      Tokenizer bare = Tokenizers.of(folder, 301, OptionalInt.empty());
+      Files.writeString(file, with);
+      assertArrayEquals(numbers(each[1]), processed.prefix(), each[0]);
+      assertArrayEquals(numbers(each[2]), bare.prefix(), each[0]);
+    }
+    Files.writeString(settings, cases[1][0]);
+    ModelException e =
+        assertThrows(ModelException.class, () -> Tokenizers.of(folder, 300, OptionalInt.empty()));
+    assertTrue(e.getMessage().contains("300"), e.getMessage());
+  }
+
+  private static int[] numbers(String text) {
+    return text.isEmpty() ? new int[0] : new int[] {Integer.parseInt(text)};
+  }
+
   @Test
   void wholeWordsSkipTheMerges() throws Exception {
     int[] merged = {'h', 'i', 'd', 'd', 'e', 'n'};
