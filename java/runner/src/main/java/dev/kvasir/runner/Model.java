@@ -19,6 +19,7 @@ import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
+import java.util.OptionalInt;
 import java.util.Set;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
@@ -52,6 +53,7 @@ public final class Model {
   private final KvGeometry geometry;
   private final Tokenizer tokenizer;
   private final @Nullable String template;
+  private final OptionalInt begin;
   private final Weights embedding;
   private final List<Layer> layers;
   private final float[] finalNorm;
@@ -64,6 +66,7 @@ public final class Model {
       ModelConfig config,
       Tokenizer tokenizer,
       @Nullable String template,
+      OptionalInt begin,
       Reader reader,
       @Nullable Gguf mapped)
       throws IOException {
@@ -73,6 +76,7 @@ public final class Model {
     this.geometry = config.geometry();
     this.tokenizer = tokenizer;
     this.template = template;
+    this.begin = begin;
     this.embedding = reader.weights(reader.names.embedding(), config.vocabulary(), config.hidden());
     this.layers = new ArrayList<>();
     for (int i = 0; i < config.layers(); i++) {
@@ -111,7 +115,9 @@ public final class Model {
     ModelConfig config = ModelConfig.read(path);
     Tokenizer tokenizer = Tokenizers.of(path, config.vocabulary(), config.bos());
     try (SafetensorsModel file = SafetensorsModel.open(path)) {
-      return new Model(path, config, tokenizer, Tokenizers.template(path), new Reader(file, Names.HUGGING_FACE), null);
+      OptionalInt begin = Tokenizers.begin(path, tokenizer);
+      String template = Tokenizers.template(path);
+      return new Model(path, config, tokenizer, template, begin, new Reader(file, Names.HUGGING_FACE), null);
     } catch (SafetensorsException e) {
       throw new ModelException(path + ": " + e.getMessage(), e);
     }
@@ -119,7 +125,8 @@ public final class Model {
 
   /** A model whose weights come from anywhere, under the names that Hugging Face has for them. */
   static Model of(Path name, ModelConfig config, Tokenizer tokenizer, WeightFile file) throws IOException {
-    return new Model(name, config, tokenizer, null, new Reader(file, Names.HUGGING_FACE), null);
+    Reader reader = new Reader(file, Names.HUGGING_FACE);
+    return new Model(name, config, tokenizer, null, OptionalInt.empty(), reader, null);
   }
 
   /** Closes the file, unless its mapping is in use. */
@@ -130,7 +137,8 @@ public final class Model {
       ModelConfig config = ModelConfig.read(file);
       String template = file.findText("tokenizer.chat_template").orElse(null);
       Gguf mapped = file.copied() ? null : file;
-      Model model = new Model(path, config, Tokenizers.of(file), template, new Reader(file, Names.GGUF), mapped);
+      Tokenizer tokenizer = Tokenizers.of(file);
+      Model model = new Model(path, config, tokenizer, template, config.bos(), new Reader(file, Names.GGUF), mapped);
       kept = mapped != null;
       return model;
     } finally {
@@ -273,7 +281,7 @@ public final class Model {
    * @throws ModelException if its files have no template, or one of a family that is not known
    */
   public ChatTemplate chatTemplate() throws ModelException {
-    return ChatTemplate.of(template, tokenizer, name);
+    return ChatTemplate.of(template, tokenizer, begin, name);
   }
 
   /** Weights, embeddings included; tied ones once. */

@@ -49,40 +49,65 @@ public final class ChatTemplate {
     /** {@code [INST] ... [/INST]}, with {@code <<SYS>>} for the system. */
     LLAMA_2,
     /** {@code [INST] ... [/INST]}, with {@code [SYSTEM_PROMPT]} where that is a token. */
-    MISTRAL
+    MISTRAL,
+    /** {@code <｜User｜>...<｜Assistant｜>...<｜end▁of▁sentence｜>}, the system's message before all. */
+    DEEPSEEK
   }
 
   /** A user's turn that the end of a text ends. Others with the same marks have another end, or none. */
   private static final Pattern ZEPHYR_TURN = Pattern.compile("<\\|user\\|>[^}]*eos_token");
 
+  /** An answer that the template begins with a thought. */
+  private static final Pattern THOUGHT =
+      Pattern.compile("(?:assistant(?:\\\\n|\n)|<｜Assistant｜>)<think>(?:\\\\n|\n)['\"]");
+
+  private static final String THOUGHT_END = "</think>";
+
   private final Family family;
   private final Tokenizer tokenizer;
   private final String model;
+  /** What stands before a conversation. */
+  private final int[] begin;
+  /** What an answer begins with, as the model is told. */
+  private final String opening;
+  /** Whether answers of former turns are told without their thoughts. */
+  private final boolean forgetsThoughts;
 
-  private ChatTemplate(Family family, Tokenizer tokenizer, String model) {
+  private ChatTemplate(Family family, String template, Tokenizer tokenizer, OptionalInt bos, String model) {
     this.family = family;
     this.tokenizer = tokenizer;
     this.model = model;
+    int[] prefix = tokenizer.prefix();
+    this.begin = prefix.length == 0 && template.contains("bos_token") ? bos.stream().toArray() : prefix;
+    this.opening = THOUGHT.matcher(template).find() ? "<think>\n" : "";
+    this.forgetsThoughts = template.contains("split('</think>')[-1]");
+  }
+
+  /** The template of a model without a token that begins texts, or whose tokenizer writes it. */
+  public static ChatTemplate of(@Nullable String template, Tokenizer tokenizer, String model) throws ModelException {
+    return of(template, tokenizer, OptionalInt.empty(), model);
   }
 
   /**
    * The template of a model.
    *
    * @param template what its files say, or null
+   * @param bos what the template means by {@code bos_token}, which some templates write where the tokenizer does not
    * @param model what errors call it
    * @throws ModelException if there is none, or its family is not known
    */
-  public static ChatTemplate of(@Nullable String template, Tokenizer tokenizer, String model) throws ModelException {
+  public static ChatTemplate of(@Nullable String template, Tokenizer tokenizer, OptionalInt bos, String model)
+      throws ModelException {
     if (template == null) {
       throw new ModelException(model + " has no chat template: it was not made for conversations");
     }
     Family family = familyOf(template);
     if (family == null) {
       throw new ModelException(
-          model + " has a chat template of no known family; ChatML, Llama 3, Zephyr, Llama 2 and Mistral can be"
-              + " written");
+          model + " has a chat template of no known family; ChatML, Llama 3, Zephyr, Llama 2, Mistral and"
+              + " DeepSeek can be written");
     }
-    ChatTemplate known = new ChatTemplate(family, tokenizer, model);
+    ChatTemplate known = new ChatTemplate(family, template, tokenizer, bos, model);
     known.end(); // the marks that it needs must be tokens
     return known;
   }
@@ -97,6 +122,9 @@ public final class ChatTemplate {
     }
     if (template.contains("<|assistant|>") && ZEPHYR_TURN.matcher(template).find()) {
       return Family.ZEPHYR;
+    }
+    if (template.contains("<｜User｜>") && template.contains("<｜Assistant｜>")) {
+      return template.contains("'</think>'}}") ? null : Family.DEEPSEEK; // newer ones end thoughts themselves
     }
     if (template.contains("[INST]")) {
       return template.contains("<<SYS>>") ? Family.LLAMA_2 : Family.MISTRAL;
@@ -115,6 +143,7 @@ public final class ChatTemplate {
       case CHAT_ML -> mark("<|im_end|>");
       case LLAMA_3 -> mark("<|eot_id|>");
       case ZEPHYR, LLAMA_2, MISTRAL -> mark("</s>");
+      case DEEPSEEK -> mark("<｜end▁of▁sentence｜>");
     };
   }
 
@@ -128,7 +157,7 @@ public final class ChatTemplate {
   public int[] encode(List<Message> messages, boolean first) throws ModelException {
     IntStream.Builder out = IntStream.builder();
     if (first) {
-      add(out, tokenizer.prefix());
+      add(out, begin);
     }
     if (family == Family.CHAT_ML && !first) {
       text(out, "\n"); // what follows the end of the answer, which the model does not write
@@ -139,7 +168,7 @@ public final class ChatTemplate {
       switch (family) {
         case CHAT_ML -> {
           out.add(mark("<|im_start|>"));
-          text(out, message.role().text() + "\n" + message.text());
+          text(out, message.role().text() + "\n" + told(message));
           out.add(mark("<|im_end|>"));
           text(out, "\n");
         }
@@ -153,15 +182,20 @@ public final class ChatTemplate {
           out.add(mark("</s>"));
         }
         case LLAMA_2, MISTRAL -> system = instruct(out, message, system, first && i == 0);
+        case DEEPSEEK -> say(out, message, first && i == 0);
       }
     }
     switch (family) {
       case CHAT_ML -> {
         out.add(mark("<|im_start|>"));
-        text(out, "assistant\n");
+        text(out, "assistant\n" + opening);
       }
       case LLAMA_3 -> header(out, Role.ASSISTANT);
       case ZEPHYR -> text(out, "\n<|assistant|>\n");
+      case DEEPSEEK -> {
+        out.add(mark("<｜Assistant｜>"));
+        text(out, opening);
+      }
       case LLAMA_2, MISTRAL -> {
         if (!system.isEmpty()) {
           throw new ModelException(model + " has no place for a system's message that no user's follows");
@@ -169,6 +203,35 @@ public final class ChatTemplate {
       }
     }
     return out.build().toArray();
+  }
+
+  /** What a message is for those that follow. */
+  private String told(Message message) {
+    int end = message.text().lastIndexOf(THOUGHT_END);
+    if (!forgetsThoughts || message.role() != Role.ASSISTANT || end < 0) {
+      return message.text();
+    }
+    String answer = message.text().substring(end + THOUGHT_END.length());
+    return family == Family.CHAT_ML ? answer.replaceFirst("^\n+", "") : answer;
+  }
+
+  private void say(IntStream.Builder out, Message message, boolean begun) throws ModelException {
+    switch (message.role()) {
+      case SYSTEM:
+        if (!begun) {
+          throw new ModelException(model + " has no place for a system's message that is not the first");
+        }
+        text(out, message.text());
+        break;
+      case ASSISTANT:
+        out.add(mark("<｜Assistant｜>"));
+        text(out, told(message));
+        out.add(mark("<｜end▁of▁sentence｜>"));
+        break;
+      default:
+        out.add(mark("<｜User｜>"));
+        text(out, message.text());
+    }
   }
 
   /** Writes an instruction or an answer; a system's message is kept for the user's that follows. Returns that. */
@@ -194,7 +257,7 @@ public final class ChatTemplate {
       default:
         // Llama 2 begins every turn anew; the first has its beginning already.
         if (family == Family.LLAMA_2 && !begun && system.isEmpty()) {
-          add(out, tokenizer.prefix());
+          add(out, begin);
         }
         // Older vocabularies lack the marks: there they are text, with spaces.
         if (isToken("[INST]") && isToken("[/INST]")) {

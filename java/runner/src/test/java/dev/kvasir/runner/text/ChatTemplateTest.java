@@ -5,8 +5,12 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.kvasir.runner.file.ModelException;
+import dev.kvasir.runner.text.ChatTemplate.Message;
+import dev.kvasir.runner.text.ChatTemplate.Role;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.OptionalInt;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -24,6 +28,53 @@ class ChatTemplateTest {
           return OptionalInt.of(1);
         }
       };
+
+  /** Bytes, and marks in angular brackets, which come back as they are. */
+  private static final class Readable extends NoText {
+    private final List<String> marks = new ArrayList<>();
+    private final int[] prefix;
+
+    Readable(int... prefix) {
+      this.prefix = prefix;
+    }
+
+    @Override
+    public int[] encode(byte[] text) {
+      int[] tokens = new int[text.length];
+      for (int i = 0; i < tokens.length; i++) {
+        tokens[i] = text[i] & 0xFF;
+      }
+      return tokens;
+    }
+
+    @Override
+    public int[] prefix() {
+      return prefix;
+    }
+
+    @Override
+    public OptionalInt special(String name) {
+      if (!marks.contains(name)) {
+        marks.add(name);
+      }
+      return OptionalInt.of(1000 + marks.indexOf(name));
+    }
+
+    String read(int[] tokens) {
+      StringBuilder text = new StringBuilder();
+      for (int token : tokens) {
+        text.append(token < 256 ? String.valueOf((char) token) : token < 1000 ? "#" + token : marks.get(token - 1000));
+      }
+      return text.toString();
+    }
+  }
+
+  private static final List<Message> TALK =
+      List.of(
+          new Message(Role.SYSTEM, "Be brief."),
+          new Message(Role.USER, "Hi"),
+          new Message(Role.ASSISTANT, "<think>\nhm\n</think>\n\nHey."),
+          new Message(Role.USER, "Two?"));
 
   private static void assertFamily(ChatTemplate.Family family, String template) throws ModelException {
     assertEquals(family, ChatTemplate.of(template, MARKS, "it").family());
@@ -49,6 +100,73 @@ class ChatTemplateTest {
             + "{{ eos_token }}");
     assertRefused(
         "{{'<|user|>\n' + message['content'] + '\n'}}{{'<|assistant|>\n' + message['content'] + eos_token}}");
+  }
+
+  @Test
+  void deepSeeksTurnsFollowEachOtherWithoutAWord() throws Exception {
+    String turns =
+        "{{bos_token}}{{ns.system_prompt}}{{'<｜User｜>' + message['content']}}"
+            + "{% set content = content.split('</think>')[-1] %}{{'<｜Assistant｜>' + content + '<｜end▁of▁sentence｜>'}}";
+    Readable tokenizer = new Readable(300);
+    ChatTemplate template = ChatTemplate.of(turns + "{{'<｜Assistant｜>'}}", tokenizer, "it");
+    assertEquals(ChatTemplate.Family.DEEPSEEK, template.family());
+    String told = "Be brief.<｜User｜>Hi<｜Assistant｜>\n\nHey.<｜end▁of▁sentence｜><｜User｜>Two?<｜Assistant｜>";
+    assertEquals("#300" + told, tokenizer.read(template.encode(TALK, true)));
+    assertEquals("<｜User｜>Two?<｜Assistant｜>", tokenizer.read(template.encode(TALK.subList(3, 4), false)));
+    assertEquals("<｜end▁of▁sentence｜>", tokenizer.read(new int[] {template.end()}));
+    assertThrows(ModelException.class, () -> template.encode(TALK.subList(0, 1), false));
+    ChatTemplate thinking = ChatTemplate.of(turns + "{{'<｜Assistant｜><think>\\n'}}", tokenizer, "it");
+    assertEquals("#300" + told + "<think>\n", tokenizer.read(thinking.encode(TALK, true)));
+    assertRefused(turns + "{{'<｜Assistant｜>'}}{%- if not thinking %}{{'</think>'}}{%- endif %}");
+  }
+
+  @Test
+  void thoughtsBeginAndAreForgottenAsTheTemplateSays() throws Exception {
+    Readable tokenizer = new Readable();
+    String both = "{{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning }}";
+    String forgets = both + "{%- set content = content.split('</think>')[-1].lstrip('\\n') %}";
+    String turns =
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n%s<|im_end|>\n"
+            + "<|im_start|>user\nTwo?<|im_end|>\n<|im_start|>assistant\n%s";
+    String[][] cases = {
+      {both + "{{- '<|im_start|>assistant\\n' }}", TALK.get(2).text(), ""},
+      {forgets + "{{- '<|im_start|>assistant\\n' }}", "Hey.", ""},
+      {forgets + "{{- '<|im_start|>assistant\\n<think>\\n' }}", "Hey.", "<think>\n"},
+      {forgets + "{{- '<|im_start|>assistant\n<think>\n' }}", "Hey.", "<think>\n"},
+    };
+    for (String[] each : cases) {
+      int[] tokens = ChatTemplate.of(each[0], tokenizer, "it").encode(TALK, true);
+      assertEquals(String.format(turns, each[1], each[2]), tokenizer.read(tokens), each[0]);
+    }
+  }
+
+  /** Early files of Llama 3 have it in the template alone; Qwen's name one that no text begins with. */
+  @Test
+  void aTextBeginsAsItsTokenizerOrItsTemplateSays() throws Exception {
+    String[][] cases = {
+      {"{{ bos_token }}{{ '<|im_start|>' }}", "", "#301"},
+      {"{{ bos_token }}{{ '<|im_start|>' }}", "300", "#300"},
+      {"{{ '<|im_start|>' }}", "", ""},
+      {"{{ '<|im_start|>' }}", "300", "#300"},
+    };
+    for (String[] each : cases) {
+      Readable tokenizer = each[1].isEmpty() ? new Readable() : new Readable(Integer.parseInt(each[1]));
+      ChatTemplate template = ChatTemplate.of(each[0], tokenizer, OptionalInt.of(301), "it");
+      String expected = each[2] + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+      assertEquals(expected, tokenizer.read(template.encode(TALK.subList(1, 2), true)), each[0]);
+      assertEquals("\n<|im_start|>assistant\n", tokenizer.read(template.encode(List.of(), false)));
+    }
+    Path file = folder.resolve("tokenizer_config.json");
+    Readable tokenizer = new Readable();
+    assertTrue(Tokenizers.begin(folder, tokenizer).isEmpty());
+    for (String bos : List.of("\"<s>\"", "{\"content\": \"<s>\"}")) {
+      Files.writeString(file, "{\"bos_token\": " + bos + "}");
+      assertEquals(tokenizer.special("<s>"), Tokenizers.begin(folder, tokenizer));
+    }
+    Files.writeString(file, "{\"bos_token\": null}");
+    assertTrue(Tokenizers.begin(folder, tokenizer).isEmpty());
+    Files.writeString(file, "{\"bos_token\": 1}");
+    assertThrows(ModelException.class, () -> Tokenizers.begin(folder, tokenizer));
   }
 
   @Test
