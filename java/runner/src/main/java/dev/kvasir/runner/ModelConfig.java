@@ -6,6 +6,7 @@ import dev.kvasir.runner.file.Gguf;
 import dev.kvasir.runner.file.Json;
 import dev.kvasir.runner.file.ModelException;
 import dev.kvasir.runner.file.Weights;
+import dev.kvasir.runner.text.Tokenizers;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -175,6 +176,7 @@ public record ModelConfig(
     for (String end : List.of("eos", "eot", "eom")) { // of the text, the turn, the message
       file.findInteger("tokenizer.ggml." + end + "_token_id").filter(id -> !ends.contains(id)).ifPresent(ends::add);
     }
+    Tokenizers.ends(file).stream().filter(id -> !ends.contains(id)).forEach(ends::add);
     Optional<Integer> bos = file.findInteger("tokenizer.ggml.bos_token_id");
     try {
       return new ModelConfig(

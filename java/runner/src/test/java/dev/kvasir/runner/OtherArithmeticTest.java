@@ -11,6 +11,7 @@ import dev.kvasir.tensor.TensorType;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -190,6 +191,12 @@ class OtherArithmeticTest {
                 })
             .config()
             .ends());
+    List<String> tokens = new ArrayList<>();
+    for (int i = 0; i < TinyModel.VOCABULARY; i++) {
+      tokens.add(i < 256 ? String.format("<0x%02X>", i) : i == 259 ? "<|endoftext|>" : "<special " + i + ">");
+    }
+    assertEquals(
+        List.of(257, 259), gguf("qwen2", out -> out.texts("tokenizer.ggml.tokens", tokens)).config().ends());
   }
 
   private void changeConfig(String from, String to) throws IOException {

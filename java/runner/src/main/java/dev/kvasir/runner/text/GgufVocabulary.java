@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.jspecify.annotations.Nullable;
 
 /** Reads the vocabulary of a GGUF file: {@code llama} is SentencePiece's BPE, {@code gpt2} byte-level BPE. */
@@ -15,6 +16,12 @@ final class GgufVocabulary {
   private static final int UNKNOWN = 2;
   private static final int CONTROL = 3;
   private static final int USER_DEFINED = 4;
+
+  /** Control tokens that end a text, a turn or a message wherever they are: files name one of several as their end. */
+  private static final Set<String> ENDS =
+      Set.of(
+          "</s>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|EOT|>",
+          "<end_of_turn>", "<｜end▁of▁sentence｜>");
 
   /**
    * How a vocabulary's words come about.
@@ -85,6 +92,21 @@ final class GgufVocabulary {
       default:
         throw new ModelException(place + ": tokenizer.ggml.model is \"" + model + "\"; llama and gpt2 can be read");
     }
+  }
+
+  /** The tokens that end texts by their names; none where the file has no vocabulary, or does not say of which type. */
+  List<Integer> ends() throws ModelException {
+    List<Integer> ends = new ArrayList<>();
+    if (file.says("tokenizer.ggml.tokens")) {
+      String[] tokens = file.texts("tokenizer.ggml.tokens");
+      double @Nullable [] types = numbers("tokenizer.ggml.token_type", tokens.length);
+      for (int id = 0; types != null && id < tokens.length; id++) {
+        if (types[id] == CONTROL && ENDS.contains(tokens[id])) {
+          ends.add(id);
+        }
+      }
+    }
+    return ends;
   }
 
   private Tokenizer sentencePiece(Map<String, Integer> vocabulary, SpecialTokens specials, int size)

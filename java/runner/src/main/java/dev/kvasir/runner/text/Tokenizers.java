@@ -52,6 +52,11 @@ public final class Tokenizers {
     return new GgufVocabulary(file).tokenizer();
   }
 
+  /** The tokens of a GGUF file that end a text, a turn or a message by their names, whatever else the file calls its end. */
+  public static List<Integer> ends(Gguf file) throws IOException {
+    return new GgufVocabulary(file).ends();
+  }
+
   /** Of several templates that have names, the one of that name. */
   private static Optional<String> defaultOf(Json template) {
     return (template.isList() ? template.list() : List.<Json>of())

@@ -302,6 +302,26 @@ class SentencePieceTest {
     assertTrue(assertThrows(ModelException.class, () -> fromGguf(out)).getMessage().contains("falcon"));
   }
 
+  /** Qwen's chat models name the end of a turn alone, and end texts with another token; a word may look like one. */
+  @Test
+  void controlTokensThatEndATextAreKnownByName() throws Exception {
+    Path file = folder.resolve("ends.gguf");
+    file(3, "<|im_end|>", "<|fim_pad|>", "<|endoftext|>").write(file);
+    try (Gguf opened = Gguf.open(file)) {
+      assertEquals(List.of(2, MARK + 1, MARK + 3), Tokenizers.ends(opened));
+    }
+    file(1, "<|im_end|>").write(file);
+    try (Gguf opened = Gguf.open(file)) {
+      assertEquals(List.of(2), Tokenizers.ends(opened));
+    }
+    GgufWriter untold = file();
+    untold.remove("tokenizer.ggml.token_type");
+    untold.write(file);
+    try (Gguf opened = Gguf.open(file)) {
+      assertEquals(List.of(), Tokenizers.ends(opened));
+    }
+  }
+
   @Test
   void conversationsAreWrittenAsTheFamilyWants() throws Exception {
     Tokenizer tokenizer = fromGguf(file());
