@@ -39,11 +39,11 @@ final class GgufVocabulary {
     String tail = signs + "[\\r\\n]*" + spaces;
     String head = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|";
     List<String> llama3 = List.of(head + "\\p{N}{1,3}" + tail), qwen2 = List.of(head + "\\p{N}" + tail);
-    for (String name : List.of("llama-bpe", "llama3", "llama-v3", "falcon3")) {
+    for (String name : List.of("llama-bpe", "llama3", "llama-v3", "falcon3", "midm-2.0", "pixtral")) {
       WORDS.put(name, new Words(llama3, true));
     }
     WORDS.put("smaug-bpe", new Words(llama3, false));
-    for (String name : List.of("qwen2", "deepseek-r1-qwen")) {
+    for (String name : List.of("qwen2", "deepseek-r1-qwen", "megrez")) {
       WORDS.put(name, new Words(qwen2, false));
     }
     // Words begin anew at a capital after small letters; letters of scripts without either are both.
@@ -52,8 +52,19 @@ final class GgufVocabulary {
     String tekken =
         lead + capital + "*" + small + "+|" + lead + capital + "+" + small + "*|\\p{N}" + signs + "[\\r\\n/]*" + spaces;
     WORDS.put("tekken", new Words(List.of(tekken), true));
-    WORDS.put("gpt-2", new Words(List.of(BpeTokenizer.GPT2_WORDS), false));
-    WORDS.put("smollm", new Words(List.of("\\p{N}", BpeTokenizer.GPT2_WORDS), false));
+    for (String name : List.of("gpt-2", "a.x-4.0", "mellum", "trillion")) {
+      WORDS.put(name, new Words(List.of(BpeTokenizer.GPT2_WORDS), false));
+    }
+    for (String name : List.of("smollm", "minerva-7b", "refact", "starcoder")) {
+      WORDS.put(name, new Words(List.of("\\p{N}", BpeTokenizer.GPT2_WORDS), false));
+    }
+    WORDS.put("seed-coder", new Words(List.of(head + "\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+" + spaces), false));
+    String asian = "[\\u4E00-\\u9FA5\\u0800-\\u4E00\\uAC00-\\uD7FF]+", ends = "[\\r\\n]";
+    List<String> coder = List.of(ends, "\\s?\\p{L}+", "\\s?\\p{P}+", asian, "\\p{N}");
+    WORDS.put("deepseek-coder", new Words(coder, false));
+    String named = "[!-/:-@\\[-`{-~][A-Za-z]+", marked = "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+";
+    String other = named + marked + "| ?[\\p{P}\\p{S}]+[\\r\\n]*" + spaces;
+    WORDS.put("deepseek-v3", new Words(List.of("\\p{N}{1,3}", "[\\u4E00-\\u9FA5\\u3040-\\u30FF]+", other), false));
     // That of llama.cpp, which takes files that say nothing for the same.
     List<String> standard =
         List.of("[\\p{P}\\$\\+<=>\\^~\\|]+", BpeTokenizer.GPT2_WORDS, "\\p{N}+", "[0-9][0-9][0-9]");

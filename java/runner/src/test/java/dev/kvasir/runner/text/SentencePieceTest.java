@@ -253,14 +253,45 @@ class SentencePieceTest {
     assertTrue(e.getMessage().contains("200000"), e.getMessage());
   }
 
-  @Test
-  void byteLevelVocabulariesOfGguf() throws Exception {
+  private static List<String> byteNames() {
     List<String> tokens = new ArrayList<>();
     int next = 256;
     for (int b = 0; b < 256; b++) {
       boolean shown = b > 32 && b < 127 || b > 160 && b != 173;
       tokens.add(String.valueOf((char) (shown ? b : next++)));
     }
+    return tokens;
+  }
+
+  /** What can be merged is, but where a word ends. */
+  @Test
+  void waysToCutWordsHaveNames() throws Exception {
+    List<String> tokens = byteNames();
+    tokens.addAll(List.of("!l", "Ġ!", "12", "ĊĊ", "Ġl", "Ġ!ĊĊ"));
+    GgufWriter out = new GgufWriter();
+    out.text("tokenizer.ggml.model", "gpt2");
+    out.texts("tokenizer.ggml.tokens", tokens);
+    out.texts("tokenizer.ggml.merges", List.of("! l", "Ġ !", "1 2", "Ċ Ċ", "Ġ l", "Ġ! ĊĊ"));
+    Map<String, List<String>> named =
+        Map.of(
+            "!l Ġ!ĊĊ Ġl 12", List.of("llama-bpe", "midm-2.0", "pixtral", "deepseek-v3"),
+            "!l Ġ!ĊĊ Ġl 1 2", List.of("qwen2", "megrez"),
+            "!l Ġ! ĊĊ Ġl 1 2", List.of("seed-coder"),
+            "! l Ġ! ĊĊ Ġl 1 2", List.of("smollm", "minerva-7b", "refact", "starcoder"),
+            "! l Ġ! ĊĊ Ġl 12", List.of("gpt-2", "a.x-4.0", "mellum", "trillion"),
+            "! l Ġ! Ċ Ċ Ġl 1 2", List.of("deepseek-coder"));
+    for (Map.Entry<String, List<String>> each : named.entrySet()) {
+      int[] expected = Arrays.stream(each.getKey().split(" ")).mapToInt(tokens::indexOf).toArray();
+      for (String name : each.getValue()) {
+        out.text("tokenizer.ggml.pre", name);
+        assertArrayEquals(expected, fromGguf(out).encode("!l !\n\n l12"), name);
+      }
+    }
+  }
+
+  @Test
+  void byteLevelVocabulariesOfGguf() throws Exception {
+    List<String> tokens = byteNames();
     tokens.addAll(List.of("lo", "low", "Ġlow", "12", "<|im_end|>", "Ġ!", "wL", "Ow", "Ċ/"));
     int[] types = new int[tokens.size()];
     Arrays.fill(types, 1);
