@@ -81,7 +81,6 @@ final class OtherArithmetic {
     file.findNumber(extension)
         .filter(value -> !(value < 0 || value == (yarn ? 1 : 0)))
         .ifPresent(value -> add(found, extension, value));
-    file.findInteger("split.count").filter(count -> count > 1).ifPresent(count -> add(found, "split.count", count));
     if (!found.isEmpty()) {
       throw new ModelException(file.path() + ": " + String.join(", ", found) + ", which cannot be run");
     }

@@ -195,6 +195,34 @@ class DecoderTest {
   }
 
   @Test
+  void aModelInSeveralFilesIsOne() throws Exception {
+    TinyModel reference = TinyModel.gguf(folder.resolve("whole.gguf"), "qwen3", 23);
+    int[] tokens = {5, 6, 7};
+    for (boolean inFirst : new boolean[] {true, false}) {
+      List<GgufWriter> parts = reference.gguf().split(3, inFirst);
+      for (int i = 0; i < 3; i++) {
+        parts.get(i).write(folder.resolve(String.format("tiny-%05d-of-00003.gguf", i + 1)));
+      }
+      Path first = folder.resolve("tiny-00001-of-00003.gguf");
+      for (boolean copied : new boolean[] {true, false}) {
+        Decoder decoder = new Decoder(Model.load(first, copied));
+        try (KvCache cache = KvCache.builder(decoder.model().geometry()).build();
+            KvSequence sequence = cache.newSequence()) {
+          assertClose(reference.logits(tokens)[2], decoder.decode(sequence, tokens), "copied: " + copied);
+          cutInHalf(folder.resolve("tiny-00003-of-00003.gguf"));
+          if (copied) {
+            decoder.decode(sequence, 8);
+          } else {
+            UncheckedIOException e = assertThrows(UncheckedIOException.class, () -> decoder.decode(sequence, 8));
+            assertTrue(e.getMessage().contains("tiny-00003"), e.getMessage());
+          }
+          parts.get(2).write(folder.resolve("tiny-00003-of-00003.gguf"));
+        }
+      }
+    }
+  }
+
+  @Test
   void llamaInFloat32() throws Exception {
     check(TinyModel.llama(folder, 12, TensorType.F32));
   }

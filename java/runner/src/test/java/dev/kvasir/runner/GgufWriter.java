@@ -76,6 +76,25 @@ public final class GgufWriter {
     tensors.put(name, new Entry(type, shape, bytes));
   }
 
+  /** The same in several files: metadata are in the first, tensors in all of them by turns, or in all others. */
+  public List<GgufWriter> split(int files, boolean inFirst) {
+    List<GgufWriter> parts = new ArrayList<>();
+    for (int i = 0; i < files; i++) {
+      GgufWriter part = new GgufWriter();
+      part.metadata.putAll(i == 0 ? metadata : Map.of());
+      part.integer("split.no", i);
+      part.integer("split.count", files);
+      part.integer("split.tensors.count", tensors.size());
+      parts.add(part);
+    }
+    int turn = 0;
+    int first = inFirst ? 0 : 1;
+    for (Map.Entry<String, Entry> item : tensors.entrySet()) {
+      parts.get(first + turn++ % (files - first)).tensors.put(item.getKey(), item.getValue());
+    }
+    return parts;
+  }
+
   public void write(Path file) throws IOException {
     Files.write(file, bytes());
   }

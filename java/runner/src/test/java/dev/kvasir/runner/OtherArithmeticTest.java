@@ -75,8 +75,6 @@ class OtherArithmeticTest {
       assertRefused(there, "llama", out -> out.integers("llama." + there, 1, 0));
     }
     assertRefused("rope.freq_base_swa", "llama", out -> out.number("llama.rope.freq_base_swa", 10000));
-    assertRefused("split.count", "llama", out -> out.integer("split.count", 2));
-    gguf("llama", out -> out.integer("split.count", 1));
   }
 
   /** No converter writes it, so which channels its rows turn together is not known. */

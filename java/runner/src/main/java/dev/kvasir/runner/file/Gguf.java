@@ -1,6 +1,7 @@
 package dev.kvasir.runner.file;
 
 import dev.kvasir.internal.model.NativeWeights;
+import java.io.Closeable;
 import java.io.IOException;
 import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
@@ -8,13 +9,18 @@ import java.nio.channels.FileChannel;
 import java.nio.file.Files;
 import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Set;
 
 /**
- * A GGUF file, version 2 or 3: metadata by name, and tensors that are mapped into memory where they are read.
+ * A GGUF file, version 2 or 3: metadata by name, and tensors that are mapped into memory where they are read. Where a
+ * model is cut into several files, the first has the metadata, and stands for all of them.
  *
  * <p>Nothing that the file says is believed before it is checked against the length of the file. Mapped weights are the
  * file itself, and no operating system lets a program keep others from cutting it short: then native code that reads
@@ -26,6 +32,11 @@ public final class Gguf implements WeightFile {
   /** Where a tensor lies. */
   record Entry(int type, long rows, long width, long offset, long bytes) {}
 
+  private static final String NUMBER = "split.no";
+  private static final String COUNT = "split.count";
+  private static final String TENSORS = "split.tensors.count";
+  private static final int MOST_FILES = 1 << 10;
+
   private final Path path;
   private final RandomAccessFile file;
   /** That of the file: for reading weights. An interrupt of who calls it closes it, and the file. */
@@ -34,6 +45,10 @@ public final class Gguf implements WeightFile {
   private final boolean copied;
   private final Map<String, Object> metadata;
   private final Map<String, Entry> tensors;
+  /** The others of a model in several files. */
+  private final List<Gguf> others = new ArrayList<>();
+  /** Where each tensor is. */
+  private final Map<String, Gguf> places = new LinkedHashMap<>();
 
   Gguf(Path path, RandomAccessFile file, boolean copied, Map<String, Object> metadata, Map<String, Entry> tensors)
       throws IOException {
@@ -44,6 +59,7 @@ public final class Gguf implements WeightFile {
     this.copied = copied;
     this.metadata = Collections.unmodifiableMap(metadata);
     this.tensors = Collections.unmodifiableMap(tensors);
+    tensors.keySet().forEach(name -> places.put(name, this));
   }
 
   /** Opens a file whose weights are mapped: see {@link #open(Path, boolean)}. */
@@ -52,13 +68,25 @@ public final class Gguf implements WeightFile {
   }
 
   /**
-   * Opens a file and reads all but the weights.
+   * Opens a file, and the others of its model where it is the first of several, and reads all but the weights.
    *
+   * @param path the file; the names of several end in {@code -00001-of-00003.gguf} and so on
    * @param copied whether weights are copied to memory of their own where they are read, not mapped
    * @throws ModelException if it is no such file, was cut short, or contradicts itself
    * @throws IOException if it cannot be read
    */
   public static Gguf open(Path path, boolean copied) throws IOException {
+    Gguf file = openOne(path, copied);
+    try {
+      file.openOthers();
+      return file;
+    } catch (IOException | RuntimeException | Error e) {
+      file.close();
+      throw e;
+    }
+  }
+
+  private static Gguf openOne(Path path, boolean copied) throws IOException {
     if (Files.notExists(path)) {
       throw new NoSuchFileException(path.toString());
     }
@@ -71,6 +99,46 @@ public final class Gguf implements WeightFile {
     }
   }
 
+  private void openOthers() throws IOException {
+    int count = findInteger(COUNT).orElse(1);
+    if (count <= 1) {
+      return;
+    }
+    int number = findInteger(NUMBER).orElse(0);
+    String name = String.valueOf(path.getFileName());
+    String end = end(0, count);
+    if (number != 0 || count > MOST_FILES || !name.endsWith(end)) {
+      throw new ModelException(
+          path + ": " + NUMBER + " is " + number + " and " + COUNT + " " + count + "; a model of several files, up to "
+              + MOST_FILES + ", is opened by the first, whose name ends in " + end);
+    }
+    String stem = name.substring(0, name.length() - end.length());
+    for (int i = 1; i < count; i++) {
+      Gguf other = openOne(path.resolveSibling(stem + end(i, count)), copied);
+      others.add(other);
+      other.requireInteger(NUMBER, i);
+      other.requireInteger(COUNT, count);
+      for (String tensor : other.tensors.keySet()) {
+        if (places.put(tensor, other) != null) {
+          throw new ModelException(other.path + ": another file has " + tensor + ", too");
+        }
+      }
+    }
+    if (says(TENSORS)) {
+      requireInteger(TENSORS, places.size());
+    }
+  }
+
+  private static String end(int number, int count) {
+    return String.format(Locale.ROOT, "-%05d-of-%05d.gguf", number + 1, count);
+  }
+
+  private void requireInteger(String key, int expected) throws ModelException {
+    if (integer(key) != expected) {
+      throw new ModelException(path + ": " + key + " is " + integer(key) + ", not " + expected);
+    }
+  }
+
   /** The file. */
   public Path path() {
     return path;
@@ -78,7 +146,7 @@ public final class Gguf implements WeightFile {
 
   @Override
   public Set<String> names() {
-    return tensors.keySet();
+    return Collections.unmodifiableSet(places.keySet());
   }
 
   /** Whether the metadata have a key, of whatever type. */
@@ -150,15 +218,19 @@ public final class Gguf implements WeightFile {
 
   @Override
   public boolean has(String name) {
-    return tensors.containsKey(name);
+    return places.containsKey(name);
   }
 
   @Override
   public Weights read(String name) throws IOException {
-    Entry entry = tensors.get(name);
-    if (entry == null) {
+    Gguf place = places.get(name);
+    if (place == null) {
       throw new ModelException(path + " has no tensor " + name);
     }
+    return place.read(name, place.tensors.get(name));
+  }
+
+  private Weights read(String name, Entry entry) throws IOException {
     WeightType type =
         WeightType.of(entry.type())
             .orElseThrow(
@@ -169,7 +241,7 @@ public final class Gguf implements WeightFile {
     if (entry.bytes() > Integer.MAX_VALUE || entry.rows() > Integer.MAX_VALUE || entry.width() > Integer.MAX_VALUE) {
       throw new ModelException(path + ": " + name + " has " + entry.bytes() + " bytes; up to 2 GiB can be run");
     }
-    requireWhole();
+    requireLength();
     ByteBuffer bytes =
         copied ? copy(name, entry) : channel.map(FileChannel.MapMode.READ_ONLY, entry.offset(), entry.bytes());
     return new Weights(name, type, (int) entry.rows(), (int) entry.width(), bytes);
@@ -190,6 +262,13 @@ public final class Gguf implements WeightFile {
    * path names by now: a file that was replaced is as it was. Interrupted threads may ask, too: that closes nothing.
    */
   public void requireWhole() throws IOException {
+    requireLength();
+    for (Gguf other : others) {
+      other.requireLength();
+    }
+  }
+
+  private void requireLength() throws IOException {
     long now = file.length(); // not the channel's size, which an interrupt would close for all who run the model
     if (now < length) {
       throw new ModelException(path + " was cut short while in use: " + now + " of " + length + " bytes are left");
@@ -203,11 +282,15 @@ public final class Gguf implements WeightFile {
 
   @Override
   public void close() throws IOException {
-    file.close();
+    try (Closeable own = file) {
+      for (Gguf other : others) {
+        other.close();
+      }
+    }
   }
 
   @Override
   public String toString() {
-    return "Gguf[" + path + ", " + tensors.size() + " tensors]";
+    return "Gguf[" + path + ", " + places.size() + " tensors]";
   }
 }

@@ -20,6 +20,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
+import java.util.Set;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
@@ -44,6 +45,52 @@ class GgufTest {
     out.floats("vector", new float[] {1, 2, 3}, List.of(3L));
     out.floats("matrix", new float[] {1, 2, 3, 4, 5, 6}, List.of(2L, 3L));
     return out;
+  }
+
+  private void assertPartsRefused(String named) {
+    ModelException e =
+        assertThrows(ModelException.class, () -> Gguf.open(folder.resolve("m-00001-of-00002.gguf")), named);
+    assertTrue(e.getMessage().contains(named), e.getMessage());
+  }
+
+  @Test
+  void filesOfOneModelAreAskedWhetherTheyAre() throws Exception {
+    Path first = folder.resolve("m-00001-of-00002.gguf");
+    Path second = folder.resolve("m-00002-of-00002.gguf");
+    List<GgufWriter> parts = small().split(2, true);
+    parts.get(0).write(first);
+    assertThrows(NoSuchFileException.class, () -> Gguf.open(first));
+    parts.get(1).write(second);
+    try (Gguf file = Gguf.open(first)) {
+      assertEquals(Set.of("vector", "matrix"), file.names());
+      assertArrayEquals(new float[] {1, 2, 3}, file.read("vector").floats());
+      assertArrayEquals(new float[] {1, 2, 3, 4, 5, 6}, file.read("matrix").floats());
+    }
+    ModelException e = assertThrows(ModelException.class, () -> Gguf.open(second));
+    assertTrue(e.getMessage().contains("-00001-of-00002.gguf"), e.getMessage());
+    Path renamed = Files.copy(first, folder.resolve("m.gguf"));
+    assertTrue(assertThrows(ModelException.class, () -> Gguf.open(renamed)).getMessage().contains("m.gguf"));
+    parts.get(1).integer("split.no", 0);
+    parts.get(1).write(second);
+    assertPartsRefused("split.no is 0");
+    parts.get(1).integer("split.no", 1);
+    parts.get(1).integer("split.count", 3);
+    parts.get(1).write(second);
+    assertPartsRefused("split.count is 3");
+    parts.get(1).remove("split.count");
+    parts.get(1).write(second);
+    assertPartsRefused("split.count");
+    parts.get(1).integer("split.count", 2);
+    parts.get(1).floats("vector", new float[] {1}, List.of(1L));
+    parts.get(1).write(second);
+    assertPartsRefused("vector");
+    parts.get(1).remove("vector");
+    parts.get(1).remove("matrix");
+    parts.get(1).write(second);
+    assertPartsRefused("split.tensors.count is 2");
+    parts.get(0).integer("split.count", 1);
+    parts.get(0).write(renamed);
+    Gguf.open(renamed).close(); // one is all
   }
 
   @Test
