@@ -60,9 +60,15 @@ final class BpeTokenizer extends PieceTokenizer {
     this.file = file;
     file.vocabulary().forEach((token, id) -> write(id, toBytes(token)));
     for (int b = 0; b < 256; b++) {
-      byteTokens[b] = id(String.valueOf(BYTE_CHARS[b]), place);
+      String name = String.valueOf(BYTE_CHARS[b]);
+      byteTokens[b] = inTexts(b) ? id(name, place) : file.vocabulary().getOrDefault(name, -1);
     }
     finish(file.merges(), place);
+  }
+
+  /** Whether a byte is part of any character's UTF-8: vocabularies may lack the others, as DeepSeek Coder's does. */
+  private static boolean inTexts(int b) {
+    return b < 0xC0 || b > 0xC1 && b < 0xF5;
   }
 
   @Override
@@ -122,6 +128,10 @@ final class BpeTokenizer extends PieceTokenizer {
     int[] token = new int[word.length];
     for (int i = 0; i < token.length; i++) {
       token[i] = byteTokens[word[i] & 0xFF];
+      if (token[i] < 0) {
+        throw new IllegalArgumentException(
+            String.format("the vocabulary has no token for the byte 0x%02X, which is in no text", word[i] & 0xFF));
+      }
     }
     merger.merge(token, tokens);
   }

@@ -2,6 +2,7 @@ package dev.kvasir.runner.text;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTimeoutPreemptively;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -114,6 +115,28 @@ class TokenizerTest {
       int[] expected = alone ? new int[] {257, ' ', '1', '2', 259} : new int[] {257, ' ', 262, 259};
       assertArrayEquals(expected, tokenizer(digits, false, false).encode("low 12 low"));
     }
+  }
+
+  /** DeepSeek Coder's has tokens for those bytes' names beside its vocabulary, as texts of their own. */
+  @Test
+  void bytesThatAreInNoTextMayLackATokenEach() throws Exception {
+    tokenizer(PLAIN, false, false);
+    Path file = folder.resolve("tokenizer.json");
+    String all = Files.readString(file);
+    String some = all;
+    for (int b = 0xC0; b < 256; b++) {
+      some = b < 0xC2 || b > 0xF4 ? some.replace("\"" + (char) b + "\":" + b, "\"gone" + b + "\":" + b) : some;
+    }
+    assertNotEquals(all, some);
+    Files.writeString(file, some);
+    Tokenizer tokenizer = Tokenizers.of(folder, 301, OptionalInt.empty());
+    assertArrayEquals(new int[] {257, 260, 0xF0, 0x9F, 0x98, 0x80}, tokenizer.encode("lowé😀"));
+    IllegalArgumentException e =
+        assertThrows(IllegalArgumentException.class, () -> tokenizer.encode(new byte[] {'l', (byte) 0xF5}));
+    assertTrue(e.getMessage().contains("0xF5"), e.getMessage());
+    Files.writeString(file, all.replace("\"Â\":" + 0xC2, "\"gone\":" + 0xC2));
+    ModelException wrong = assertThrows(ModelException.class, () -> Tokenizers.of(folder, 301, OptionalInt.empty()));
+    assertTrue(wrong.getMessage().contains("Â"), wrong.getMessage());
   }
 
   /** As that class does, whatever tokenizer.json says: DeepSeek's distilled models have nothing there. */
