@@ -47,10 +47,10 @@ inline std::string number_text(double value, int digits) {
 }
 
 // With as many digits as tell floats apart; "NaN", "Infinity" and "-Infinity" for the others.
-inline std::string float_text(float value) {
+inline std::string float_text(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value < 0 ? "-Infinity" : "Infinity";
-  return number_text(static_cast<double>(value), 9);
+  return number_text(value, 9);
 }
 
 // kNotFinite for one element of `input` ("keys"), which is [tokens][heads][head_dim], with its place in numbers.

@@ -25,7 +25,7 @@ void require_frequencies(const double* frequencies, int head_dim) {
 // NaN and infinity are refused too.
 void require_more(const char* name, double value, double least, bool may_equal) {
   if (!std::isfinite(value) || !(may_equal ? value >= least : value > least)) {
-    refuse(std::string("RoPE ") + name + " is " + std::to_string(value));
+    refuse(std::string("RoPE ") + name + " is " + float_text(value));
   }
 }
 
@@ -95,7 +95,7 @@ void rotate(float* rows, int64_t tokens, int heads, int head_dim, const double* 
   require_frequencies(frequencies, head_dim);
   checked_multiply(checked_multiply(tokens, heads, "rows"), head_dim * int64_t{8}, "rows");
   require_rope_pairs(pairs);
-  if (!std::isfinite(scale)) refuse("scale is " + std::to_string(scale));
+  if (!std::isfinite(scale)) refuse("scale is " + float_text(scale));
   checked_add(first, tokens, "positions");
   const int half = head_dim / 2;
   for (int64_t t = 0; t < tokens; ++t) {

@@ -105,7 +105,7 @@ void CacheConfig::set_sliding_window(int layer, int64_t tokens) {
 }
 
 void CacheConfig::set_softmax_scale(int layer, float scale) {
-  if (!std::isfinite(scale) || scale <= 0.0f) refuse("softmax scale must be positive, not " + std::to_string(scale));
+  if (!std::isfinite(scale) || scale <= 0.0f) refuse("softmax scale must be positive, not " + float_text(scale));
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.softmax_scale = scale; });
 }
 
@@ -157,7 +157,7 @@ void CacheConfig::set_key_scaling(int layer, const float* factors, int64_t count
   if (count > 0 && !factors) refuse("factors are null");
   for (int64_t i = 0; i < count; ++i) {
     if (!std::isfinite(factors[i]) || factors[i] <= 0.0f) {
-      refuse("factor " + std::to_string(i) + " of key scaling must be positive, not " + std::to_string(factors[i]));
+      refuse("factor " + std::to_string(i) + " of key scaling must be positive, not " + float_text(factors[i]));
     }
   }
   for_layers(impl_->layers, layer, [&](LayerConfig& each) { each.key_scaling.assign(factors, factors + count); });
@@ -171,7 +171,7 @@ void CacheConfig::set_rope(int layer, RopePairs pairs, const double* frequencies
     if (!std::isfinite(frequencies[j])) refuse("frequency " + std::to_string(j) + " is not finite");
   }
   if (!std::isfinite(magnitude) || magnitude <= 0.0) {
-    refuse("the magnitude of RoPE must be positive, not " + std::to_string(magnitude));
+    refuse("the magnitude of RoPE must be positive, not " + float_text(magnitude));
   }
   for_layers(impl_->layers, layer, [&](LayerConfig& each) {
     each.rope_pairs = pairs;

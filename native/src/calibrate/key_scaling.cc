@@ -7,6 +7,7 @@
 
 #include "base/aligned.h"
 #include "base/checked.h"
+#include "base/checks.h"
 #include "base/rope.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
@@ -182,10 +183,10 @@ void scaling_factors(const float* maxima, int64_t count, double alpha, float* la
   require_pointer("maxima", maxima);
   require_pointer("lambda", lambda);
   require_positive("count", count);
-  if (!(alpha >= 0.0 && alpha <= 1.0)) refuse("alpha is " + std::to_string(alpha) + ", not 0..1");
+  if (!(alpha >= 0.0 && alpha <= 1.0)) refuse("alpha is " + float_text(alpha) + ", not 0..1");
   for (int64_t i = 0; i < count; ++i) {
     if (!(maxima[i] >= 0.0f) || !std::isfinite(maxima[i])) {
-      refuse("maximum " + std::to_string(i) + " is " + std::to_string(maxima[i]));
+      refuse("maximum " + std::to_string(i) + " is " + float_text(maxima[i]));
     }
     const double factor = maxima[i] == 0.0f ? 1.0 : std::pow(static_cast<double>(maxima[i]), alpha);
     lambda[i] = static_cast<float>(std::min(std::max(factor, kLeastFactor), kMostFactor));
@@ -211,14 +212,14 @@ void key_scaling_errors(const float* keys, const float* values, int64_t tokens, 
     refuse(std::to_string(query_heads) + " query heads are no multiple of " + std::to_string(kv_heads) + " kv heads");
   }
   if (!(softmax_scale > 0.0f) || !std::isfinite(softmax_scale)) {
-    refuse("softmax_scale is " + std::to_string(softmax_scale));
+    refuse("softmax_scale is " + float_text(softmax_scale));
   }
   const int channels = group_of(group, head_dim);
   const size_t width = static_cast<size_t>(kv_heads) * head_dim;
   const int64_t lambdas = checked_multiply(candidate_count, static_cast<int64_t>(width), "candidates");
   for (int64_t i = 0; i < lambdas; ++i) {
     if (!(candidates[i] > 0.0f) || !std::isfinite(candidates[i])) {
-      refuse("factor " + std::to_string(i) + " is " + std::to_string(candidates[i]));
+      refuse("factor " + std::to_string(i) + " is " + float_text(candidates[i]));
     }
   }
   require_finite("keys", keys, tokens, kv_heads, head_dim);

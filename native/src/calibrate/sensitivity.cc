@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/checked.h"
+#include "base/checks.h"
 #include "base/thread_pool.h"
 #include "calibrate/quantiser.h"
 #include "kvasir/calibrate.h"
@@ -114,7 +115,7 @@ void sensitivities(const float* rows, const float* gradients, int64_t tokens, in
   for (int i = 0; i < width_count; ++i) require_width(widths[i]);
   for (int64_t i = 0; scaling != nullptr && i < int64_t{kv_heads} * head_dim; ++i) {
     if (!(scaling[i] > 0.0f && scaling[i] <= std::numeric_limits<float>::max())) {
-      refuse("scaling factor " + std::to_string(i) + " is " + std::to_string(scaling[i]));
+      refuse("scaling factor " + std::to_string(i) + " is " + float_text(scaling[i]));
     }
   }
   const bool by_channel = axis == 0;

@@ -24,7 +24,7 @@ void check_elements(int64_t rows, int64_t width) {
 }
 
 void check_epsilon(double epsilon) {
-  if (!(epsilon >= 0) || std::isinf(epsilon)) refuse("epsilon is " + std::to_string(epsilon));
+  if (!(epsilon >= 0) || std::isinf(epsilon)) refuse("epsilon is " + float_text(epsilon));
 }
 
 void check_precision(Precision precision) { require_range("precision", static_cast<int>(precision), 0, 1); }
@@ -163,7 +163,7 @@ void device_random(uint64_t seed, double deviation, int64_t count, ElementType t
   check_elements(count, 1);
   require_range("type", static_cast<int>(type), 0, 2);
   require_pointer("out", out);
-  if (!(deviation >= 0) || std::isinf(deviation)) refuse("a deviation of " + std::to_string(deviation));
+  if (!(deviation >= 0) || std::isinf(deviation)) refuse("a deviation of " + float_text(deviation));
   check(cuda::launch_random(seed, deviation, count, type, out, on(stream)), "random numbers");
 }
 

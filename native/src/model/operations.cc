@@ -52,7 +52,7 @@ void rms_norm(const float* in, const float* weight, double epsilon, int64_t rows
   require_pointer("in", in);
   require_pointer("weight", weight);
   require_pointer("out", out);
-  if (!(epsilon >= 0) || std::isinf(epsilon)) refuse("epsilon is " + std::to_string(epsilon));
+  if (!(epsilon >= 0) || std::isinf(epsilon)) refuse("epsilon is " + float_text(epsilon));
   in_parts(rows, width, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* from = in + r * width;

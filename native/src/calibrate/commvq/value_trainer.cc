@@ -315,13 +315,13 @@ void ValueTrainer::set_batch(int tokens) {
 }
 
 void ValueTrainer::set_learning_rate(double rate) {
-  if (!(rate > 0.0 && rate <= 1.0)) refuse("learning rate is " + std::to_string(rate));
+  if (!(rate > 0.0 && rate <= 1.0)) refuse("learning rate is " + float_text(rate));
   impl_->require_before_start("the learning rate is set");
   impl_->rate = rate;
 }
 
 void ValueTrainer::set_weight_decay(double decay) {
-  if (!(decay >= 0.0 && decay <= 1.0)) refuse("weight decay is " + std::to_string(decay));
+  if (!(decay >= 0.0 && decay <= 1.0)) refuse("weight decay is " + float_text(decay));
   impl_->require_before_start("the weight decay is set");
   impl_->decay = decay;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/checks.h"
 #include "codecs/commvq/page_models.h"
 #include "kvasir/error.h"
 
@@ -31,7 +32,7 @@ void check_heads(const commvq::KeyModel& keys, int kv_heads, int head_dim) {
 // A nominal width is that of the codes, norms and gains not counted, to the nearest whole number from 1 on.
 void check_bits(double bits, int nominal) {
   if (std::max(1L, std::lround(bits)) != nominal) {
-    refuse("the codebook has " + std::to_string(bits) + " bits per element, not " + std::to_string(nominal));
+    refuse("the codebook has " + float_text(bits) + " bits per element, not " + std::to_string(nominal));
   }
 }
 

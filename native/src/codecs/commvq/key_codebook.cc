@@ -56,7 +56,7 @@ KeyCodebook::Impl::Impl(const commvq::KeyShape& shape, const float* tables, cons
   for (int i = 0; i < shape.kv_heads * shape.stages; ++i, tables += size) {
     for (size_t j = 0; j < size; ++j) {
       if (!(std::fabs(tables[j]) <= 65504.0f)) {
-        throw Error(ErrorCode::kNotFinite, "tables: " + std::to_string(tables[j]) + " in kv head " +
+        throw Error(ErrorCode::kNotFinite, "tables: " + float_text(tables[j]) + " in kv head " +
                                                std::to_string(i / shape.stages) + ", stage " +
                                                std::to_string(i % shape.stages));
       }

@@ -58,14 +58,14 @@ ValueCodebook::Impl::Impl(int width, int codes, const float* given, const float*
   table.resize(static_cast<size_t>(width) * codes);
   for (size_t i = 0; i < table.size(); ++i) {
     if (!(std::fabs(given[i]) <= 65504.0f)) {
-      throw Error(ErrorCode::kNotFinite, "table: " + std::to_string(given[i]) + " in row " + std::to_string(i / width));
+      throw Error(ErrorCode::kNotFinite, "table: " + float_text(given[i]) + " in row " + std::to_string(i / width));
     }
     table[i] = half_to_float(float_to_half(given[i]));
   }
   thresholds.assign(static_cast<size_t>(codes), 0.5f);
   for (int n = 0; limits != nullptr && n < codes; ++n) {
     if (!(std::fabs(limits[n]) <= 65504.0f)) {
-      throw Error(ErrorCode::kNotFinite, "thresholds: " + std::to_string(limits[n]) + " for code " + std::to_string(n));
+      throw Error(ErrorCode::kNotFinite, "thresholds: " + float_text(limits[n]) + " for code " + std::to_string(n));
     }
     thresholds[n] = limits[n];
   }

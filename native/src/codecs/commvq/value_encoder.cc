@@ -72,8 +72,7 @@ void copy_finite(const char* name, const float* from, std::vector<float>& to) {
   require_pointer(name, from);
   for (size_t i = 0; i < to.size(); ++i) {
     if (!std::isfinite(from[i])) {
-      throw Error(ErrorCode::kNotFinite,
-                  std::string(name) + ": " + std::to_string(from[i]) + " at " + std::to_string(i));
+      throw Error(ErrorCode::kNotFinite, std::string(name) + ": " + float_text(from[i]) + " at " + std::to_string(i));
     }
     to[i] = from[i];
   }
@@ -86,7 +85,7 @@ ValueEncoder::Impl::Impl(int width, int codes, const commvq::ValueNetwork& given
   copy_finite("scale", given.scale, weights.scale);
   for (int c = 0; c < width; ++c) {
     if (!(given.scale[c] > 0.0f)) {
-      refuse("scale is " + std::to_string(given.scale[c]) + " at " + std::to_string(c) + ", not positive");
+      refuse("scale is " + float_text(given.scale[c]) + " at " + std::to_string(c) + ", not positive");
     }
   }
   copy_finite("norm_weight", given.norm_weight, weights.norm_weight);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/checks.h"
 #include "base/half.h"
 #include "base/kmeans.h"
 #include "base/scratch.h"
@@ -37,7 +38,7 @@ constexpr CodecOption kOptions[] = {
 
 float flag(const CodecOptions& options, const char* name, double otherwise) {
   const double value = option_of(options, name, otherwise);
-  if (value != 0 && value != 1) refuse(std::string(name) + " must be 0 or 1, not " + std::to_string(value));
+  if (value != 0 && value != 1) refuse(std::string(name) + " must be 0 or 1, not " + float_text(value));
   return static_cast<float>(value);
 }
 
@@ -50,10 +51,10 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 
   const double patterns = option_of(options, "patterns", 32);
   if (patterns != std::floor(patterns) || patterns < 2 || patterns > 64) {
-    refuse("patterns must be 2..64, not " + std::to_string(patterns));
+    refuse("patterns must be 2..64, not " + float_text(patterns));
   }
   const double alpha = option_of(options, "alpha", 0.05);
-  if (!(alpha >= 0 && alpha < 0.5)) refuse("alpha must be at least 0 and below 0.5, not " + std::to_string(alpha));
+  if (!(alpha >= 0 && alpha < 0.5)) refuse("alpha must be at least 0 and below 0.5, not " + float_text(alpha));
   format.numbers[pattern::kPatterns] = static_cast<float>(patterns);
   format.numbers[pattern::kSquaredMetric] = flag(options, "metric", 0);
   format.numbers[pattern::kNewPatterns] = flag(options, "new_patterns", 1);

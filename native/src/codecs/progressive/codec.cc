@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/checks.h"
 #include "codecs/progressive/formula.h"
 #include "codecs/uniform/format.h"
 #include "kvasir/error.h"
@@ -30,9 +31,9 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   layout.emplace("grid", 1.0);
   if ((floor != 2 && floor != 4 && floor != 8 && floor != 16) || floor > bits) {
     refuse("floor must be 2, 4, 8 or 16 and at most the " + std::to_string(bits) + " bits of new pages, not " +
-           std::to_string(floor));
+           float_text(floor));
   }
-  if (shift != 0 && shift != 1 && shift != 2) refuse("shift must be 0, 1 or 2, not " + std::to_string(shift));
+  if (shift != 0 && shift != 1 && shift != 2) refuse("shift must be 0, 1 or 2, not " + float_text(shift));
   if (shift != 0 && option_of(layout, "grid", 0) != 0) refuse("shift is for grid 0: cells have one way to shrink");
   PageFormat format = configure_codec(codec_index("uniform"), side, bits, head_dim, layout);
   format.elements = Elements::kNarrowed;

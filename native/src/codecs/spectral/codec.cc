@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "base/checks.h"
 #include "codecs/basis.h"
 #include "codecs/spectral/format.h"
 #include "kvasir/error.h"
@@ -38,11 +39,11 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.bits = bits;
   format.head_dim = head_dim;
   const double mean = option_of(options, "code_bits", bits);
-  if (!(mean > 0 && mean <= 8)) refuse("code_bits must be above 0 and at most 8, not " + std::to_string(mean));
+  if (!(mean > 0 && mean <= 8)) refuse("code_bits must be above 0 and at most 8, not " + float_text(mean));
   const double floor = option_of(options, "floor_bits", mean);
   if (!(floor > 0 && floor <= mean)) {
-    refuse("floor_bits must be above 0 and at most the " + std::to_string(mean) + " code bits of new pages, not " +
-           std::to_string(floor));
+    refuse("floor_bits must be above 0 and at most the " + float_text(mean) + " code bits of new pages, not " +
+           float_text(floor));
   }
   const auto tiles = [&](double bits) { return std::max(1.0, std::round(bits * head_dim / spectral::kTile)); };
   format.numbers[spectral::kTileBits] = static_cast<float>(tiles(mean));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/checks.h"
 #include "codecs/tiered/formula.h"
 #include "kvasir/error.h"
 
@@ -30,7 +31,7 @@ constexpr CodecOption kOptions[] = {
 
 float threshold(const CodecOptions& options, const char* name, double otherwise) {
   const double tau = option_of(options, name, otherwise);
-  if (!(tau >= 0 && tau <= 1e30)) refuse(std::string(name) + " must be 0 or more, not " + std::to_string(tau));
+  if (!(tau >= 0 && tau <= 1e30)) refuse(std::string(name) + " must be 0 or more, not " + float_text(tau));
   return static_cast<float>(tau);
 }
 
@@ -43,22 +44,22 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
 
   const double group = option_of(options, "group", 32);
   if (group != 32 && group != 64 && group != 128) {
-    refuse("group must be 32, 64 or 128, not " + std::to_string(group));
+    refuse("group must be 32, 64 or 128, not " + float_text(group));
   }
   const double grid = option_of(options, "grid", 1);
-  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + std::to_string(grid));
+  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + float_text(grid));
   const double mode = option_of(options, "mode", tiered::kNormalised);
   if (mode != tiered::kNormalised && mode != tiered::kAbsolute && mode != tiered::kBudget) {
-    refuse("mode must be 0, 1 or 2, not " + std::to_string(mode));
+    refuse("mode must be 0, 1 or 2, not " + float_text(mode));
   }
   const double key_bits = option_of(options, "key_bits", kDefaultKeyBits);
-  if (!(key_bits >= 2 && key_bits <= 16)) refuse("key_bits must be 2..16, not " + std::to_string(key_bits));
+  if (!(key_bits >= 2 && key_bits <= 16)) refuse("key_bits must be 2..16, not " + float_text(key_bits));
   const double queries = option_of(options, "queries", 1);
-  if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + std::to_string(queries));
+  if (queries != 0 && queries != 1) refuse("queries must be 0 or 1, not " + float_text(queries));
 
   const double parameter_bits = option_of(options, "parameter_bits", 16);
   if (parameter_bits != 16 && parameter_bits != 8) {
-    refuse("parameter_bits must be 16 or 8, not " + std::to_string(parameter_bits));
+    refuse("parameter_bits must be 16 or 8, not " + float_text(parameter_bits));
   }
 
   format.group = static_cast<int>(group);

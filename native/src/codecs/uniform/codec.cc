@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/checks.h"
 #include "codecs/uniform/format.h"
 #include "kvasir/error.h"
 
@@ -28,18 +29,18 @@ PageFormat configure(Side side, int bits, int head_dim, const CodecOptions& opti
   format.elements = Elements::kCodes;
 
   const double axis = option_of(options, "axis", side == Side::kKeys ? 0 : 1);
-  if (axis != 0 && axis != 1) refuse("axis must be 0 or 1, not " + std::to_string(axis));
+  if (axis != 0 && axis != 1) refuse("axis must be 0 or 1, not " + float_text(axis));
   format.axis = static_cast<Axis>(axis);
 
   const double grid = option_of(options, "grid", bits <= 2 ? 1 : 0);
-  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + std::to_string(grid));
+  if (grid != 0 && grid != 1) refuse("grid must be 0 or 1, not " + float_text(grid));
   format.grid = static_cast<Grid>(grid);
 
   const int longest = format.axis == Axis::kChannel ? kPageTokens : head_dim;
   const double group = option_of(options, "group", std::min(longest, 128));
   if (group != 32 && group != 64 && group != 128 && group != longest) {
     refuse("group must be 32, 64, 128 or the whole dimension (" + std::to_string(longest) + "), not " +
-           std::to_string(group));
+           float_text(group));
   }
   format.group = std::min(static_cast<int>(group), longest);
   format.page_bytes = uniform::layout_of(format).bytes;
