@@ -100,7 +100,6 @@ class Warp {
   State state = State::kReady;
   uint32_t carry = 0;     // of each lane
   bool looks = false;     // set by an instruction that found that it has to wait
-  int barrier = 0;        // at which it waits
   uint64_t meetings = 0;  // of the cluster, that it has come to
   uint32_t lanes() const { return alive_; }
 
