@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <climits>
 #include <cstdlib>
 
@@ -98,9 +99,10 @@ uint64_t Warp::special(Special which, int lane) const {
       return block.rank;
     case Special::kClusterSize:
       return block.cluster.size();
-    case Special::kClock:
+    case Special::kClock:  // nanoseconds
+      return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
     case Special::kProcessor:
-      return 0;
+      break;
   }
   return 0;
 }

@@ -70,7 +70,9 @@ bool with_number(const std::string& type, const Work& work) {
 
 // float16 and bfloat16 as their bits.
 inline float from_half(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
-inline uint16_t to_half(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
+inline uint16_t to_half(float value) {
+  return value == value ? std::bit_cast<uint16_t>(static_cast<_Float16>(value)) : 0x7fff;
+}
 float from_bfloat(uint16_t bits);
 uint16_t to_bfloat(float value);
 

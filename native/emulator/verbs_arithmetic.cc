@@ -13,6 +13,14 @@ namespace {
 // Numbers too small to be normal are 0 where an instruction says so.
 float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
+// What is no number has one form on the device.
+template <class T>
+T one_nan(T x) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  constexpr Bits kBits = sizeof(T) == 4 ? 0x7fffffff : Bits(0xfff8) << (8 * sizeof(T) - 16);
+  return x != x ? std::bit_cast<T>(kBits) : x;
+}
+
 // With that rounding, or the usual one.
 template <class Result, class... Sources, class Function>
 bool rounded(const Mnemonic& mnemonic, Instruction& instruction, Function function) {
@@ -89,6 +97,7 @@ T high_product(T a, T b) {
 
 bool integers(const Mnemonic& mnemonic, Instruction& i) {
   const std::string& name = mnemonic.name();
+  if (mnemonic.has("sat")) return false;
   return with_integer(mnemonic.last(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (name == "add") return lanewise<T, T, T>(i, [](T a, T b) { return plus(a, b); });
@@ -230,12 +239,18 @@ uint32_t by_halves(Function function, auto... words) {
   return low | uint32_t{high} << 16;
 }
 
+// Whether all that it says beside its name is among these.
+bool says_only(const Mnemonic& mnemonic, const std::set<std::string>& known) {
+  return std::all_of(mnemonic.parts.begin() + 1, mnemonic.parts.end(),
+                     [&](const auto& part) { return known.count(part); });
+}
+
 // Pairs of float16. A product and a sum of products are exact in double, and rounded once.
 bool pairs(const Mnemonic& mnemonic, Instruction& i) {
   using U = uint32_t;
   using H = uint16_t;
   const std::string& name = mnemonic.name();
-  if (mnemonic.last() != "f16x2" || mnemonic.has("ftz") || mnemonic.has("sat")) return false;
+  if (mnemonic.last() != "f16x2" || (name != "set" && !says_only(mnemonic, {"rn", "NaN", "f16x2"}))) return false;
   const auto two = [&](auto function) {
     return lanewise<U, U, U>(i, [](U a, U b) {
       return by_halves([](H x, H y) { return to_half(decltype(function){}(from_half(x), from_half(y))); }, a, b);
@@ -244,6 +259,11 @@ bool pairs(const Mnemonic& mnemonic, Instruction& i) {
   if (name == "add") return two([](float a, float b) { return a + b; });
   if (name == "sub") return two([](float a, float b) { return a - b; });
   if (name == "mul") return two([](float a, float b) { return a * b; });
+  if (mnemonic.has("NaN")) {  // which is the result, too
+    if (name == "min") return two([](float a, float b) { return a != a || b != b ? a + b : least(a, b); });
+    if (name == "max") return two([](float a, float b) { return a != a || b != b ? a + b : greatest(a, b); });
+    return false;
+  }
   if (name == "min") return two([](float a, float b) { return least(a, b); });
   if (name == "max") return two([](float a, float b) { return greatest(a, b); });
   // Comparisons leave all bits of a half set, or none.
@@ -340,19 +360,28 @@ bool approximate(const Mnemonic& mnemonic, Instruction& i) {
 }
 
 bool floats(const Mnemonic& mnemonic, Instruction& i) {
-  if (mnemonic.has("ftz") || mnemonic.has("sat")) return false;
+  if (!says_only(mnemonic, {"rn", "rz", "rm", "rp", "NaN", "f32", "f64"})) return false;
   const std::string& name = mnemonic.name();
   return with_float(mnemonic.last(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
-    if (name == "add") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return a + b; });
-    if (name == "sub") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return a - b; });
-    if (name == "mul") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return a * b; });
-    if (name == "div") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return a / b; });
-    if (name == "fma") return rounded<T, T, T, T>(mnemonic, i, [](T a, T b, T c) { return std::fma(a, b, c); });
-    if (name == "rcp") return rounded<T, T>(mnemonic, i, [](T a) { return T(1) / a; });
-    if (name == "sqrt") return rounded<T, T>(mnemonic, i, [](T a) { return std::sqrt(a); });
-    if (name == "min") return lanewise<T, T, T>(i, [](T a, T b) { return least(a, b); });
-    if (name == "max") return lanewise<T, T, T>(i, [](T a, T b) { return greatest(a, b); });
+    if (name == "add") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return one_nan(a + b); });
+    if (name == "sub") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return one_nan(a - b); });
+    if (name == "mul") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return one_nan(a * b); });
+    if (name == "div") return rounded<T, T, T>(mnemonic, i, [](T a, T b) { return one_nan(a / b); });
+    if (name == "fma")
+      return rounded<T, T, T, T>(mnemonic, i, [](T a, T b, T c) { return one_nan(std::fma(a, b, c)); });
+    if (name == "rcp") return rounded<T, T>(mnemonic, i, [](T a) { return one_nan(T(1) / a); });
+    if (name == "sqrt") return rounded<T, T>(mnemonic, i, [](T a) { return one_nan(std::sqrt(a)); });
+    if (mnemonic.has("NaN")) {  // which is the result, too
+      if (name == "min")
+        return lanewise<T, T, T>(i, [](T a, T b) { return one_nan(a != a || b != b ? a + b : least(a, b)); });
+      if (name == "max") {
+        return lanewise<T, T, T>(i, [](T a, T b) { return one_nan(a != a || b != b ? a + b : greatest(a, b)); });
+      }
+      return false;
+    }
+    if (name == "min") return lanewise<T, T, T>(i, [](T a, T b) { return one_nan(least(a, b)); });
+    if (name == "max") return lanewise<T, T, T>(i, [](T a, T b) { return one_nan(greatest(a, b)); });
     if (name == "neg") return lanewise<T, T>(i, [](T a) { return -a; });
     if (name == "abs") return lanewise<T, T>(i, [](T a) { return std::fabs(a); });
     return false;
