@@ -68,10 +68,17 @@ bool with_number(const std::string& type, const Work& work) {
   return with_integer(type, work) || with_float(type, work);
 }
 
+// What g++ calls it.
+#if defined(__aarch64__)
+using Half = __fp16;
+#else
+using Half = _Float16;
+#endif
+
 // float16 and bfloat16 as their bits.
-inline float from_half(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+inline float from_half(uint16_t bits) { return static_cast<float>(std::bit_cast<Half>(bits)); }
 inline uint16_t to_half(float value) {
-  return value == value ? std::bit_cast<uint16_t>(static_cast<_Float16>(value)) : 0x7fff;
+  return value == value ? std::bit_cast<uint16_t>(static_cast<Half>(value)) : 0x7fff;
 }
 float from_bfloat(uint16_t bits);
 uint16_t to_bfloat(float value);

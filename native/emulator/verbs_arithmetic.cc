@@ -288,7 +288,7 @@ bool pairs(const Mnemonic& mnemonic, Instruction& i) {
       return by_halves(
           [](H x, H y, H z) {
             const double exact = static_cast<double>(from_half(x)) * from_half(y) + from_half(z);
-            return std::bit_cast<H>(static_cast<_Float16>(exact));
+            return std::bit_cast<H>(static_cast<Half>(exact));
           },
           a, b, c);
     });

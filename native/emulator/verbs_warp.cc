@@ -156,7 +156,7 @@ bool products(const Mnemonic& mnemonic, Instruction& i) {
     const std::vector<std::string> wanted(parts.begin(), parts.end());
     return std::equal(wanted.begin(), wanted.end(), mnemonic.parts.begin() + 3, mnemonic.parts.end());
   };
-  using H = _Float16;
+  using H = Half;
   using S = int8_t;
   using U = uint8_t;
   if (is({"m16n8k16", "row", "col", "f32", "f16", "f16", "f32"})) i.run = multiply<float, double, H, H, 16>;
