@@ -1,5 +1,6 @@
 package dev.kvasir.lab.cli;
 
+import static dev.kvasir.lab.cli.MainTest.assertSays;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -224,13 +225,5 @@ class ArgumentsTest {
     List<String> all = new ArrayList<>(command);
     all.add(more);
     return all.toArray(new String[0]);
-  }
-
-  private static void assertSays(int code, String part, String... args) {
-    ByteArrayOutputStream out = new ByteArrayOutputStream();
-    int found = Main.run(args, new PrintStream(out), new AtomicBoolean());
-    String said = out.toString(StandardCharsets.UTF_8);
-    assertEquals(code, found, said);
-    assertTrue(said.contains(part), said);
   }
 }

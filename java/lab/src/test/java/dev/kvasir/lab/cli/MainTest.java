@@ -455,7 +455,7 @@ class MainTest {
     assertTrue(Json.read(out.resolve("evaluate.json")).list().get(1).get("complete").flag());
   }
 
-  private static String assertSays(int code, String part, String... args) {
+  static String assertSays(int code, String part, String... args) {
     ByteArrayOutputStream out = new ByteArrayOutputStream();
     int found = Main.run(args, new PrintStream(out), new AtomicBoolean());
     String said = out.toString(StandardCharsets.UTF_8);
