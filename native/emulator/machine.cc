@@ -161,6 +161,11 @@ uint8_t* Warp::generic(uint64_t address, size_t bytes) {
       within(block.launch.parameters.data(), block.launch.parameters.size())) {
     return place;
   }
+  for (const auto& other : block.cluster) {
+    if (!within(other->shared(), other->shared_size())) continue;
+    if (other->warps_left() == 0) throw Fault("shared memory of a block that has ended");
+    return place;
+  }
   return global(address, bytes);
 }
 

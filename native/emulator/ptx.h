@@ -101,6 +101,8 @@ class Module {
   const Function* entry(const std::string& name);
   // A variable in global memory, likewise.
   uint8_t* variable(const std::string& name);
+  // What it is for: 80, 90, ...
+  int architecture() const;
   // [begin, end) of all of them.
   bool has_memory(const uint8_t* begin, const uint8_t* end);
 

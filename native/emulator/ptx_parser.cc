@@ -564,6 +564,13 @@ const Function* Module::entry(const std::string& name) {
   return entry.get();
 }
 
+int Module::architecture() const {
+  static const std::string kTarget = ".target sm_";
+  const size_t at = text_.find(kTarget);
+  if (at == std::string::npos) throw Fault("PTX that does not say what it is for");
+  return std::stoi(text_.substr(at + kTarget.size()));
+}
+
 uint8_t* Module::variable(const std::string& name) {
   index();
   const auto found = variables_.find(name);

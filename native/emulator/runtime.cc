@@ -287,7 +287,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* fu
   *attributes = {};
   attributes->sharedSizeBytes = its->shared_bytes;
   attributes->maxThreadsPerBlock = 1024;
-  attributes->ptxVersion = 90;
+  attributes->ptxVersion = kernel->second.binary->module().architecture();
   attributes->binaryVersion = 10 * kMajor + kMinor;
   attributes->maxDynamicSharedSizeBytes = kernel->second.most_shared;
   return cudaSuccess;

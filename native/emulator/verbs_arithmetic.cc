@@ -272,6 +272,9 @@ bool pairs(const Mnemonic& mnemonic, Instruction& i) {
       return by_halves([](H x, H y) { return decltype(function){}(from_half(x), from_half(y)) ? 0xffff : 0; }, a, b);
     });
   };
+  if (name == "set" && mnemonic.before_last() == "f16x2" && mnemonic.parts[1] == "eq") {
+    return two([](float a, float b) { return a == b ? 1.0f : 0.0f; });
+  }
   if (name == "set" && mnemonic.before_last() == "u32") {
     const std::string& how = mnemonic.parts[1];
     if (how == "eq") return mask([](float a, float b) { return a == b; });

@@ -170,6 +170,23 @@ bool address_conversion(const Mnemonic& mnemonic, Instruction& i) {
   return true;
 }
 
+// The same place in another block of the cluster, as an address that does not name the kind of memory.
+bool places_of_blocks(const Mnemonic& mnemonic, Instruction& i) {
+  if (mnemonic.name() != "mapa" || mnemonic.parts.size() != 2 || mnemonic.last() != "u64") return false;
+  require_lanes<uint64_t>(i, 0);
+  require_lanes<uint64_t>(i, 1);
+  i.run = [](Warp& warp, const Instruction& i, uint32_t lanes) {
+    for_lanes(lanes, [&](int lane) {
+      const auto rank = get<uint32_t>(warp.at(i[2]), lane);
+      if (rank >= warp.block.cluster.size())
+        throw Fault("block " + std::to_string(rank) + ", which the cluster has not");
+      const uint64_t offset = get<uint64_t>(warp.at(i[1]), lane) - reinterpret_cast<uint64_t>(warp.block.shared());
+      put<uint64_t>(warp.at(i[0]), lane, reinterpret_cast<uint64_t>(warp.block.cluster[rank]->shared()) + offset);
+    });
+  };
+  return true;
+}
+
 // Atomic operations -----------------------------------------------------------------------------------------------
 
 template <class T, class Function>
@@ -354,7 +371,8 @@ Instruction copy_slot(const Slot& to, const Slot& from) {
 
 bool decode_memory(const Mnemonic& mnemonic, Instruction& i) {
   return plain_move(mnemonic, i) || loads_and_stores(mnemonic, i) || address_conversion(mnemonic, i) ||
-         atomics(mnemonic, i) || barriers(mnemonic, i) || copies(mnemonic, i) || hints(mnemonic, i);
+         places_of_blocks(mnemonic, i) || atomics(mnemonic, i) || barriers(mnemonic, i) || copies(mnemonic, i) ||
+         hints(mnemonic, i);
 }
 
 }  // namespace emulator
