@@ -7,6 +7,8 @@
 
 #include "kernels/cuda/pages/shrink.h"
 #include "kernels/cuda/pages/shrink_step.cuh"
+#include "kernels/cuda/primitives/cluster.cuh"
+#include "kernels/cuda/primitives/cluster_launch.h"
 
 namespace kvasir::cuda {
 namespace {
@@ -31,30 +33,12 @@ __global__ void __launch_bounds__(kThreads) shrink_apart(const __grid_constant__
   store_vector<kModifies>(page.to, vector, load_vector<kModifies>(params.plan, page.from, vector));
 }
 
-// Blocks of this cluster, and which of them this one is. Without the launch attribute a cluster is one block.
-__device__ __forceinline__ uint2 cluster_place() {
-  uint2 place = {1, 0};
-#if __CUDA_ARCH__ >= 900
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(place.x));
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(place.y));
-#endif
-  return place;
-}
-
-__device__ __forceinline__ void cluster_barrier() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-#else
-  __syncthreads();
-#endif
-}
-
 template <int kPages, bool kModifies>
 __global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_constant__ Params<kPages> params) {
-  const uint2 cluster = cluster_place();
-  uint8_t* const page = params.pages[blockIdx.x / cluster.x].to;
-  const uint32_t step = cluster.x * kInPlaceThreads;
-  uint32_t vector = cluster.y * kInPlaceThreads + threadIdx.x;
+  const ClusterPlace cluster = cluster_place();
+  uint8_t* const page = params.pages[blockIdx.x / cluster.blocks].to;
+  const uint32_t step = cluster.blocks * kInPlaceThreads;
+  uint32_t vector = cluster.rank * kInPlaceThreads + threadIdx.x;
   Moving moving = {};
   if (vector < params.plan.vectors) moving = load_vector<kModifies>(params.plan, page, vector);
   for (uint32_t begin = 0; begin < params.plan.vectors; begin += step) {
@@ -68,36 +52,12 @@ __global__ void __launch_bounds__(kInPlaceThreads) shrink_in_place(const __grid_
   }
 }
 
-// Whether clusters of the kernel have room: a device may have no eight processors that belong together.
-bool runs_clusters(const void* kernel, const cudaLaunchConfig_t& config) {
-  cudaFuncAttributes compiled;
-  int clusters = 0;
-  const bool known =
-      cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess &&
-      (compiled.ptxVersion < 90 || cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess);
-  if (!known) cudaGetLastError();  // which is an answer, and nobody's error
-  return clusters > 0;
-}
-
 template <int kPages, bool kModifies>
 cudaError_t launch_in_place(const Params<kPages>& params, unsigned pages, cudaStream_t stream) {
-  const auto kernel = shrink_in_place<kPages, kModifies>;
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kClusterBlocks, 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(pages * kClusterBlocks);
-  config.blockDim = dim3(kInPlaceThreads);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  const ClusterLaunch<Params<kPages>> launch = {shrink_in_place<kPages, kModifies>, kClusterBlocks, kInPlaceThreads, 0};
   // Asked once: the library has one device.
-  static const bool clusters = kPages <= kFewPages && runs_clusters(reinterpret_cast<const void*>(kernel), config);
-  if (!clusters) {
-    config.gridDim = dim3(pages);
-    config.numAttrs = 0;
-  }
-  return cudaLaunchKernelEx(&config, kernel, params);
+  static const bool clusters = kPages <= kFewPages && launch.runs();
+  return launch(pages, clusters, params, stream);
 }
 
 template <int kPages, bool kModifies>

@@ -1,43 +1,67 @@
 // k-means on tensor cores: the launches.
 //
-// Distances are |x|^2 - 2 <x, c> + |c|^2: points are float16 and exact, centres are split into two float16 numbers,
-// sums are float32. Sums of points are products with a matrix of ones and zeros made from the labels. Steps after the
-// one that converged do nothing.
+// Distances are |x|^2 - 2 <x, c> + |c|^2: points are float16 and exact, centres are rounded to it, as they are to be in
+// the end; sums are float32. Sums of points are products with a matrix of ones and zeros made from the labels. Steps
+// after the one that converged do nothing.
 #include <algorithm>
 
 #include "kernels/cuda/layout/head_dims.h"
 #include "kernels/cuda/pattern/kmeans.h"
 #include "kernels/cuda/pattern/kmeans_lloyd.cuh"
 #include "kernels/cuda/pattern/kmeans_seed.cuh"
+#include "kernels/cuda/primitives/cluster_launch.h"
+#include "kernels/cuda/primitives/overlapping_launch.h"
 #include "kernels/cuda/primitives/shared_memory.h"
 
 namespace kvasir::cuda {
 namespace {
 
 template <int D>
-cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
-  const int problems = 2 * params.heads;
-  const int assign_bytes = AssignShared<D>::bytes(params.clusters);
-  // Refused for any number of clusters where it is for the most: mines_patterns knows none.
-  const cudaError_t error = allow_shared_memory(assign_points<D>, AssignShared<D>::bytes(kMaxClusters));
+cudaError_t seed(const Params& params, cudaStream_t stream) {
+  const cudaError_t error = allow_shared_memory(seed_centres<D>, SeedShared<D>::bytes(kMaxSample, false));
   if (error != cudaSuccess) return error;
-  start_seeding<D><<<problems, kSeedThreads, 0, stream>>>(params);
-  const dim3 seed_grid((params.sample + kSeedRows - 1) / kSeedRows, problems);
-  for (int round = 0; round < params.clusters; ++round) {
-    seed_centre<D><<<seed_grid, kSeedThreads, 0, stream>>>(params, round);
+  const auto launch = [](int rows, bool distances) {
+    return ClusterLaunch<Params>{seed_centres<D>, kSeedBlocks, kSeedThreads, SeedShared<D>::bytes(rows, distances)};
+  };
+  // Asked once: the library has one device.
+  static const bool clusters = launch(kMaxSample / kSeedBlocks, true).runs();
+  const int rows = clusters ? (params.sample + kSeedBlocks - 1) / kSeedBlocks : params.sample;
+  return launch(rows, clusters)(2 * params.heads, clusters, params, stream);
+}
+
+template <int D, int kTiles>
+cudaError_t move_centres(const Params& params, int max_steps, cudaStream_t stream) {
+  using Shared = AssignShared<D, kTiles>;
+  const int slots = shared_memory_has(Shared::bytes(2)) ? 2 : 1;
+  const unsigned problems = 2 * params.heads;
+  LaunchShape assign = {dim3(kParts, problems), kAssignThreads, Shared::bytes(slots), false};
+  LaunchShape update = {dim3(params.clusters, problems), D, 0, false};
+  cudaError_t error = prepare_kernel(assign_points<D, kTiles>, assign.shared_bytes, &assign.overlaps);
+  update.overlaps = assign.overlaps;
+  for (int step = 0; step < max_steps && error == cudaSuccess; ++step) {
+    const StepParams request = {params, step, slots};
+    error = launch_kernel(assign_points<D, kTiles>, assign, request, stream);
+    if (error == cudaSuccess) error = launch_kernel(update_centres<D>, update, request, stream);
   }
-  for (int step = 0; step < max_steps; ++step) {
-    assign_points<D><<<dim3(kParts, problems), kAssignThreads, assign_bytes, stream>>>(params, step);
-    update_centres<D><<<dim3(params.clusters, problems), D, 0, stream>>>(params, step);
-  }
-  return cudaGetLastError();
+  return error;
+}
+
+template <int D>
+cudaError_t mine(const Params& params, int max_steps, cudaStream_t stream) {
+  // Refused for any number of clusters where it is for the most: mines_patterns knows none.
+  if (!mines_patterns(D)) return cudaErrorInvalidValue;
+  const cudaError_t error = seed<D>(params, stream);
+  if (error != cudaSuccess) return error;
+  return (params.clusters <= 32 ? move_centres<D, 2> : move_centres<D, kMaxClusters / 16>)(params, max_steps, stream);
 }
 
 }  // namespace
 
 bool mines_patterns(int head_dim) {
-  return shared_memory_has(
-      with_head_dim(head_dim, [](auto dim) { return AssignShared<dim.value>::bytes(kMaxClusters); }));
+  return shared_memory_has(with_head_dim(head_dim, [](auto dim) {
+    return std::max(AssignShared<dim.value, kMaxClusters / 16>::bytes(1),
+                    SeedShared<dim.value>::bytes(kMaxSample, false));
+  }));
 }
 
 size_t mining_scratch_bytes(const RowShape& shape, int64_t points) {

@@ -3,168 +3,269 @@
 #pragma once
 
 #include "kernels/cuda/pattern/kmeans_problem.cuh"
+#include "kernels/cuda/primitives/barrier.cuh"
 
 namespace kvasir::cuda {
 namespace {
 
 constexpr int kTileRows = 128;  // points of a block at a time
 constexpr int kAssignThreads = 256;
+constexpr int kAssignWarps = kAssignThreads / 32;
+static_assert(kTileRows == 16 * kAssignWarps, "a warp finds the centres of 16 points");
+constexpr float kNobody = -1.0f;  // a label that no cluster has
 
-template <int D>
-struct AssignShared {
-  alignas(16) uint16_t rows[kTileRows * (D + 8)];
-  alignas(16) uint16_t labels[kTileRows];
-  float norms[kMaxClusters];  // half of |c|^2; infinite where there is no centre
-  int sizes[kMaxClusters];
-  alignas(16) uint16_t centres[1];  // high halves of all, then low halves
-
-  static int bytes(int clusters) {
-    const int padded = (clusters + 15) / 16 * 16;
-    return static_cast<int>(sizeof(AssignShared)) + 2 * 2 * padded * kCentreStride<D>;
-  }
+struct StepParams {
+  Params params;
+  int step;
+  int slots;  // for points in shared memory: with two the next ones come while the first are worked on
 };
 
-template <int D>
-__device__ void load_centres(const Problem<D>& problem, int padded, AssignShared<D>& shared) {
-  for (int i = threadIdx.x; i < padded * D; i += kAssignThreads) {
-    const int k = i / D, c = i % D;
-    const float value = k < problem.params.clusters ? problem.scratch.centres[i] : 0.0f;
-    const __half high = __float2half_rn(value);
-    shared.centres[k * kCentreStride<D> + c] = __half_as_ushort(high);
-    shared.centres[(padded + k) * kCentreStride<D> + c] = __half_as_ushort(__float2half_rn(value - __half2float(high)));
+// Shared memory of assign_points, for 16 * kTiles clusters.
+template <int D, int kTiles>
+struct AssignShared {
+  static constexpr int kStride = D + 8;  // of rows: ldmatrix meets no bank twice
+  static constexpr int kClusters = 16 * kTiles;
+  using Rows = uint16_t[kTileRows][kStride];
+
+  alignas(16) uint16_t centres[kClusters][kStride];
+  alignas(16) __half labels[kTileRows];  // as numbers, for comparisons that give 1 or 0
+  float norms[kClusters];                // half of |c|^2; infinite where there is no centre
+  int sizes[kClusters];
+  alignas(16) Rows rows[1];  // as many as there are slots; in the end sums [kClusters][kStride]
+  static_assert(sizeof(float[kClusters][kStride]) <= sizeof(Rows));
+
+  __device__ float* sums() { return reinterpret_cast<float*>(rows); }
+  static constexpr int bytes(int slots) { return static_cast<int>(sizeof(AssignShared) + (slots - 1) * sizeof(Rows)); }
+};
+
+template <int D, int kTiles>
+class Assignment {
+ public:
+  using Shared = AssignShared<D, kTiles>;
+
+  __device__ __forceinline__ Assignment(const Problem<D>& problem, int step, Shared& shared)
+      : problem_(problem), first_step_(step == 0), shared_(shared), lane_(threadIdx.x % 32), warp_(warp_index()) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      clusters_[m][0] = __float2half2_rn(static_cast<float>(16 * m + lane_ / 4));
+      clusters_[m][1] = __float2half2_rn(static_cast<float>(16 * m + lane_ / 4 + 8));
+    }
   }
-  for (int k = threadIdx.x / 32; k < kMaxClusters; k += kAssignThreads / 32) {
+
+  // Asks for points first, first + 1, ...; the last one stands for those that do not exist.
+  __device__ __forceinline__ void fetch(int first, int slot) {
+    constexpr int kOctets = D / 8;
+    if (first < problem_.params.points) {
+#pragma unroll
+      for (int i = 0; i < kTileRows * kOctets / kAssignThreads; ++i) {
+        const int at = threadIdx.x + i * kAssignThreads, row = at / kOctets, octet = at % kOctets;
+        const uint16_t* const point = problem_.point(min(first + row, problem_.params.points - 1));
+        copy16(shared_address(&shared_.rows[slot][row][8 * octet]), point + 8 * octet);
+      }
+    }
+    commit_copies();
+  }
+
+  // Rounded, as they are to be in the end. Eight lanes load one.
+  __device__ __forceinline__ void load_centres() {
+#pragma unroll
+    for (int i = 0; i < Shared::kClusters / (kAssignThreads / 8); ++i) {
+      const int k = static_cast<int>(threadIdx.x) / 8 + i * (kAssignThreads / 8), first = threadIdx.x % 8 * 4;
+      const bool exists = k < problem_.params.clusters;
+      float square = 0.0f;
+#pragma unroll
+      for (int c = 0; c < D; c += 32) {
+        float4 four = {};
+        if (exists) four = *reinterpret_cast<const float4*>(problem_.scratch.centres + k * D + c + first);
+        const uint2 halves = {floats_to_halves(four.x, four.y), floats_to_halves(four.z, four.w)};
+        *reinterpret_cast<uint2*>(&shared_.centres[k][c + first]) = halves;
+        const float2 low = halves_to_floats(halves.x), high = halves_to_floats(halves.y);
+        square = fmaf(low.x, low.x, fmaf(low.y, low.y, fmaf(high.x, high.x, fmaf(high.y, high.y, square))));
+      }
+#pragma unroll
+      for (int mask = 1; mask < 8; mask *= 2) square += __shfl_xor_sync(0xffffffffu, square, mask);
+      if (threadIdx.x % 8 == 0) {
+        shared_.norms[k] = exists ? 0.5f * square : INFINITY;
+        shared_.sizes[k] = 0;
+      }
+    }
+  }
+
+  // Labels and distances of the warp's 16 points.
+  __device__ __forceinline__ void label(int first, int slot) {
+    float squares[2];  // of the lengths of points
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      squares[r] = problem_.scratch.squares[min(first + row_of(r), problem_.params.points - 1)];
+    }
+    float c[2 * kTiles][4] = {};  // products of points and centres, eight centres each
+    multiply(slot, c);
+    float best[2] = {INFINITY, INFINITY};
+    int label[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < 2 * kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int k = 8 * n + 2 * (lane_ % 4) + i % 2;
+        const float score = shared_.norms[k] - c[n][i];
+        if (score < best[i / 2]) {
+          best[i / 2] = score;
+          label[i / 2] = k;
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      least_over_lanes<4>(best[r], label[r]);
+      const int point = first + row_of(r);
+      const bool exists = point < problem_.params.points;
+      if (first_step_) squares[r] = square_of(slot, r);
+      if (lane_ % 4 != 0) continue;
+      shared_.labels[row_of(r)] = __float2half_rn(exists ? static_cast<float>(label[r]) : kNobody);
+      if (!exists) continue;
+      if (first_step_) problem_.scratch.squares[point] = squares[r];
+      problem_.scratch.distances[point] = fmaxf(squares[r] + 2.0f * best[r], 0.0f);
+      atomicAdd(&shared_.sizes[label[r]], 1);
+    }
+  }
+
+  // Adds points to the sums of their clusters. A warp has a part of the points and a part of the channels.
+  __device__ __forceinline__ void add(int slot) {
+    const int column = 16 * kPairs * (warp_ % kColumns) + lane_ / 16 * 8;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const int t = 16 * (warp_ / kColumns * kSteps + i);
+      const auto* const labels = reinterpret_cast<const __half2*>(shared_.labels + t);
+      const __half2 two = labels[lane_ % 4], more = labels[lane_ % 4 + 4];
+      uint4 ones[kTiles];  // where the label is the cluster
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) {
+        ones[m] = {as_word(__heq2(two, clusters_[m][0])), as_word(__heq2(two, clusters_[m][1])),
+                   as_word(__heq2(more, clusters_[m][0])), as_word(__heq2(more, clusters_[m][1]))};
+      }
+      const uint32_t rows = shared_address(&shared_.rows[slot][t + lane_ % 16][column]);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const uint4 b = load_transposed_matrices(rows + 32 * j);
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          mma_halves(sums_[2 * j][m], ones[m], b.x, b.y);
+          mma_halves(sums_[2 * j + 1][m], ones[m], b.z, b.w);
+        }
+      }
+    }
+  }
+
+  // What this block has found, to scratch memory. All points were added.
+  __device__ __forceinline__ void leave() {
+#pragma unroll 1
+    for (int part = 0; part < kAssignWarps / kColumns; ++part) {
+      __syncthreads();
+      if (warp_ / kColumns != part) continue;
+#pragma unroll
+      for (int j = 0; j < 2 * kPairs; ++j) {
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) {
+          const int channel = 16 * kPairs * (warp_ % kColumns) + 8 * j + lane_ % 4 * 2;
+          auto* const at = reinterpret_cast<float2*>(shared_.sums() + (16 * m + lane_ / 4) * Shared::kStride + channel);
+          put(at, part > 0, sums_[j][m][0], sums_[j][m][1]);
+          put(at + 8 * Shared::kStride / 2, part > 0, sums_[j][m][2], sums_[j][m][3]);
+        }
+      }
+    }
+    __syncthreads();
+    float* const out = problem_.scratch.sums + static_cast<int64_t>(blockIdx.x) * kMaxClusters * D;
+    for (int i = threadIdx.x; i < problem_.params.clusters * D; i += kAssignThreads) {
+      out[i] = shared_.sums()[i / D * Shared::kStride + i % D];
+    }
+    for (int k = threadIdx.x; k < problem_.params.clusters; k += kAssignThreads) {
+      problem_.scratch.sizes[blockIdx.x * kMaxClusters + k] = shared_.sizes[k];
+    }
+  }
+
+ private:
+  // Sums take 64 registers of a lane, or 96: as many warps share the channels of a point as that needs.
+  static constexpr int kColumns = (D < 128 ? 1 : D / 64) * kTiles / 2;
+  static constexpr int kPairs = D / 16 / kColumns;                           // sixteens of channels of a warp
+  static constexpr int kSteps = kTileRows / 16 / (kAssignWarps / kColumns);  // sixteens of points
+  static_assert(kPairs * kColumns * 16 == D && kAssignWarps % kColumns == 0);
+
+  // The lane's r-th of the warp's rows.
+  __device__ __forceinline__ int row_of(int r) const { return 16 * warp_ + lane_ / 4 + 8 * r; }
+  // Of four lanes together.
+  __device__ __forceinline__ float square_of(int slot, int r) const {
     float square = 0.0f;
-    if (k < problem.params.clusters) {
-      for (int c = threadIdx.x % 32; c < D; c += 32) {
-        const float value = problem.scratch.centres[k * D + c];
-        square = fmaf(value, value, square);
-      }
-      square = sum_over_warp(square);
+#pragma unroll
+    for (int s = 0; s < D / 32; ++s) {
+      square += square_sum(*reinterpret_cast<const uint4*>(&shared_.rows[slot][row_of(r)][32 * s + lane_ % 4 * 8]));
     }
-    if (threadIdx.x % 32 == 0) shared.norms[k] = k < problem.params.clusters ? 0.5f * square : INFINITY;
+    return sum_over_columns(square);
   }
-  for (int k = threadIdx.x; k < kMaxClusters; k += kAssignThreads) shared.sizes[k] = 0;
-}
 
-// Labels and distances of the warp's 16 rows of a tile, which also go to shared memory.
-template <int D>
-__device__ __forceinline__ void label_rows(const Problem<D>& problem, int first, int padded, AssignShared<D>& shared) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int local[2] = {16 * warp + lane / 4, 16 * warp + lane / 4 + 8};
-  uint4 octets[2][D / 32];
-  float square[2] = {};
+  __device__ __forceinline__ void multiply(int slot, float (&c)[2 * kTiles][4]) const {
+    const int matrix = lane_ / 8, line = lane_ % 8;  // whose row the lane addresses
+    const uint32_t points = shared_address(&shared_.rows[slot][16 * warp_ + lane_ % 16][lane_ / 16 * 8]);
+    const uint32_t centres = shared_address(&shared_.centres[matrix / 2 * 8 + line][matrix % 2 * 8]);
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int index = first + local[r];
-    const uint4* row = reinterpret_cast<const uint4*>(problem.point(min(index, problem.params.points - 1)));
+    for (int s = 0; s < D / 16; ++s) {
+      const uint4 a = load_matrices(points + 32 * s);
 #pragma unroll
-    for (int s = 0; s < D / 32; ++s) octets[r][s] = __ldg(row + 4 * s + lane % 4);
-#pragma unroll
-    for (int s = 0; s < D / 32; ++s) {
-      square[r] += square_sum(octets[r][s]);
-      *reinterpret_cast<uint4*>(shared.rows + local[r] * (D + 8) + 32 * s + lane % 4 * 8) = octets[r][s];
-    }
-  }
-  float best[2] = {INFINITY, INFINITY};
-  int label[2] = {0, 0};
-#pragma unroll 1
-  for (int n = 0; n < padded; n += 8) {
-    float c[4] = {};
-    const uint16_t* high = shared.centres + (n + lane / 4) * kCentreStride<D> + lane % 4 * 8;
-    const uint16_t* low = high + padded * kCentreStride<D>;
-#pragma unroll
-    for (int s = 0; s < D / 32; ++s) {
-      mma_octets(c, octets[0][s], octets[1][s], *reinterpret_cast<const uint4*>(high + 32 * s));
-      mma_octets(c, octets[0][s], octets[1][s], *reinterpret_cast<const uint4*>(low + 32 * s));
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = n + 2 * (lane % 4) + i % 2;
-      const float score = shared.norms[k] - c[i];
-      if (score < best[i / 2]) {
-        best[i / 2] = score;
-        label[i / 2] = k;
+      for (int m = 0; m < kTiles; ++m) {
+        const uint4 b = load_matrices(centres + 16 * m * (2 * Shared::kStride) + 32 * s);
+        mma_halves(c[2 * m], a, b.x, b.y);
+        mma_halves(c[2 * m + 1], a, b.z, b.w);
       }
     }
   }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    least_over_lanes<4>(best[r], label[r]);
-    square[r] = sum_over_columns(square[r]);
-    if (lane % 4 != 0) continue;
-    const int index = first + local[r];
-    const bool inside = index < problem.params.points;
-    shared.labels[local[r]] = static_cast<uint16_t>(inside ? label[r] : 0xffff);  // which no cluster is
-    if (!inside) continue;
-    problem.scratch.distances[index] = fmaxf(square[r] + 2.0f * best[r], 0.0f);
-    atomicAdd(&shared.sizes[label[r]], 1);
-  }
-}
 
-template <int D>
-__global__ void __launch_bounds__(kAssignThreads) assign_points(const __grid_constant__ Params params, int step) {
+  __device__ __forceinline__ static void put(float2* at, bool adds, float x, float y) {
+    const float2 before = adds ? *at : make_float2(0.0f, 0.0f);
+    *at = {before.x + x, before.y + y};
+  }
+
+  const Problem<D>& problem_;
+  const bool first_step_;
+  Shared& shared_;
+  const int lane_, warp_;
+  __half2 clusters_[kTiles][2];  // that the lane has of ones
+  float sums_[2 * kPairs][kTiles][4] = {};
+};
+
+template <int D, int kTiles>
+__global__ void __launch_bounds__(kAssignThreads, D == 96 ? 1 : 2)
+    assign_points(const __grid_constant__ StepParams request) {
   extern __shared__ __align__(16) uint8_t memory[];
-  AssignShared<D>& shared = *reinterpret_cast<AssignShared<D>*>(memory);
+  let_next_grid_start();
+  const Params& params = request.params;
   const Problem<D> problem(params, blockIdx.y);
-  if (!problem.present() || problem.converged(step)) return;
-  const int padded = (params.clusters + 15) / 16 * 16;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  load_centres(problem, padded, shared);
-  constexpr int kWarps = kAssignThreads / 32;
-  constexpr int kMost = (D / 8 + kWarps - 1) / kWarps;  // eights of channels of a warp
-  constexpr int kClusterTiles = kMaxClusters / 16;
-  float sums[kMost][kClusterTiles][4] = {};
-  for (int first = blockIdx.x * kTileRows; first < params.points; first += kParts * kTileRows) {
-    __syncthreads();
-    label_rows(problem, first, padded, shared);
-    __syncthreads();
+  if (!problem.present()) return;
+  auto& shared = *reinterpret_cast<AssignShared<D, kTiles>*>(memory);
+  Assignment<D, kTiles> assignment(problem, request.step, shared);
+  const bool ahead = request.slots > 1;
+  int slot = 0;
+  // Points were there before seeding began, which waits for all before it, and ends before the first step begins.
+  assignment.fetch(blockIdx.x * kTileRows, slot);
+  wait_for_grids_before();
+  if (problem.converged(request.step)) return;
+  assignment.load_centres();
 #pragma unroll 1
-    for (int t = 0; t < kTileRows; t += 16) {
-      // B: 16 points, 8 channels.
-      uint32_t b[kMost][2];
-#pragma unroll
-      for (int j = 0; j < kMost; ++j) {
-        const int eight = min(warp + j * kWarps, D / 8 - 1);
-        const auto row =
-            static_cast<uint32_t>(__cvta_generic_to_shared(shared.rows + (t + lane % 16) * (D + 8) + eight * 8));
-        asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                     : "=r"(b[j][0]), "=r"(b[j][1])
-                     : "r"(row));
-      }
-      const uint32_t two = *reinterpret_cast<const uint32_t*>(shared.labels + t + lane % 4 * 2);
-      const uint32_t more = *reinterpret_cast<const uint32_t*>(shared.labels + t + lane % 4 * 2 + 8);
-#pragma unroll
-      for (int m = 0; m < kClusterTiles; ++m) {
-        if (16 * m >= padded) continue;
-        // A: ones where the label is the cluster.
-        auto ones = [&](uint32_t labels, uint32_t cluster) {
-          return ((labels & 0xffff) == cluster ? 0x3c00u : 0u) | (labels >> 16 == cluster ? 0x3c000000u : 0u);
-        };
-        const uint32_t cluster = 16 * m + lane / 4;
-        const uint4 a = {ones(two, cluster), ones(two, cluster + 8), ones(more, cluster), ones(more, cluster + 8)};
-#pragma unroll
-        for (int j = 0; j < kMost; ++j) mma_halves(sums[j][m], a, b[j][0], b[j][1]);
-      }
+  for (int first = blockIdx.x * kTileRows; first < params.points; first += kParts * kTileRows) {
+    const int next = first + kParts * kTileRows;
+    wait_all_copies();
+    __syncthreads();
+    if (ahead) assignment.fetch(next, 1 - slot);
+    assignment.label(first, slot);
+    __syncthreads();
+    assignment.add(slot);
+    if (ahead) {
+      slot = 1 - slot;
+    } else {
+      __syncthreads();
+      assignment.fetch(next, slot);
     }
   }
-  __syncthreads();
-  float* out = problem.scratch.sums + static_cast<int64_t>(blockIdx.x) * kMaxClusters * D;
-#pragma unroll
-  for (int j = 0; j < kMost; ++j) {
-    const int eight = warp + j * kWarps;
-    if (eight >= D / 8) continue;
-#pragma unroll
-    for (int m = 0; m < kClusterTiles; ++m) {
-      if (16 * m >= padded) continue;
-      float* at = out + (16 * m + lane / 4) * D + eight * 8 + lane % 4 * 2;
-      *reinterpret_cast<float2*>(at) = {sums[j][m][0], sums[j][m][1]};
-      *reinterpret_cast<float2*>(at + 8 * D) = {sums[j][m][2], sums[j][m][3]};
-    }
-  }
-  for (int k = threadIdx.x; k < kMaxClusters; k += kAssignThreads) {
-    problem.scratch.sizes[blockIdx.x * kMaxClusters + k] = shared.sizes[k];
-  }
+  wait_all_copies();
+  assignment.leave();
 }
 
 struct Farthest {
@@ -199,52 +300,54 @@ __device__ int worst_served(const Problem<D>& problem, int skip, int threads) {
 
 // Block: a centre. Thread: a channel.
 template <int D>
-__global__ void __launch_bounds__(D) update_centres(const __grid_constant__ Params params, int step) {
-  const Problem<D> problem(params, blockIdx.y);
+__global__ void __launch_bounds__(D, 1) update_centres(const __grid_constant__ StepParams request) {
+  let_next_grid_start();
+  wait_for_grids_before();
+  const int step = request.step;
+  const Problem<D> problem(request.params, blockIdx.y);
   if (!problem.present()) return;
   const int k = blockIdx.x, c = threadIdx.x;
   if (problem.converged(step)) {
     if (c == 0) problem.scratch.moved[step * kMaxClusters + k] = 0.0f;
     return;
   }
-  __shared__ int sizes[kMaxClusters];
-  for (int i = c; i < params.clusters; i += D) {
-    int size = 0;
-    for (int p = 0; p < kParts; ++p) size += problem.scratch.sizes[p * kMaxClusters + i];
-    sizes[i] = size;
-  }
+  static_assert(kParts == 32, "a lane asks a block");
+  const auto size = [&](int cluster) {
+    return sum_over_warp(problem.scratch.sizes[threadIdx.x % 32 * kMaxClusters + cluster]);
+  };
+  float parts[kParts];
+#pragma unroll
+  for (int p = 0; p < kParts; ++p)
+    parts[p] = problem.scratch.sums[(static_cast<int64_t>(p) * kMaxClusters + k) * D + c];
+  const float before = problem.scratch.centres[k * D + c];
+  const int points = size(k);
   double sum = 0.0;
-#pragma unroll 8
-  for (int p = 0; p < kParts; ++p) sum += problem.scratch.sums[(static_cast<int64_t>(p) * kMaxClusters + k) * D + c];
-  __syncthreads();
+#pragma unroll
+  for (const float part : parts) sum += part;
   float target;
-  if (sizes[k] > 0) {
-    target = static_cast<float>(sum / sizes[k]);
+  if (points > 0) {
+    target = static_cast<float>(sum / points);
   } else {
     int empty = 0;
-    for (int i = 0; i < k; ++i) empty += sizes[i] == 0;
+    for (int i = 0; i < k; ++i) empty += size(i) == 0;
     target = __half2float(__ushort_as_half(problem.point(worst_served(problem, empty, D))[c]));
   }
-  const double way = static_cast<double>(target) - problem.scratch.centres[k * D + c];
+  const double way = static_cast<double>(target) - before;
   problem.set_centre(k, c, target);
-  __shared__ double parts[2][D / 32];
-  double moved = way * way, length = static_cast<double>(target) * target;
-  for (int mask = 1; mask < 32; mask *= 2) {
-    moved += __shfl_xor_sync(0xffffffffu, moved, mask);
-    length += __shfl_xor_sync(0xffffffffu, length, mask);
-  }
+  __shared__ double lengths[2][D / 32];
+  const double moved = sum_over_warp(way * way), length = sum_over_warp(static_cast<double>(target) * target);
   if (c % 32 == 0) {
-    parts[0][c / 32] = moved;
-    parts[1][c / 32] = length;
+    lengths[0][c / 32] = moved;
+    lengths[1][c / 32] = length;
   }
   __syncthreads();
   if (c > 0) return;
-  moved = length = 0.0;
+  double all[2] = {};
   for (int i = 0; i < D / 32; ++i) {
-    moved += parts[0][i];
-    length += parts[1][i];
+    all[0] += lengths[0][i];
+    all[1] += lengths[1][i];
   }
-  const double relative = moved == 0.0 ? 0.0 : length > 0.0 ? sqrt(moved / length) : INFINITY;
+  const double relative = all[0] == 0.0 ? 0.0 : all[1] > 0.0 ? sqrt(all[0] / all[1]) : INFINITY;
   problem.scratch.moved[step * kMaxClusters + k] = static_cast<float>(relative);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cuda/layout/labels.h"
 #include "kernels/cuda/pattern/seal.h"
 #include "kernels/cuda/primitives/mma.cuh"
+#include "kernels/cuda/primitives/uniform.cuh"
 
 namespace kvasir::cuda {
 namespace {
@@ -17,9 +18,11 @@ constexpr int kMaxSteps = 100;
 constexpr int kMaxSample = 64 * kMaxClusters;
 constexpr int kCandidates = 16;  // of a seeding round
 constexpr int kParts = 32;       // blocks of a problem
-constexpr int kSeedThreads = 256;
-constexpr int kSeedRows = kSeedThreads / 2;  // of the sample, a block: 16 a warp
-constexpr int kSeedParts = kMaxSample / kSeedRows;
+
+// Distances of rows of the sample to candidates, [kCandidates][table_stride]: lanes that write those of four pairs of
+// candidates meet all banks of shared memory.
+__host__ __device__ constexpr int table_stride(int rows) { return (rows + 31) / 32 * 32 + 4; }
+__host__ __device__ constexpr int table_floats(int rows) { return kCandidates * table_stride(rows); }
 
 // What a problem needs of scratch memory; pointers are to its own.
 struct Scratch {
@@ -27,17 +30,14 @@ struct Scratch {
   float* sums;       // [kParts][kMaxClusters][D]
   int* sizes;        // [kParts][kMaxClusters]
   float* moved;      // [kMaxSteps][kMaxClusters]
-  float* table;      // [kMaxSample][kCandidates]: distances of the sample to candidates
-  float* nearest;    // [kMaxSample]: to the centres so far
-  double* gains;     // [kSeedParts][kCandidates]: sums over the sample, were the candidate taken
-  int* drawn;        // [kCandidates]: of the sample
-  unsigned* done;    // blocks of this round
+  float* table;      // table_floats, where a block has all of the sample
+  float* squares;    // [points]: of their lengths
   float* distances;  // [points]
 };
 
 __host__ __device__ constexpr int64_t scratch_floats(int d, int64_t points) {
   return static_cast<int64_t>(kMaxClusters) * d * (1 + kParts) + kParts * kMaxClusters + kMaxSteps * kMaxClusters +
-         kMaxSample * (kCandidates + 1) + 2 * kSeedParts * kCandidates + 64 + (points + 63) / 64 * 64;
+         table_floats(kMaxSample) + (points + 63) / 64 * 64 * 2;
 }
 
 struct Params {
@@ -84,31 +84,28 @@ struct Problem {
     scratch.sums = take(static_cast<int64_t>(kParts) * kMaxClusters * D);
     scratch.sizes = reinterpret_cast<int*>(take(kParts * kMaxClusters));
     scratch.moved = take(kMaxSteps * kMaxClusters);
-    scratch.table = take(kMaxSample * kCandidates);
-    scratch.nearest = take(kMaxSample);
-    scratch.gains = reinterpret_cast<double*>(take(2 * kSeedParts * kCandidates));
-    scratch.drawn = reinterpret_cast<int*>(take(32));
-    scratch.done = reinterpret_cast<unsigned*>(take(32));
+    scratch.table = take(table_floats(kMaxSample));
+    scratch.squares = take(params.points);
     scratch.distances = take(params.points);
   }
   __device__ bool present() const { return params.vectors[side].vectors != nullptr; }
   __device__ const uint16_t* point(int64_t i) const {
     return rows + (params.tokens == params.points ? i : i * params.tokens / params.points) * D;
   }
-  // Point i of the sample: anywhere in the i-th of equal stretches.
-  __device__ const uint16_t* sampled(int i) const {
-    if (params.sample == params.points) return point(i);
+  // Which point the i-th of the sample is: any in the i-th of equal stretches.
+  __device__ int sampled(int i) const {
+    if (params.sample == params.points) return i;
     const double place = (i + random_number(params.seed, i)) * params.points / params.sample;
-    return point(min(static_cast<int>(place), params.points - 1));
+    return min(static_cast<int>(place), params.points - 1);
   }
 
-  // Whether the step before this one moved nothing far.
+  // Whether the step before this one moved nothing far. A whole warp.
   __device__ bool converged(int step) const {
     if (step == 0) return false;
-    for (int k = 0; k < params.clusters; ++k) {
-      if (scratch.moved[(step - 1) * kMaxClusters + k] > params.tolerance) return false;
-    }
-    return true;
+    const float* const moved = scratch.moved + (step - 1) * kMaxClusters;
+    bool far = false;
+    for (int k = threadIdx.x % 32; k < params.clusters; k += 32) far = far || moved[k] > params.tolerance;
+    return !any_lane(far);
   }
   __device__ void set_centre(int k, int channel, float value) const {
     scratch.centres[k * D + channel] = value;

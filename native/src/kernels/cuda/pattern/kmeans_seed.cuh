@@ -1,188 +1,275 @@
-// Greedy k-means++ by the rules of base/kmeans.cc: a launch for each centre. Blocks share the sample; the last of them
-// to be done chooses the centre, and draws candidates for the next.
+// Greedy k-means++ by the rules of base/kmeans.cc, in one launch. A cluster of blocks has a problem, and each of them a
+// stretch of its sample. For a centre they meet twice: when all have told what each candidate would leave of the
+// distances, and when those in whose stretches the next candidates lie have handed these out.
 #pragma once
 
 #include "kernels/cuda/pattern/kmeans_problem.cuh"
+#include "kernels/cuda/primitives/cluster.cuh"
 
 namespace kvasir::cuda {
 namespace {
 
-// Inclusive sums over the threads of a block, in shared memory.
-__device__ void scan_block(double value, double* sums) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int step = 1; step < 32; step *= 2) {
-    const double other = __shfl_up_sync(0xffffffffu, value, step);
-    if (lane >= step) value += other;
-  }
-  __shared__ double totals[kSeedThreads / 32];
-  if (lane == 31) totals[warp] = value;
-  __syncthreads();
-  double before = 0.0;
-  for (int w = 0; w < warp; ++w) before += totals[w];
-  sums[threadIdx.x] = before + value;
-  __syncthreads();
-}
+constexpr int kSeedBlocks = 4;  // of a cluster: clusters of all problems of 8 heads have their place at once
+constexpr int kSeedThreads = 512;
+constexpr int kSeedWarps = kSeedThreads / 32;
+static_assert(kSeedWarps == kCandidates, "a warp adds up for a candidate, and draws one");
 
-// Candidates for the next centre: points of the sample, with probability proportional to `nearest`. All threads.
-template <int D>
-__device__ void draw_candidates(const Problem<D>& problem, int round) {
-  __shared__ double scan[kSeedThreads];
-  const int thread = threadIdx.x, sample = problem.params.sample;
-  const int each = (sample + kSeedThreads - 1) / kSeedThreads;  // neighbours of a thread
-  const int begin = min(thread * each, sample), end = min(begin + each, sample);
-  const float* nearest = problem.scratch.nearest;
-  double sum = 0.0;
-  for (int i = begin; i < end; ++i) sum += nearest[i];
-  if (thread < kCandidates) problem.scratch.drawn[thread] = sample - 1;
-  scan_block(sum, scan);
-  const double before = thread == 0 ? 0.0 : scan[thread - 1], after = scan[thread];
-  __shared__ double targets[kCandidates];
-  if (thread < kCandidates) {
-    const uint64_t index = static_cast<uint64_t>(sample) + static_cast<uint64_t>(round) * kCandidates + thread;
-    targets[thread] = random_number(problem.params.seed, index) * scan[kSeedThreads - 1];
-  }
-  __syncthreads();
-  for (int i = 0; i < kCandidates; ++i) {
-    if (targets[i] < before || targets[i] >= after) continue;
-    double passed = before;
-    int at = begin;
-    while (at < end - 1 && (passed += nearest[at]) <= targets[i]) ++at;
-    problem.scratch.drawn[i] = at;
-  }
-}
-
-template <int D>
-__global__ void __launch_bounds__(kSeedThreads) start_seeding(const __grid_constant__ Params params) {
-  const Problem<D> problem(params, blockIdx.x);
-  if (!problem.present()) return;
-  for (int i = threadIdx.x; i < params.sample; i += kSeedThreads) problem.scratch.nearest[i] = 1.0f;
-  if (threadIdx.x == 0) *problem.scratch.done = 0;
-  __syncthreads();
-  draw_candidates(problem, 0);
-}
-
-// Candidates in shared memory.
+// Of the shared memory of a block. Others write to `totals`, and to the candidates that are not in use.
 template <int D>
 struct SeedShared {
-  alignas(16) uint16_t rows[kCandidates * kCentreStride<D>];
-  float norms[kCandidates];
-  double gains[kSeedThreads / 32][kCandidates];  // sums of distances of each warp's rows; later of all rows
+  struct Candidates {
+    alignas(16) uint16_t rows[kCandidates * kCentreStride<D>];
+    float norms[kCandidates];
+    int points[kCandidates];
+  } candidates[2];
+  float totals[kSeedBlocks][kCandidates];  // what is left of the distances of a block, were the candidate taken
+  float gains[kSeedWarps][kCandidates];    // the same of the rows of a warp of this block
+  int chosen[kMaxClusters];                // points
+  struct Row {
+    int point;
+    float square;
+    float nearest;  // distance to the centres so far
+  };
+  Row rows[1];  // of the stretch
+
+  // distances: of all rows to all candidates behind them, table_floats.
+  static int bytes(int rows, bool distances) {
+    return static_cast<int>(sizeof(SeedShared) + sizeof(Row) * rows) + (distances ? 4 * table_floats(rows) : 0);
+  }
 };
 
 template <int D>
-__device__ __forceinline__ void load_candidates(const Problem<D>& problem, SeedShared<D>& shared) {
-  for (int i = threadIdx.x; i < kCandidates * D / 8; i += kSeedThreads) {
-    const int candidate = i / (D / 8), octet = i % (D / 8);
-    const uint4* row = reinterpret_cast<const uint4*>(problem.sampled(problem.scratch.drawn[candidate]));
-    *reinterpret_cast<uint4*>(shared.rows + candidate * kCentreStride<D> + octet * 8) = __ldg(row + octet);
+class Seeding {
+ public:
+  __device__ __forceinline__ Seeding(const Problem<D>& problem, const ClusterPlace& cluster, SeedShared<D>& shared)
+      : problem_(problem),
+        cluster_(cluster),
+        shared_(shared),
+        lane_(threadIdx.x % 32),
+        warp_(threadIdx.x / 32),
+        begin_(begin_of(cluster.rank)),
+        count_(begin_of(cluster.rank + 1) - begin_),
+        each_((count_ + 16 * kSeedWarps - 1) / (16 * kSeedWarps) * 16),
+        distances_(cluster.blocks > 1 ? reinterpret_cast<float*>(shared.rows + count_) : problem.scratch.table) {
+    for (int i = threadIdx.x; i < count_; i += kSeedThreads) shared.rows[i] = {problem.sampled(begin_ + i), 0.0f, 1.0f};
+    if (warp_ == 0 && lane_ < cluster.blocks) shared.totals[lane_][0] = begin_of(lane_ + 1) - begin_of(lane_);
+    if (lane_ == 0) shared.gains[warp_][0] = max(0, min(count_ - warp_ * each_, each_));
+    __syncthreads();
+    if (holds_all() && count_ > 0) {
+#pragma unroll
+      for (int t = 0; t < kHeld; ++t) load_rows(warp_ * each_ + 16 * t, held_[t]);
+    }
+    cluster_barrier();
   }
-}
 
-template <int D>
-__device__ __forceinline__ void measure_candidates(SeedShared<D>& shared, int warp, int lane) {
-  for (int k = warp; k < kCandidates; k += kSeedThreads / 32) {
-    float norm = 0.0f;
-    if (lane < D / 8) norm = square_sum(*reinterpret_cast<const uint4*>(shared.rows + k * kCentreStride<D> + lane * 8));
-    norm = sum_over_warp(norm);
-    if (lane == 0) shared.norms[k] = norm;
-  }
-}
+  // The first candidates: all rows count alike.
+  __device__ __forceinline__ void start() { draw_candidates(0, 0); }
 
-// The last block's work: the best of all candidates becomes centre `round`. Ends with a barrier.
-template <int D>
-__device__ __forceinline__ void take_best(const Problem<D>& problem, int round, SeedShared<D>& shared) {
-  const int thread = threadIdx.x;
-  __shared__ int best;
-  if (thread < kCandidates) {
-    double sum = 0.0;
-    for (unsigned p = 0; p < gridDim.x; ++p) sum += __ldcg(problem.scratch.gains + p * kCandidates + thread);
-    shared.gains[0][thread] = sum;
+  __device__ __forceinline__ void add_centre(int round) {
+    measure_rows(round);
+    __syncthreads();
+    tell_totals();
+    cluster_barrier();
+    const int best = best_candidate();
+    take(best, round);
+    __syncthreads();
+    // Nobody writes to a block that may have ended.
+    if (round + 1 < problem_.params.clusters) draw_candidates(best, round + 1);
   }
-  __syncthreads();
-  if (thread == 0) {
-    *problem.scratch.done = 0;
-    best = 0;
-    for (int i = 1; i < kCandidates; ++i) best = shared.gains[0][i] < shared.gains[0][best] ? i : best;
-  }
-  __syncthreads();
-  for (int i = thread; i < problem.params.sample; i += kSeedThreads) {
-    const float distance = __ldcg(problem.scratch.table + i * kCandidates + best);
-    problem.scratch.nearest[i] = round == 0 ? distance : fminf(problem.scratch.nearest[i], distance);
-  }
-  for (int channel = thread; channel < D; channel += kSeedThreads) {
-    const uint16_t half = shared.rows[best * kCentreStride<D> + channel];
-    problem.set_centre(round, channel, __half2float(__ushort_as_half(half)));
-  }
-  __syncthreads();
-}
 
-// One centre. A block takes kSeedRows of the sample.
-template <int D>
-__global__ void __launch_bounds__(kSeedThreads) seed_centre(const __grid_constant__ Params params, int round) {
-  const Problem<D> problem(params, blockIdx.y);
-  if (!problem.present()) return;
-  __shared__ SeedShared<D> shared;
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, sample = params.sample;
-  load_candidates(problem, shared);
-  const int first = static_cast<int>(blockIdx.x) * kSeedRows + 16 * warp + lane / 4;
-  const int rows[2] = {first, first + 8};
-  uint4 octets[2][D / 32];
-  float square[2] = {};
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const uint4* row = reinterpret_cast<const uint4*>(problem.sampled(min(rows[r], sample - 1)));
-#pragma unroll
-    for (int s = 0; s < D / 32; ++s) octets[r][s] = __ldg(row + 4 * s + lane % 4);
-#pragma unroll
-    for (int s = 0; s < D / 32; ++s) square[r] += square_sum(octets[r][s]);
-    square[r] = sum_over_columns(square[r]);
-  }
-  __syncthreads();
-  measure_candidates(shared, warp, lane);
-  __syncthreads();
-  float c[2][4] = {};
-#pragma unroll
-  for (int s = 0; s < D / 32; ++s) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      const uint16_t* column = shared.rows + (8 * n + lane / 4) * kCentreStride<D> + 32 * s + lane % 4 * 8;
-      mma_octets(c[n], octets[0][s], octets[1][s], *reinterpret_cast<const uint4*>(column));
+  // Blocks share the centres.
+  __device__ __forceinline__ void write_centres() const {
+    for (int i = threadIdx.x; i < problem_.params.clusters * D; i += kSeedThreads) {
+      const int k = i / D, channel = i % D;
+      if (k % cluster_.blocks != cluster_.rank) continue;
+      const uint16_t half = __ldg(problem_.point(shared_.chosen[k]) + channel);
+      problem_.set_centre(k, channel, __half2float(__ushort_as_half(half)));
     }
   }
-  double sums[4] = {};  // of candidates 2j, 2j + 1, 8 + 2j, 9 + 2j, j = lane % 4
+
+ private:
+  static constexpr int kHeld = D > 128 ? 1 : 2;  // tiles of 16 rows that a warp keeps in registers, if it has no more
+  struct Tile {
+    uint4 octets[2][D / 32];  // a lane's of rows lane / 4 and 8 on
+  };
+
+  __device__ __forceinline__ bool holds_all() const { return each_ <= 16 * kHeld; }
+
+  // Of the stretches.
+  __device__ __forceinline__ int begin_of(int rank) const { return problem_.params.sample * rank / cluster_.blocks; }
+
+  // 16 rows, of which those beyond the stretch are its last.
+  __device__ __forceinline__ void load_rows(int first, Tile& tile) const {
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    if (rows[r] >= sample) continue;
-    const float nearest = round == 0 ? INFINITY : problem.scratch.nearest[rows[r]];
+    for (int r = 0; r < 2; ++r) {
+      const int place = min(first + lane_ / 4 + 8 * r, count_ - 1);
+      const uint4* const row = reinterpret_cast<const uint4*>(problem_.point(shared_.rows[place].point));
+#pragma unroll
+      for (int s = 0; s < D / 32; ++s) tile.octets[r][s] = __ldg(row + 4 * s + lane_ % 4);
+    }
+  }
+
+  // Distances of all rows to all candidates, and what each of these would leave.
+  __device__ __forceinline__ void measure_rows(int round) {
+    float sums[4] = {};  // of candidates 2j, 2j + 1, 8 + 2j, 9 + 2j, j = lane % 4
+    const int first = warp_ * each_, tiles = (min(first + each_, count_) - first + 15) / 16;
+    if (holds_all()) {
+#pragma unroll
+      for (int t = 0; t < kHeld; ++t) {
+        if (t < tiles) measure_tile(first + 16 * t, held_[t], round, sums);
+      }
+    } else {
+#pragma unroll 1
+      for (int t = 0; t < tiles; ++t) {
+        load_rows(first + 16 * t, held_[0]);
+        measure_tile(first + 16 * t, held_[0], round, sums);
+      }
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int candidate = i / 2 * 8 + 2 * (lane % 4) + i % 2;
-      const float distance = fmaxf(square[r] + shared.norms[candidate] - 2.0f * c[i / 2][2 * r + i % 2], 0.0f);
-      problem.scratch.table[rows[r] * kCandidates + candidate] = distance;
-      sums[i] += fminf(distance, nearest);
+#pragma unroll
+      for (int mask = 4; mask < 32; mask *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
+      if (lane_ < 4) shared_.gains[warp_][i / 2 * 8 + 2 * lane_ + i % 2] = sums[i];
     }
   }
+
+  __device__ __forceinline__ void measure_tile(int first, const Tile& tile, int round, float (&sums)[4]) {
+    const auto& candidates = shared_.candidates[round % 2];
+    float c[2][4] = {};
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    for (int mask = 4; mask < 32; mask *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
-    if (lane < 4) shared.gains[warp][i / 2 * 8 + 2 * lane + i % 2] = sums[i];
+    for (int s = 0; s < D / 32; ++s) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const uint16_t* column = candidates.rows + (8 * n + lane_ / 4) * kCentreStride<D> + 32 * s + lane_ % 4 * 8;
+        mma_octets(c[n], tile.octets[0][s], tile.octets[1][s], *reinterpret_cast<const uint4*>(column));
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int place = first + lane_ / 4 + 8 * r;
+      float square = 0.0f;
+      if (round == 0) {
+#pragma unroll
+        for (int s = 0; s < D / 32; ++s) square += square_sum(tile.octets[r][s]);
+        square = sum_over_columns(square);
+      }
+      if (place >= count_) continue;
+      auto& row = shared_.rows[place];
+      if (round > 0) square = row.square;
+      if (round == 0 && lane_ % 4 == 0) row.square = square;
+      const float nearest = round == 0 ? INFINITY : row.nearest;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int candidate = i / 2 * 8 + 2 * (lane_ % 4) + i % 2;
+        const float distance = fmaxf(square + candidates.norms[candidate] - 2.0f * c[i / 2][2 * r + i % 2], 0.0f);
+        distances_[candidate * table_stride(count_) + place] = distance;
+        sums[i] += fminf(distance, nearest);
+      }
+    }
   }
-  __syncthreads();
-  if (thread < kCandidates) {
-    double sum = 0.0;
-    for (int w = 0; w < kSeedThreads / 32; ++w) sum += shared.gains[w][thread];
-    problem.scratch.gains[blockIdx.x * kCandidates + thread] = sum;
+
+  // To all blocks what this one has found: a warp for a candidate.
+  __device__ __forceinline__ void tell_totals() {
+    const float total = sum_over_warp(lane_ < kSeedWarps ? shared_.gains[lane_][warp_] : 0.0f);
+    if (lane_ < cluster_.blocks) *of_block(&shared_.totals[cluster_.rank][warp_], lane_) = total;
   }
-  // The block that is last to be done sees what the others wrote.
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (thread == 0) last = atomicAdd(problem.scratch.done, 1u) == gridDim.x - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  take_best(problem, round, shared);
-  draw_candidates(problem, round + 1);
+
+  // The same in all threads of the cluster.
+  __device__ __forceinline__ int best_candidate() const {
+    int best = lane_ % kCandidates;
+    float total = 0.0f;
+    for (int b = 0; b < cluster_.blocks; ++b) total += shared_.totals[b][best];
+    least_over_lanes<kCandidates>(total, best);
+    return best;
+  }
+
+  // The candidate becomes centre `round`.
+  __device__ __forceinline__ void take(int best, int round) {
+    for (int i = threadIdx.x; i < count_; i += kSeedThreads) {
+      const float distance = distances_[best * table_stride(count_) + i];
+      float& nearest = shared_.rows[i].nearest;
+      nearest = round == 0 ? distance : fminf(nearest, distance);
+    }
+    if (threadIdx.x == 0) shared_.chosen[round] = shared_.candidates[round % 2].points[best];
+  }
+
+  // Candidates for centre `round`, a warp each: points of the sample, with probability proportional to `nearest`, of
+  // which totals[..][best] and gains[..][best] are the sums. Ends with a barrier of the cluster.
+  __device__ __forceinline__ void draw_candidates(int best, int round) {
+    const int sample = problem_.params.sample, blocks = cluster_.blocks;
+    const uint64_t index = static_cast<uint64_t>(sample) + static_cast<uint64_t>(round) * kCandidates + warp_;
+    float all = 0.0f;
+    for (int b = 0; b < blocks; ++b) all += shared_.totals[b][best];
+    float target = static_cast<float>(random_number(problem_.params.seed, index)) * all;
+    int block = 0;
+    for (; block < blocks - 1 && target >= shared_.totals[block][best]; ++block) target -= shared_.totals[block][best];
+    if (block == cluster_.rank) hand_out(round, shared_.rows[place_of(target, best)].point);
+    cluster_barrier();
+  }
+
+  // The point becomes the candidate of this warp, in all blocks.
+  __device__ __forceinline__ void hand_out(int round, int point) {
+    auto& candidates = shared_.candidates[round % 2];
+    uint4 octet = {};
+    if (lane_ < D / 8) octet = __ldg(reinterpret_cast<const uint4*>(problem_.point(point)) + lane_);
+    const float norm = sum_over_warp(square_sum(octet));
+    for (int b = 0; b < cluster_.blocks; ++b) {
+      auto* const row = reinterpret_cast<uint4*>(candidates.rows + warp_ * kCentreStride<D>);
+      if (lane_ < D / 8) *of_block(row + lane_, b) = octet;
+      if (lane_ == 0) *of_block(&candidates.norms[warp_], b) = norm;
+      if (lane_ == 1) *of_block(&candidates.points[warp_], b) = point;
+    }
+  }
+
+  // The first row at which the sum of `nearest` passes the target, the last if none does.
+  __device__ __forceinline__ int place_of(float target, int best) const {
+    const float of_warp = lane_ < kSeedWarps ? shared_.gains[lane_][best] : 0.0f;
+    const int warp = find(of_warp, &target);
+    if (warp < 0) return count_ - 1;
+    const int end = min((warp + 1) * each_, count_);
+    for (int first = warp * each_; first < end; first += 32) {
+      const int lane = find(first + lane_ < end ? shared_.rows[first + lane_].nearest : 0.0f, &target);
+      if (lane >= 0) return first + lane;
+    }
+    return max(end - 1, 0);
+  }
+
+  // The first lane at which the sum of numbers passes the target, which becomes what is left of it before that lane;
+  // -1 where none does, and what is left behind all.
+  __device__ __forceinline__ int find(float number, float* target) const {
+    float sum = number;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const float other = __shfl_up_sync(0xffffffffu, sum, step);
+      if (lane_ >= step) sum += other;
+    }
+    const unsigned passed = __ballot_sync(0xffffffffu, number > 0.0f && sum > *target);
+    const int lane = __ffs(static_cast<int>(passed)) - 1;
+    *target -= __shfl_sync(0xffffffffu, lane < 0 ? sum : sum - number, lane < 0 ? 31 : lane);
+    return lane;
+  }
+
+  const Problem<D>& problem_;
+  const ClusterPlace& cluster_;
+  SeedShared<D>& shared_;
+  const int lane_, warp_;
+  const int begin_, count_;  // of the sample
+  const int each_;           // rows of a warp
+  float* const distances_;   // [kCandidates][table_stride(count_)]
+  Tile held_[kHeld];
+};
+
+template <int D>
+__global__ void __launch_bounds__(kSeedThreads) seed_centres(const __grid_constant__ Params params) {
+  extern __shared__ __align__(16) uint8_t memory[];
+  const ClusterPlace cluster = cluster_place();
+  const Problem<D> problem(params, blockIdx.x / cluster.blocks);
+  if (!problem.present()) return;
+  Seeding<D> seeding(problem, cluster, *reinterpret_cast<SeedShared<D>*>(memory));
+  seeding.start();
+#pragma unroll 1
+  for (int round = 0; round < params.clusters; ++round) seeding.add_centre(round);
+  seeding.write_centres();
 }
 
 }  // namespace
