@@ -16,14 +16,18 @@ import java.nio.file.StandardOpenOption;
 import java.nio.file.attribute.BasicFileAttributes;
 import java.nio.file.attribute.FileTime;
 import java.time.Duration;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Comparator;
 import java.util.Deque;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
@@ -131,8 +135,9 @@ public final class FolderBlockStore implements BlockStore {
               break;
             }
           }
+          Instant now = Instant.now();
           for (int i = count - 1; i >= 0; i--) {
-            touch(names.get(i));
+            touch(names.get(i), timeOf(now, i));
           }
           return count;
         });
@@ -142,18 +147,62 @@ public final class FolderBlockStore implements BlockStore {
   public CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
     return work(
         () -> {
+          keep(blocks);
           int count = 0;
-          for (int i = blocks.size() - 1; i >= 0; i--) { // the last one is the first to go
-            KvBlock block = blocks.get(i);
-            if (!isThere(block.hash()) && block.bytes().remaining() <= budget) {
-              write(block);
-            }
-          }
           for (KvBlock block : blocks) {
             count += isThere(block.hash()) ? 1 : 0;
           }
           return count;
         });
+  }
+
+  /**
+   * Writes the first block first and stops where one has no room: what a full disk, a small budget or a death leaves is the
+   * beginning of the text, of use without the rest. The books hear of the last one first, which is then the first to go.
+   */
+  private void keep(List<KvBlock> blocks) throws IOException {
+    Instant now = Instant.now();
+    Set<ChainHash> kept = new HashSet<>();
+    Set<ChainHash> written = new HashSet<>();
+    long bytes = 0;
+    int next = 0;
+    try {
+      for (; next < blocks.size(); next++) {
+        KvBlock block = blocks.get(next);
+        bytes += block.bytes().remaining();
+        if (!isThere(block.hash())) {
+          if (bytes > budget || !makeRoom(block.bytes().remaining(), kept)) {
+            return;
+          }
+          write(block, timeOf(now, next));
+          written.add(block.hash());
+        }
+        kept.add(block.hash());
+      }
+    } finally {
+      report(blocks.subList(0, next), now, written);
+    }
+  }
+
+  private void report(List<KvBlock> blocks, Instant now, Set<ChainHash> written) {
+    for (int i = blocks.size() - 1; i >= 0; i--) {
+      ChainHash name = blocks.get(i).hash();
+      if (!written.contains(name)) {
+        touch(name, timeOf(now, i));
+        continue;
+      }
+      synchronized (this) {
+        Entry entry = entries.get(name);
+        if (entry != null) { // another thread may have forgotten it
+          policy.added(name, entry.bytes);
+        }
+      }
+    }
+  }
+
+  /** When a block of a text was used, for those that open the folder later: the last one is the oldest. */
+  private static FileTime timeOf(Instant text, int index) {
+    return FileTime.from(text.minus(index, ChronoUnit.MICROS));
   }
 
   @Override
@@ -203,7 +252,7 @@ public final class FolderBlockStore implements BlockStore {
     synchronized (this) {
       all.forEach(found -> note(found.name, found.bytes, found.time.toMillis()));
     }
-    makeRoom();
+    makeRoom(0, Set.of());
   }
 
   private Path fileOf(ChainHash name) {
@@ -234,9 +283,11 @@ public final class FolderBlockStore implements BlockStore {
     }
   }
 
-  private void write(KvBlock block) throws IOException {
+  /** Writes a block for which there is room, which is its own or given back. Policies do not know of it yet. */
+  private void write(KvBlock block, FileTime time) throws IOException {
     Path file = fileOf(block.hash());
     Path part = own.newFile();
+    boolean done = false;
     try {
       try (FileChannel channel =
           FileChannel.open(part, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW)) {
@@ -245,28 +296,32 @@ public final class FolderBlockStore implements BlockStore {
           channel.write(bytes);
         }
       }
+      Files.setLastModifiedTime(part, time);
       Files.createDirectories(file.getParent());
       Files.move(part, file, StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+      done = true;
     } finally {
+      synchronized (this) {
+        int bytes = block.bytes().remaining();
+        Entry before = done ? entries.put(block.hash(), new Entry(bytes, System.currentTimeMillis())) : null;
+        held -= done ? before == null ? 0 : before.bytes : bytes;
+      }
       Files.deleteIfExists(part);
     }
-    synchronized (this) {
-      note(block.hash(), block.bytes().remaining(), System.currentTimeMillis());
-    }
-    makeRoom();
   }
 
   /** Counts as used, in the books and for those that will open the folder later. */
-  private void touch(ChainHash name) {
+  private void touch(ChainHash name, FileTime time) {
     Path file = fileOf(name);
     try {
       long size = Files.size(file);
-      Files.setLastModifiedTime(file, FileTime.fromMillis(System.currentTimeMillis()));
+      Files.setLastModifiedTime(file, time);
       synchronized (this) {
-        if (entries.containsKey(name)) {
-          policy.used(name);
-        } else {
+        Entry entry = entries.get(name);
+        if (entry == null) {
           note(name, size, System.currentTimeMillis());
+        } else {
+          policy.added(name, entry.bytes); // used, or back from where its batch had put it aside
         }
       }
     } catch (IOException e) {
@@ -274,17 +329,26 @@ public final class FolderBlockStore implements BlockStore {
     }
   }
 
-  private void makeRoom() throws IOException {
+  /**
+   * Takes room for so many bytes from blocks other than these, which policies hear of anew later. False where there is none.
+   */
+  private boolean makeRoom(long bytes, Set<ChainHash> kept) throws IOException {
     while (true) {
       ChainHash victim;
       synchronized (this) {
-        victim = held > budget ? policy.evict() : null;
+        if (held <= budget - bytes) {
+          held += bytes;
+          return true;
+        }
+        victim = policy.evict();
       }
       if (victim == null) {
-        return;
+        return false;
       }
-      forget(victim, true);
-      Files.deleteIfExists(fileOf(victim));
+      if (!kept.contains(victim)) {
+        forget(victim, true);
+        Files.deleteIfExists(fileOf(victim));
+      }
     }
   }
 

@@ -121,7 +121,7 @@ public final class MemoryBlockStore implements BlockStore {
   }
 
   /**
-   * Keeps blocks, in memory of this store. A block that is there stays as it is.
+   * Keeps blocks, in memory of this store. A block that is there stays as it is, and counts as used.
    *
    * @param blocks of one text, in its order
    * @return how many of them are there now
@@ -143,7 +143,9 @@ public final class MemoryBlockStore implements BlockStore {
       KvBlock block = blocks.get(i);
       names.add(block.hash());
       ByteBuffer bytes = fresh.get(block.hash());
-      if (bytes != null && fresh(block.hash()) == null) {
+      if (fresh(block.hash()) != null) {
+        policy.used(block.hash()); // or it would go before those that need it
+      } else if (bytes != null) {
         add(block.hash(), bytes);
       }
     }

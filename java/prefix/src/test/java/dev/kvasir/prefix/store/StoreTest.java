@@ -21,6 +21,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -167,6 +168,73 @@ class StoreTest {
     }
     try (var left = Files.list(folder)) {
       assertFalse(left.anyMatch(path -> path.getFileName().toString().startsWith("unfinished")));
+    }
+  }
+
+  /** A file where a block's folder should be is a disk that takes no more in the middle of a text. */
+  @Test
+  void whatADiskTakesBeforeItIsFullIsTheBeginningOfAText() throws IOException {
+    List<KvBlock> all = blocks(4, 8, 100);
+    List<String> folders = names(all).stream().map(name -> name.toString().substring(0, 2)).toList();
+    assertFalse(folders.subList(0, 3).contains(folders.get(3)), "another seed is needed");
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      Path full = Files.createFile(folder.resolve(folders.get(3)));
+      CompletableFuture<Integer> put = store.putMany(all, SOON);
+      assertThrows(CompletionException.class, put::join);
+      Files.delete(full);
+      assertEquals(3, get(store, all));
+      assertEquals(3, store.holdings().blocks(), "and nothing that needs what is missing");
+      assertEquals(300, store.holdings().bytes());
+      assertEquals(8, store.putMany(all, SOON).join());
+      assertEquals(8, get(store, all));
+      assertEquals(800, store.holdings().bytes());
+    }
+  }
+
+  @Test
+  void aTextThatIsLongerThanAStoreIsKeptFromItsBeginningOn() throws IOException {
+    for (BlockStore store : stores(450)) {
+      try (store) {
+        List<KvBlock> all = blocks(1, 8, 100);
+        store.putMany(blocks(2, 2, 100), SOON).join();
+        assertEquals(4, store.putMany(all, SOON).join());
+        assertEquals(4, get(store, all));
+        assertEquals(400, store.holdings().bytes());
+        assertEquals(4, store.putMany(all, SOON).join());
+        assertEquals(4, get(store, all));
+      }
+    }
+  }
+
+  @Test
+  void theLastBlocksAreTheFirstToGoForWhoOpensAFolderLaterToo() throws IOException {
+    List<KvBlock> put = blocks(1, 40, 100);
+    List<KvBlock> used = blocks(2, 40, 100);
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      store.putMany(used, SOON).join();
+      store.putMany(put, SOON).join();
+      assertEquals(40, get(store, used));
+    }
+    new FolderBlockStore(folder, 6000, Eviction.LRU).close();
+    try (FolderBlockStore store = new FolderBlockStore(folder, 6000, Eviction.LRU)) {
+      assertEquals(20, get(store, put));
+      assertEquals(40, get(store, used));
+    }
+  }
+
+  @Test
+  void blocksThatAreThereCountAsUsedWithThoseThatComeBehindThem() throws IOException {
+    for (BlockStore store : stores(1000)) {
+      try (store) {
+        List<KvBlock> text = blocks(1, 7, 100);
+        List<KvBlock> other = blocks(2, 3, 100);
+        store.putMany(text.subList(0, 4), SOON).join();
+        store.putMany(other, SOON).join();
+        store.putMany(text, SOON).join();
+        store.putMany(blocks(3, 3, 100), SOON).join();
+        assertEquals(7, get(store, text));
+        assertEquals(0, get(store, other));
+      }
     }
   }
 
