@@ -1,5 +1,6 @@
 package dev.kvasir.file;
 
+import dev.kvasir.internal.file.ModelFiles;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
@@ -24,9 +25,13 @@ public final class ModelFingerprint extends Digest {
   /**
    * Of the content of files, in this order: weights, and adapters that change what keys and values are. Names do not count.
    *
+   * <p>Where a model is in several GGUF files, the first stands for all of them, unless they are given themselves. A folder
+   * in the layout of Hugging Face stands for its {@code config.json} and its weights, by the names of their files.
+   *
    * @param files one or more
    * @return their fingerprint
-   * @throws IOException if one of them cannot be read
+   * @throws IOException if one of them cannot be read, a file of the same model is missing, or one is a part of a model
+   *     whose others it does not stand for
    * @throws IllegalArgumentException if there are none
    */
   public static ModelFingerprint of(List<Path> files) throws IOException {
@@ -36,7 +41,7 @@ public final class ModelFingerprint extends Digest {
     MessageDigest all = sha256();
     all.update("kvasir model files 1\n".getBytes(StandardCharsets.US_ASCII));
     ByteBuffer chunk = ByteBuffer.allocateDirect(CHUNK);
-    for (Path file : files) {
+    for (Path file : ModelFiles.of(files)) {
       MessageDigest one = sha256();
       try (FileChannel channel = FileChannel.open(file, StandardOpenOption.READ)) {
         while (channel.read(chunk) >= 0) {
@@ -50,11 +55,11 @@ public final class ModelFingerprint extends Digest {
   }
 
   /**
-   * The same for one file.
+   * The same for one file, the first of several, or a folder.
    *
-   * @param file the file
+   * @param file the file, or the folder
    * @return its fingerprint
-   * @throws IOException if it cannot be read
+   * @throws IOException as {@link #of(List)}
    */
   public static ModelFingerprint of(Path file) throws IOException {
     return of(List.of(file));
