@@ -107,6 +107,18 @@ public final class Rope {
   }
 
   /**
+   * The same turns with another attention factor, for models whose files say it.
+   *
+   * @param factor above 0, in place of this one's
+   * @return an embedding with the factor
+   * @throws IllegalArgumentException if it is not positive and finite
+   */
+  public Rope attentionFactor(double factor) {
+    Checks.require(factor > 0 && factor < Double.POSITIVE_INFINITY, "an attention factor of " + factor);
+    return new Rope(pairs, base, frequencies, factor);
+  }
+
+  /**
    * Which channels are rotated together.
    *
    * @return the pairs
@@ -134,7 +146,7 @@ public final class Rope {
   }
 
   /**
-   * What rotated queries and rotated keys are multiplied by: 1, but for YaRN.
+   * What rotated queries and rotated keys are multiplied by: 1, but for YaRN, and where it was given.
    *
    * @return the factor
    */

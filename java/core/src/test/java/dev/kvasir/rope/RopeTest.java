@@ -63,6 +63,12 @@ class RopeTest {
     Rope yarn = Rope.plain(RopePairs.HALVES, 1e6, 128).yarn(4, 32, 1, 32768);
     assertEquals(0.1 * Math.log(4) + 1, yarn.attentionFactor(), 1e-15);
     assertEquals(1, plain.attentionFactor());
+    assertEquals(0.5, yarn.attentionFactor(0.5).attentionFactor());
+    assertArrayEquals(yarn.frequencies(), yarn.attentionFactor(0.5).frequencies());
+    assertNotEquals(yarn, yarn.attentionFactor(0.5));
+    for (double wrong : new double[] {0, -1, Double.NaN, Double.POSITIVE_INFINITY}) {
+      assertThrows(IllegalArgumentException.class, () -> yarn.attentionFactor(wrong));
+    }
     assertEquals(1, yarn.frequencies()[0]);
     assertEquals(plain, Rope.plain(RopePairs.HALVES, 500_000, 128));
     assertEquals(plain.hashCode(), Rope.plain(RopePairs.HALVES, 500_000, 128).hashCode());

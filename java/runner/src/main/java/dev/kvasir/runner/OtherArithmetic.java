@@ -36,9 +36,7 @@ final class OtherArithmetic {
           Map.entry("attention.output_scale", NONE_OR_ONE),
           Map.entry("attention.value_scale", NONE_OR_ONE),
           Map.entry("rope.scaling.alpha", NONE),
-          Map.entry("rope.scaling.yarn_log_multiplier", NONE),
-          Map.entry("rope.scaling.attn_factor", Set.of(1.0)),
-          Map.entry("rope.scaling.yarn_attn_factor", Set.of(1.0)));
+          Map.entry("rope.scaling.yarn_log_multiplier", NONE));
 
   /** Flags, and what they are where they change nothing. */
   private static final Map<String, Boolean> FLAGS =
@@ -81,6 +79,8 @@ final class OtherArithmetic {
     file.findNumber(extension)
         .filter(value -> !(value < 0 || value == (yarn ? 1 : 0)))
         .ifPresent(value -> add(found, extension, value));
+    String magnitude = architecture + ".rope.scaling.yarn_attn_factor";
+    file.findNumber(magnitude).filter(value -> !yarn && value != 1).ifPresent(value -> add(found, magnitude, value));
     if (!found.isEmpty()) {
       throw new ModelException(file.path() + ": " + String.join(", ", found) + ", which cannot be run");
     }

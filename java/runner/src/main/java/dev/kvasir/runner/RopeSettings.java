@@ -54,22 +54,25 @@ final class RopeSettings {
             scaling.get("high_freq_factor").number(),
             scaling.get("original_max_position_embeddings").number());
       case "yarn":
-        if (scaling.find("attention_factor").isPresent() || scaling.find("mscale").isPresent()) {
-          throw new ModelException(file + ": yarn with an attention factor of its own cannot be run");
+        if (scaling.find("mscale").isPresent()) {
+          throw new ModelException(file + ": yarn with an mscale cannot be run");
         }
         if (!scaling.find("truncate").map(Json::flag).orElse(true)) {
           throw new ModelException(file + ": yarn whose truncate is false cannot be run");
         }
-        return plain.yarn(
-            scaling.get("factor").number(),
-            scaling.find("beta_fast").map(Json::number).orElse(BETA_FAST),
-            scaling.find("beta_slow").map(Json::number).orElse(BETA_SLOW),
-            scaling
-                .find("original_max_position_embeddings")
-                .or(() -> config.find("original_max_position_embeddings"))
-                .or(() -> config.find("max_position_embeddings"))
-                .map(Json::number)
-                .orElseThrow(() -> new Json.JsonException(file + ": yarn without an original context")));
+        Rope turned =
+            plain.yarn(
+                scaling.get("factor").number(),
+                scaling.find("beta_fast").map(Json::number).orElse(BETA_FAST),
+                scaling.find("beta_slow").map(Json::number).orElse(BETA_SLOW),
+                scaling
+                    .find("original_max_position_embeddings")
+                    .or(() -> config.find("original_max_position_embeddings"))
+                    .or(() -> config.find("max_position_embeddings"))
+                    .map(Json::number)
+                    .orElseThrow(() -> new Json.JsonException(file + ": yarn without an original context")));
+        // In place of YaRN's own, as in transformers, which passes over the attn_factor that some files have.
+        return scaling.find("attention_factor").map(Json::number).map(turned::attentionFactor).orElse(turned);
       default:
         throw new ModelException(
             file + ": rope scaling is \"" + ModelConfig.shown(type) + "\"; default, linear, llama3 and yarn can be run");
@@ -96,6 +99,17 @@ final class RopeSettings {
    * llama.cpp takes it for: a factor alone is linear, and 0 is none.
    */
   static Rope of(Gguf file, String architecture, int headDim) throws IOException {
+    Rope rope = turns(file, architecture, headDim);
+    String key = architecture + ".rope.scaling.attn_factor";
+    double factor = file.findNumber(key).orElse(1.0);
+    if (!(factor > 0 && factor < Double.POSITIVE_INFINITY)) {
+      throw new ModelException(file.path() + ": " + key + " is " + factor);
+    }
+    // On top of what YaRN has itself, and without YaRN, too.
+    return factor == 1 ? rope : rope.attentionFactor(rope.attentionFactor() * factor);
+  }
+
+  private static Rope turns(Gguf file, String architecture, int headDim) throws IOException {
     String name = architecture + ".rope.";
     int turned = file.findInteger(name + "dimension_count").orElse(headDim);
     if (turned != headDim) {
@@ -126,14 +140,30 @@ final class RopeSettings {
           throw new ModelException(file.path() + ": yarn and rope_freqs.weight together cannot be run");
         }
         int context = file.integer(architecture + ".context_length");
-        return rope.yarn(
-            factor,
-            file.findNumber(name + "scaling.yarn_beta_fast").orElse(BETA_FAST),
-            file.findNumber(name + "scaling.yarn_beta_slow").orElse(BETA_SLOW),
-            file.findInteger(name + "scaling.original_context_length").orElse(context));
+        Rope yarn =
+            rope.yarn(
+                factor,
+                file.findNumber(name + "scaling.yarn_beta_fast").orElse(BETA_FAST),
+                file.findNumber(name + "scaling.yarn_beta_slow").orElse(BETA_SLOW),
+                file.findInteger(name + "scaling.original_context_length").orElse(context));
+        requireOwnFactor(file, name + "scaling.yarn_attn_factor", yarn.attentionFactor());
+        return yarn;
       default:
         throw new ModelException(
             file.path() + ": rope scaling is \"" + ModelConfig.shown(type) + "\"; none, linear and yarn can be run");
+    }
+  }
+
+  /**
+   * Converters write here what models call attention_factor, which is all of it, and what they call attn_factor, which comes
+   * on top; llama.cpp reads neither for these architectures. One that leaves YaRN as it is says the same to all.
+   */
+  private static void requireOwnFactor(Gguf file, String key, double own) throws ModelException {
+    double factor = file.findNumber(key).orElse(own);
+    if (!(Math.abs(factor - own) < 1e-5)) {
+      throw new ModelException(
+          file.path() + ": " + key + " is " + factor + ", which cannot be run: YaRN's own is " + own
+              + ", and whether it stands for that or comes on top is not said");
     }
   }
 }

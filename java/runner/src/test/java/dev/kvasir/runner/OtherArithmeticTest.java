@@ -1,9 +1,11 @@
 package dev.kvasir.runner;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.kvasir.rope.Rope;
 import dev.kvasir.runner.file.ModelException;
 import dev.kvasir.tensor.Safetensors;
 import dev.kvasir.tensor.Tensor;
@@ -52,7 +54,6 @@ class OtherArithmeticTest {
       numbers.put(scale, List.of(0.5f, 1f, 0f));
     }
     numbers.put("attention.scale", List.of(0.5f, 0f, (float) (1 / Math.sqrt(TinyModel.HEAD_DIM))));
-    numbers.put("rope.scaling.attn_factor", List.of(0.5f, 1f));
     numbers.put("rope.scaling.yarn_attn_factor", List.of(0.5f, 1f));
     numbers.put("rope.scaling.yarn_ext_factor", List.of(0.5f, -1f));
     for (Map.Entry<String, List<Float>> each : numbers.entrySet()) {
@@ -75,6 +76,55 @@ class OtherArithmeticTest {
       assertRefused(there, "llama", out -> out.integers("llama." + there, 1, 0));
     }
     assertRefused("rope.freq_base_swa", "llama", out -> out.number("llama.rope.freq_base_swa", 10000));
+  }
+
+  /** As in llama.cpp, where it comes on top of YaRN's own; DeepSeek R1 0528's of Qwen3 makes 1 of both. */
+  @Test
+  void attentionFactorsMultiplyTurnedQueriesAndKeys() throws Exception {
+    double own = 0.1 * Math.log(4) + 1;
+    Consumer<GgufWriter> yarn =
+        out -> {
+          out.text("qwen3.rope.scaling.type", "yarn");
+          out.number("qwen3.rope.scaling.factor", 4);
+          out.integer("qwen3.rope.scaling.original_context_length", 64);
+        };
+    Rope turned = gguf("qwen3", yarn).config().rope();
+    assertEquals(own, turned.attentionFactor(), 1e-12);
+    String key = "qwen3.rope.scaling.attn_factor";
+    Rope less = gguf("qwen3", yarn.andThen(out -> out.number(key, 0.8782488562869419f))).config().rope();
+    assertEquals(1, less.attentionFactor(), 1e-6);
+    assertArrayEquals(turned.frequencies(), less.frequencies());
+    for (String type : List.of("none", "linear")) {
+      Consumer<GgufWriter> scaled = out -> out.text("llama.rope.scaling.type", type);
+      Model model = gguf("llama", scaled.andThen(out -> out.number("llama.rope.scaling.attn_factor", 0.5f)));
+      assertEquals(0.5, model.config().rope().attentionFactor(), type);
+    }
+    for (float wrong : new float[] {0, -1, Float.NaN, Float.POSITIVE_INFINITY}) {
+      assertRefused(key + " is " + (double) wrong, "qwen3", out -> out.number(key, wrong));
+    }
+    // What is in YaRN's own key has two meanings.
+    String other = "qwen3.rope.scaling.yarn_attn_factor";
+    for (float unclear : new float[] {0.8782488562869419f, 1, Float.NaN}) {
+      assertRefused(other + " is " + (double) unclear, "qwen3", yarn.andThen(out -> out.number(other, unclear)));
+    }
+    assertEquals(turned, gguf("qwen3", yarn.andThen(out -> out.number(other, (float) own))).config().rope());
+  }
+
+  @Test
+  void attentionFactorsOfFoldersStandInPlaceOfYarns() throws Exception {
+    TinyModel.qwen3(folder, 33);
+    String before = "\"rope_theta\": 10000.0";
+    String yarn = "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, \"original_max_position_embeddings\": 64%s}";
+    changeConfig(before, String.format(yarn, ""));
+    Rope turned = Model.load(folder).config().rope();
+    assertEquals(0.1 * Math.log(4) + 1, turned.attentionFactor(), 1e-12);
+    changeConfig(String.format(yarn, ""), String.format(yarn, ", \"attention_factor\": 1.5"));
+    assertEquals(turned.attentionFactor(1.5), Model.load(folder).config().rope());
+    changeConfig("1.5", "-1.0");
+    ModelException e = assertThrows(ModelException.class, () -> Model.load(folder));
+    assertTrue(e.getMessage().contains("an attention factor of -1.0"), e.getMessage());
+    changeConfig("\"attention_factor\": -1.0", "\"mscale\": 1.0");
+    assertThrows(ModelException.class, () -> Model.load(folder));
   }
 
   /** No converter writes it, so which channels its rows turn together is not known. */
