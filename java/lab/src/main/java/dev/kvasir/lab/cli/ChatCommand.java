@@ -15,6 +15,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
@@ -43,12 +44,15 @@ final class ChatCommand implements Callable<Integer> {
   @Option(names = "--system", paramLabel = "TEXT", description = "What the model is told before all else.")
   private @Nullable String system;
 
+  /** A message and its answer: where they begin, where the answer does, and whether the system's message is among them. */
+  private record Turn(int begin, int answer, String text, boolean system) {}
+
   @Override
   public Integer call() throws IOException {
     Model model = Model.load(path);
     ChatTemplate template = model.chatTemplate();
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-    List<Integer> turns = new ArrayList<>();
+    List<Turn> turns = new ArrayList<>();
     boolean refused = false;
     Generation wanted =
         Generation.greedy(model, sampling.tokens).sampling(sampling.sampling()).alsoStopAt(template.end());
@@ -62,12 +66,14 @@ final class ChatCommand implements Callable<Integer> {
           break;
         }
         if (line.strip().equals("/undo")) {
-          session.truncate(turns.isEmpty() ? 0 : turns.remove(turns.size() - 1));
+          session.truncate(turns.isEmpty() ? 0 : turns.remove(turns.size() - 1).begin);
         } else if (!line.isBlank()) {
+          if (template.systemMoves() && !turns.isEmpty()) {
+            turns.add(withoutSystem(session, template, turns.remove(turns.size() - 1)));
+          }
           int begin = session.length();
           try {
-            answer(engine, session, template, line, wanted);
-            turns.add(begin);
+            turns.add(answer(engine, session, template, line, wanted));
           } catch (IllegalArgumentException | BudgetExceededException e) {
             // A message that there is no room for is no reason to forget the others.
             session.truncate(begin);
@@ -80,11 +86,26 @@ final class ChatCommand implements Callable<Integer> {
     return main.stopped() ? Main.STOPPED : refused ? 1 : 0;
   }
 
-  private void answer(Engine engine, Session session, ChatTemplate template, String line, Generation wanted)
+  /** Writes the last turn as the template has it once another follows: the answer as it is, the message alone. */
+  private static Turn withoutSystem(Session session, ChatTemplate template, Turn turn) throws IOException {
+    if (!turn.system) {
+      return turn;
+    }
+    int[] all = session.tokens();
+    session.truncate(turn.begin);
+    session.append(template.encode(List.of(new Message(Role.USER, turn.text)), turn.begin == 0));
+    int answer = session.length();
+    session.append(Arrays.copyOfRange(all, turn.answer, all.length));
+    return new Turn(turn.begin, answer, turn.text, false);
+  }
+
+  private Turn answer(Engine engine, Session session, ChatTemplate template, String line, Generation wanted)
       throws IOException {
-    boolean first = session.length() == 0;
+    int begin = session.length();
+    boolean first = begin == 0;
     List<Message> messages = new ArrayList<>();
-    if (first && system != null) {
+    boolean told = system != null && (first || template.systemMoves());
+    if (told) {
       messages.add(new Message(Role.SYSTEM, system));
     }
     messages.add(new Message(Role.USER, line));
@@ -98,6 +119,7 @@ final class ChatCommand implements Callable<Integer> {
             session.generate(wanted.listener((token, piece) -> text.written(piece, engine))));
     text.end(engine, tokens.length);
     endTurn(session, result, template.end());
+    return new Turn(begin, begin + tokens.length, line, told);
   }
 
   /** Whatever ended an answer, its turn ends as all do: the next is none of what was cut off. */

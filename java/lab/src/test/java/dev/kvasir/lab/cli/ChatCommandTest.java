@@ -11,8 +11,12 @@ import dev.kvasir.runner.Generation.End;
 import dev.kvasir.runner.Model;
 import dev.kvasir.runner.Session;
 import dev.kvasir.runner.TinyModel;
+import dev.kvasir.runner.text.ChatTemplate;
+import dev.kvasir.runner.text.ChatTemplate.Message;
+import dev.kvasir.runner.text.ChatTemplate.Role;
 import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
+import java.io.IOException;
 import java.io.InputStream;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -45,9 +49,7 @@ class ChatCommandTest {
     }
   }
 
-  /** One message too long does not end the conversation, and costs the others nothing. */
-  @Test
-  void whatThereIsNoRoomForIsLeftOut() throws Exception {
+  private Path chatModel(String template) throws IOException {
     List<String> tokens = new ArrayList<>();
     for (int i = 0; i < TinyModel.VOCABULARY; i++) {
       tokens.add(i < 256 ? String.format("<0x%02X>", i) : i == TinyModel.BOS + 1 ? "</s>" : "<special " + i + ">");
@@ -55,13 +57,48 @@ class ChatCommandTest {
     Path file = folder.resolve("chat.gguf");
     GgufWriter gguf = TinyModel.gguf(file, "llama", 9).gguf();
     gguf.texts("tokenizer.ggml.tokens", tokens);
-    gguf.text("tokenizer.chat_template", "{{ '<|user|>' + message['content'] + eos_token }}<|assistant|>");
+    gguf.text("tokenizer.chat_template", template);
     gguf.write(file);
+    return file;
+  }
+
+  /** One message too long does not end the conversation, and costs the others nothing. */
+  @Test
+  void whatThereIsNoRoomForIsLeftOut() throws Exception {
+    Path file = chatModel("{{ '<|user|>' + message['content'] + eos_token }}<|assistant|>");
     String few = "first\nsecond\n";
     String said = said(0, file, few);
     assertEquals(said, said(1, file, "first\n" + "x".repeat(2000) + "\nsecond\n").replaceAll("\\[not answered: [^]]*]\n> ", ""));
     assertTrue(said(1, file, "x".repeat(2000)).contains("more; the model was made for 1024]"));
     assertTrue(said(1, file, few, "--budget=10").contains("budget is 10 bytes"));
+  }
+
+  /** As Mistral Nemo's template has it: the turns before are as if there were no system. */
+  @Test
+  void aSystemThatStandsInTheLastMessageMoves() throws Exception {
+    Path file = chatModel("{%- if loop.last and system_message is defined %}[INST]");
+    String said = said(0, file, "first\n/undo\nsecond\nthird\nfourth\n", "--system=Be brief.");
+    try (Engine engine = Engine.builder(Model.load(file)).build();
+        Session session = engine.newSession()) {
+      ChatTemplate template = engine.model().chatTemplate();
+      Generation wanted = Generation.greedy(engine.model(), 3).alsoStopAt(template.end());
+      Message system = new Message(Role.SYSTEM, "Be brief.");
+      for (String text : List.of("second", "third", "fourth")) {
+        Message asked = new Message(Role.USER, text);
+        int begin = session.length();
+        session.append(template.encode(List.of(system, asked), begin == 0));
+        int answer = session.length();
+        Generation.Result result = session.generate(wanted).join();
+        String written = "> " + result.text().replace("\uFFFD", ""); // halves of letters
+        assertTrue(said.contains(written), text + ": " + written + " is not in " + said);
+        said = said.substring(said.indexOf(written) + 2);
+        ChatCommand.endTurn(session, result, template.end());
+        int[] answered = Arrays.copyOfRange(session.tokens(), answer, session.length());
+        session.truncate(begin);
+        session.append(template.encode(List.of(asked), begin == 0));
+        session.append(answered);
+      }
+    }
   }
 
   /** But for how long it took. */

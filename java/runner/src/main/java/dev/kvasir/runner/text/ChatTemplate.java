@@ -48,7 +48,7 @@ public final class ChatTemplate {
     ZEPHYR,
     /** {@code [INST] ... [/INST]}, with {@code <<SYS>>} for the system. */
     LLAMA_2,
-    /** {@code [INST] ... [/INST]}, with {@code [SYSTEM_PROMPT]} where that is a token. */
+    /** {@code [INST] ... [/INST]}, the system's message before all, before the first of the user's or before the last. */
     MISTRAL,
     /** {@code <｜User｜>...<｜Assistant｜>...<｜end▁of▁sentence｜>}, the system's message before all. */
     DEEPSEEK
@@ -63,6 +63,28 @@ public final class ChatTemplate {
 
   private static final String THOUGHT_END = "</think>";
 
+  /** Where Mistral's templates write the system's message: the first version before the first turn, the third before the last. */
+  private static final Pattern MISTRAL_FIRST = Pattern.compile("if loop\\.first and system_message is defined");
+
+  private static final Pattern MISTRAL_LAST = Pattern.compile("if loop\\.last and system_message is defined");
+
+  /** A system's message among the others: templates look for one that begins the conversation otherwise. */
+  private static final Pattern AMONG_OTHERS = Pattern.compile("message\\[['\"]role['\"]] == ['\"]system['\"]");
+
+  /** Where a family, or a template of it, has a place for the system's message. */
+  private enum Place {
+    /** Where it was said. */
+    OWN,
+    /** Before all else. */
+    BEGINNING,
+    /** In the first message of the user's. */
+    FIRST,
+    /** In the last message of all, which is the user's, though it was said first. */
+    LAST,
+    /** There is none. */
+    NONE
+  }
+
   private final Family family;
   private final Tokenizer tokenizer;
   private final String model;
@@ -72,6 +94,7 @@ public final class ChatTemplate {
   private final String opening;
   /** Whether answers of former turns are told without their thoughts. */
   private final boolean forgetsThoughts;
+  private final Place place;
 
   private ChatTemplate(Family family, String template, Tokenizer tokenizer, OptionalInt bos, String model) {
     this.family = family;
@@ -81,6 +104,19 @@ public final class ChatTemplate {
     this.begin = prefix.length == 0 && template.contains("bos_token") ? bos.stream().toArray() : prefix;
     this.opening = THOUGHT.matcher(template).find() ? "<think>\n" : "";
     this.forgetsThoughts = template.contains("split('</think>')[-1]");
+    this.place = family == Family.MISTRAL ? mistralPlace(template) : Place.OWN;
+  }
+
+  private static Place mistralPlace(String template) {
+    boolean first = MISTRAL_FIRST.matcher(template).find();
+    boolean last = MISTRAL_LAST.matcher(template).find();
+    if (template.contains("[SYSTEM_PROMPT]")) {
+      if (first || last) {
+        return Place.NONE; // which mark stands where is not known
+      }
+      return AMONG_OTHERS.matcher(template).find() ? Place.OWN : Place.BEGINNING;
+    }
+    return first == last ? Place.NONE : first ? Place.FIRST : Place.LAST;
   }
 
   /** The template of a model without a token that begins texts, or whose tokenizer writes it. */
@@ -137,6 +173,14 @@ public final class ChatTemplate {
     return family;
   }
 
+  /**
+   * Whether the template writes the system's message into the last of all: where more is said, it moves there, and the turns
+   * before are written without it.
+   */
+  public boolean systemMoves() {
+    return place == Place.LAST;
+  }
+
   /** The token that ends an answer. */
   public int end() throws ModelException {
     return switch (family) {
@@ -150,7 +194,7 @@ public final class ChatTemplate {
   /**
    * The tokens of messages that follow those before, and of what makes the model answer.
    *
-   * @param messages what is new
+   * @param messages what is new; where {@link #systemMoves}, each call may begin with the system's message
    * @param first whether nothing was said before: the tokens then begin with the model's prefix
    * @throws ModelException if the family has no place for a message
    */
@@ -163,6 +207,7 @@ public final class ChatTemplate {
       text(out, "\n"); // what follows the end of the answer, which the model does not write
     }
     String system = "";
+    int last = messages.size() - 1;
     for (int i = 0; i < messages.size(); i++) {
       Message message = messages.get(i);
       switch (family) {
@@ -181,7 +226,14 @@ public final class ChatTemplate {
           text(out, (first && i == 0 ? "" : "\n") + "<|" + message.role().text() + "|>\n" + message.text());
           out.add(mark("</s>"));
         }
-        case LLAMA_2, MISTRAL -> system = instruct(out, message, system, first && i == 0);
+        case LLAMA_2, MISTRAL -> {
+          if (message.role() == Role.SYSTEM && family == Family.MISTRAL) {
+            requirePlace(first, i);
+          }
+          boolean waits = place == Place.LAST && message.role() == Role.USER && i < last;
+          String told = instruct(out, message, waits ? "" : system, first && i == 0);
+          system = waits ? system : told;
+        }
         case DEEPSEEK -> say(out, message, first && i == 0);
       }
     }
@@ -203,6 +255,16 @@ public final class ChatTemplate {
       }
     }
     return out.build().toArray();
+  }
+
+  /** Throws ModelException where a template of Mistral's has no place for a system's message that is this one of a call. */
+  private void requirePlace(boolean first, int index) throws ModelException {
+    if (place == Place.NONE) {
+      throw new ModelException(model + " has no place for a system's message, or none that is known, in its chat template");
+    }
+    if (place != Place.OWN && (index > 0 || !first && place != Place.LAST)) {
+      throw new ModelException(model + " has no place for a system's message that is not the first");
+    }
   }
 
   /** What a message is for those that follow. */
@@ -238,7 +300,7 @@ public final class ChatTemplate {
   private String instruct(IntStream.Builder out, Message message, String system, boolean begun) throws ModelException {
     switch (message.role()) {
       case SYSTEM:
-        if (family == Family.MISTRAL && isToken("[SYSTEM_PROMPT]") && isToken("[/SYSTEM_PROMPT]")) {
+        if (family == Family.MISTRAL && (place == Place.OWN || place == Place.BEGINNING)) {
           out.add(mark("[SYSTEM_PROMPT]"));
           text(out, message.text());
           out.add(mark("[/SYSTEM_PROMPT]"));

@@ -1,6 +1,7 @@
 package dev.kvasir.runner.text;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -138,6 +139,83 @@ class ChatTemplateTest {
       int[] tokens = ChatTemplate.of(each[0], tokenizer, "it").encode(TALK, true);
       assertEquals(String.format(turns, each[1], each[2]), tokenizer.read(tokens), each[0]);
     }
+  }
+
+  /** What Mistral's templates write around messages, and the condition under which the system's is among them. */
+  private static String mistral(String condition, String open, String close) {
+    return "{%- if messages[0][\"role\"] == \"system\" %}{%- set system_message = messages[0][\"content\"] %}{%- endif %}{{- bos_token }}"
+        + "{%- if " + condition + " %}{{- \"" + open + "\" + system_message + \"\\n\\n\" + message[\"content\"] + \"" + close + "\" }}{%- else %}"
+        + "{{- \"" + open + "\" + message[\"content\"] + \"" + close + "\" }}{%- endif %}{{- message[\"content\"] + eos_token}}";
+  }
+
+  private static final String ANSWERED = "Hi[/INST]<think>\nhm\n</think>\n\nHey.</s>[INST]";
+
+  /** The first version has the system's message in the first turn, the third and Tekken's of it in the last. */
+  @Test
+  void mistralsSystemStandsWhereItsTemplateHasIt() throws Exception {
+    Readable tokenizer = new Readable(300);
+    ChatTemplate first = ChatTemplate.of(mistral("loop.first and system_message is defined", " [INST] ", " [/INST]"), tokenizer, "it");
+    ChatTemplate last = ChatTemplate.of(mistral("loop.last and system_message is defined", "[INST]", "[/INST]"), tokenizer, "it");
+    assertEquals(ChatTemplate.Family.MISTRAL, last.family());
+    String told = "#300[INST]Be brief.\n\n" + ANSWERED + "Two?[/INST]";
+    assertEquals(told, tokenizer.read(first.encode(TALK, true)));
+    String moved = "#300[INST]" + ANSWERED + "Be brief.\n\nTwo?[/INST]";
+    assertEquals(moved, tokenizer.read(last.encode(TALK, true)));
+    assertTrue(last.systemMoves());
+    assertFalse(first.systemMoves());
+    List<Message> again = List.of(TALK.get(0), TALK.get(3));
+    assertEquals("[INST]Be brief.\n\nTwo?[/INST]", tokenizer.read(last.encode(again, false)));
+    assertNoPlace(first, again, false);
+    assertNoPlace(last, TALK.subList(0, 3), true); // an answer is the last
+    for (ChatTemplate each : List.of(first, last)) {
+      assertNoPlace(each, List.of(TALK.get(1), TALK.get(2), TALK.get(0), TALK.get(3)), true);
+    }
+  }
+
+  @Test
+  void mistralsSystemIsMarkedWhereItsTemplateMarksIt() throws Exception {
+    Readable tokenizer = new Readable(300);
+    String told = "#300[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]" + ANSWERED + "Two?[/INST]";
+    String begins = "{{- '[SYSTEM_PROMPT]' + system_message + '[/SYSTEM_PROMPT]' }}{{- '[INST]' + message['content'] + '[/INST]' }}";
+    String among = "{% elif message['role'] == 'system' %}" + begins;
+    List<Message> late = List.of(TALK.get(1), TALK.get(2), TALK.get(0), TALK.get(3));
+    for (String each : List.of(begins, among)) {
+      assertEquals(told, tokenizer.read(ChatTemplate.of(each, tokenizer, "it").encode(TALK, true)));
+    }
+    assertEquals(
+        "#300[INST]" + ANSWERED.replace("[INST]", "[SYSTEM_PROMPT]Be brief.[/SYSTEM_PROMPT][INST]") + "Two?[/INST]",
+        tokenizer.read(ChatTemplate.of(among, tokenizer, "it").encode(late, true)));
+    assertNoPlace(ChatTemplate.of(begins, tokenizer, "it"), late, true);
+    Tokenizer unmarked =
+        new NoText() {
+          @Override
+          public OptionalInt special(String name) {
+            return name.contains("SYSTEM") ? OptionalInt.empty() : OptionalInt.of(1);
+          }
+        };
+    ChatTemplate lost = ChatTemplate.of(begins, unmarked, "it");
+    ModelException e = assertThrows(ModelException.class, () -> lost.encode(TALK, true));
+    assertTrue(e.getMessage().contains("[SYSTEM_PROMPT]"), e.getMessage());
+  }
+
+  /** The first files of Mistral's know no system, and raise an exception; others may have it anywhere. */
+  @Test
+  void aSystemThatMistralsTemplateDoesNotKnowIsRefused() throws Exception {
+    Readable tokenizer = new Readable(300);
+    for (String unknown :
+        List.of(
+            "{{ bos_token }}{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}",
+            mistral("loop.index0 == 0 and system_message is defined", "[INST]", "[/INST]"),
+            mistral("loop.last and system_message is defined", "[SYSTEM_PROMPT][INST]", "[/INST]"))) {
+      ChatTemplate template = ChatTemplate.of(unknown, tokenizer, "it");
+      assertNoPlace(template, TALK, true);
+      assertEquals("#300[INST]" + ANSWERED + "Two?[/INST]", tokenizer.read(template.encode(TALK.subList(1, 4), true)));
+    }
+  }
+
+  private static void assertNoPlace(ChatTemplate template, List<Message> messages, boolean first) {
+    ModelException e = assertThrows(ModelException.class, () -> template.encode(messages, first));
+    assertTrue(e.getMessage().contains("no place for a system's message"), e.getMessage());
   }
 
   /** Early files of Llama 3 have it in the template alone; Qwen's name one that no text begins with. */

@@ -372,7 +372,7 @@ class SentencePieceTest {
     assertEquals(
         " [INST] <<SYS>>\nlow\n<</SYS>>\n\nlower [/INST]",
         new String(tokenizer.decode(llama2.encode(messages, true)), StandardCharsets.UTF_8));
-    ChatTemplate mistral = ChatTemplate.of("[INST]", tokenizer, "it");
+    ChatTemplate mistral = ChatTemplate.of("if loop.first and system_message is defined [INST]", tokenizer, "it");
     assertEquals(
         " [INST] low\n\nlower [/INST]",
         new String(tokenizer.decode(mistral.encode(messages, true)), StandardCharsets.UTF_8));
@@ -395,12 +395,12 @@ class SentencePieceTest {
     Tokenizer third = fromGguf(file(3, "[INST]", "[/INST]"));
     assertArrayEquals(
         joined(new int[] {1, MARK + 1}, third.encode("low\n\nlower"), new int[] {MARK + 2}),
-        ChatTemplate.of("[INST]", third, "it").encode(messages, true));
+        ChatTemplate.of("if loop.last and system_message is defined [INST]", third, "it").encode(messages, true));
     Tokenizer seventh = fromGguf(file(3, "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"));
     int[] marks = {MARK + 4, MARK + 1};
     assertArrayEquals(
         joined(new int[] {1, MARK + 3}, seventh.encode("low"), marks, seventh.encode("lower"), new int[] {MARK + 2}),
-        ChatTemplate.of("[INST]", seventh, "it").encode(messages, true));
+        ChatTemplate.of("[SYSTEM_PROMPT] [INST]", seventh, "it").encode(messages, true));
   }
 
   @Test
