@@ -13,9 +13,11 @@ import java.util.Locale;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
 
 @Command(
     name = "allocate",
@@ -24,6 +26,7 @@ import picocli.CommandLine.ParentCommand;
 final class AllocateCommand implements Callable<Integer> {
 
   @ParentCommand private Main main;
+  @Spec private CommandSpec spec;
 
   @Parameters(paramLabel = "PROFILE", description = "A profile with sensitivities.")
   private Path source;
@@ -46,6 +49,10 @@ final class AllocateCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    Range.require(spec, bits > 0 && bits < Double.POSITIVE_INFINITY, "--bits", bits, "above 0");
+    for (int width : widths) {
+      Range.require(spec, width >= 1 && width <= 16, "--widths", width, "1..16");
+    }
     Profile profile = Profile.load(source);
     Path file = target == null ? source : target;
     Target.check(file);

@@ -27,9 +27,8 @@ final class BenchCommand implements Callable<Integer> {
 
   @Override
   public Integer call() {
-    if (tokens < 1 || !(seconds >= 0)) {
-      throw new CommandLine.ParameterException(spec.commandLine(), "--tokens must be 1 or more, --seconds 0 or more");
-    }
+    Range.requirePositive(spec, "--tokens", tokens);
+    Range.require(spec, seconds >= 0 && seconds < Double.POSITIVE_INFINITY, "--seconds", seconds, "0 or more");
     LayerBench.run(main.out(), tokens, seconds);
     return 0;
   }

@@ -14,7 +14,10 @@ import dev.kvasir.runner.Model;
 import java.util.ArrayList;
 import java.util.List;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
+import picocli.CommandLine.ParameterException;
+import picocli.CommandLine.Spec;
 
 /** Which cache a model runs on. */
 final class CacheOptions {
@@ -55,6 +58,24 @@ final class CacheOptions {
       paramLabel = "NAME",
       description = "On a GPU, products of activations in 16 bits or in 8: ${COMPLETION-CANDIDATES}. Default: EXACT.")
   private Precision precision = Precision.EXACT;
+
+  @Spec(Spec.Target.MIXEE)
+  private CommandSpec spec;
+
+  /** Throws ParameterException where there is no such method, of so many bits, or no such number of bytes. */
+  void check() {
+    try {
+      method();
+    } catch (IllegalArgumentException e) {
+      String asked = "--method " + method + (bits == null ? "" : " --bits " + bits);
+      throw new ParameterException(spec.commandLine(), asked + ": " + e.getMessage());
+    }
+    try {
+      bytes(budget == null ? "1" : budget);
+    } catch (IllegalArgumentException e) {
+      throw new ParameterException(spec.commandLine(), "--budget " + e.getMessage());
+    }
+  }
 
   /** A runner there. */
   Decoder decoder(Model model) {
@@ -102,13 +123,16 @@ final class CacheOptions {
     }
     switch (name) {
       case "f16":
+        if (bits != null && bits != 16) {
+          throw new IllegalArgumentException(bits + " bits; f16 has 16");
+        }
         return new HalfPrecision();
       case "uniform":
-        return Uniform.bits(whole(wanted));
+        return Uniform.bits(whole(wanted, "1, 2, 3, 4, 8 or 16"));
       case "pattern":
-        return PatternKv.bits(whole(wanted));
+        return PatternKv.bits(whole(wanted, "1, 2, 3, 4 or 8"));
       case "pm-kvq":
-        return PmKvq.floor(whole(wanted));
+        return PmKvq.floor(whole(wanted, "2, 4, 8 or 16"));
       case "mix-kvq":
         return MixKvq.budget(wanted);
       default:
@@ -120,9 +144,9 @@ final class CacheOptions {
     return new IllegalArgumentException("no method \"" + method + "\"; there are " + String.join(", ", METHODS));
   }
 
-  private static int whole(double bits) {
+  private static int whole(double bits, String allowed) {
     if (bits != (int) bits) {
-      throw new IllegalArgumentException(bits + " bits; this method has whole ones");
+      throw new IllegalArgumentException(bits + " bits, not " + allowed);
     }
     return (int) bits;
   }

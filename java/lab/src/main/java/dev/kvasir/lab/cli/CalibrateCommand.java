@@ -75,6 +75,10 @@ final class CalibrateCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    Range.require(spec, bits >= 1 && bits <= 16, "--bits", bits, "1..16");
+    Range.requirePositive(spec, "--queries", queries);
+    text.check();
+    learning.check();
     if (method != null) {
       if (!method.equals(Spectra.NAME)) {
         throw new CommandLine.ParameterException(

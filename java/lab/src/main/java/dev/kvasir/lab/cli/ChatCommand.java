@@ -49,6 +49,8 @@ final class ChatCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    cache.check();
+    sampling.check();
     Model model = Model.load(path);
     ChatTemplate template = model.chatTemplate();
     BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

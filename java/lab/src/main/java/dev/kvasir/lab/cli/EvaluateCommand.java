@@ -190,10 +190,10 @@ final class EvaluateCommand implements Callable<Integer> {
   }
 
   private void check() {
-    if (or(windows, 0) < 0 || samples < 0 || or(window, 1) < 1 || or(scored, 0) < 0 || or(passkeys, 0) < 0) {
-      throw new CommandLine.ParameterException(
-          spec.commandLine(), "--windows, --samples, --scored and --passkeys must be 0 or more, --window 1 or more");
-    }
+    Map<String, Integer> counts =
+        Map.of("--windows", or(windows, 0), "--samples", samples, "--scored", or(scored, 0), "--passkeys", or(passkeys, 0));
+    counts.forEach((option, count) -> Range.require(spec, count >= 0, option, count, "0 or more"));
+    Range.requirePositive(spec, "--window", or(window, 1));
   }
 
   private static int or(@Nullable Integer given, int otherwise) {

@@ -41,6 +41,8 @@ final class GenerateCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    cache.check();
+    sampling.check();
     Model model = Model.load(path);
     try (Engine engine = cache.engine(model).build();
         Session session = engine.newSession()) {

@@ -31,6 +31,7 @@ final class InspectCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    text.check();
     Target.check(target);
     Recording recording = text.record(main);
     List<ChannelStatistics> all = new ArrayList<>();

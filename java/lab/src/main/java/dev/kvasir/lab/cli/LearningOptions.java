@@ -12,7 +12,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Locale;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
 
 /** What a method learns from, and how. */
 final class LearningOptions {
@@ -40,6 +42,14 @@ final class LearningOptions {
       paramLabel = "N",
       description = "comm-vq: steps of training a codebook of keys; the paper takes 100. Default: ${DEFAULT-VALUE}.")
   private int steps = 25;
+
+  @Spec(Spec.Target.MIXEE)
+  private CommandSpec spec;
+
+  /** Throws ParameterException where a number is none that can be meant. */
+  void check() {
+    Range.require(spec, steps >= 1 && steps <= 10_000, "--steps", steps, "1..10000");
+  }
 
   /** Writes the profile of a method, by default to a file of its name; spectral says how far it is. */
   void learn(Main main, Path path, String method, @Nullable Path target) throws IOException {

@@ -15,8 +15,10 @@ import java.util.function.IntConsumer;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
 import picocli.CommandLine.Mixin;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
 
 @Command(
     name = "perplexity",
@@ -28,6 +30,7 @@ import picocli.CommandLine.ParentCommand;
 final class PerplexityCommand implements Callable<Integer> {
 
   @ParentCommand private Main main;
+  @Spec private CommandSpec spec;
   @Mixin private CacheOptions cache;
 
   @Option(names = "--model", paramLabel = "FILE", required = true, description = "A GGUF file, or a model's folder.")
@@ -50,9 +53,10 @@ final class PerplexityCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
-    if (windows < 1 || chunk < 1) {
-      throw new IllegalArgumentException("--windows " + windows + " --chunk " + chunk + ", which must be 1 or more");
-    }
+    Range.requirePositive(spec, "--windows", windows);
+    Range.requirePositive(spec, "--chunk", chunk);
+    Range.require(spec, given == null || given >= 2, "--window", String.valueOf(given), "2 or more");
+    cache.check();
     Model model = Model.load(path);
     int[] prefix = model.tokenizer().prefix();
     int most = model.config().maxPositions();

@@ -1,7 +1,9 @@
 package dev.kvasir.lab.cli;
 
 import dev.kvasir.runner.Sampling;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
+import picocli.CommandLine.Spec;
 
 /** How tokens are chosen. */
 final class SamplingOptions {
@@ -26,6 +28,19 @@ final class SamplingOptions {
 
   @Option(names = "--seed", paramLabel = "N", description = "Of the draws. Default: ${DEFAULT-VALUE}.")
   private long seed;
+
+  @Spec(Spec.Target.MIXEE)
+  private CommandSpec spec;
+
+  /** Throws ParameterException where a number is none that can be meant. */
+  void check() {
+    Range.requirePositive(spec, "--tokens", tokens);
+    Range.require(spec, temperature >= 0 && temperature <= 100, "--temperature", temperature, "0..100");
+    Range.require(spec, topK >= 0, "--top-k", topK, "0 or more");
+    Range.require(spec, topP > 0 && topP <= 1, "--top-p", topP, "above 0, up to 1");
+    Range.require(spec, minP >= 0 && minP <= 1, "--min-p", minP, "0..1");
+    Range.require(spec, penalty >= 0.01 && penalty <= 100, "--repetition-penalty", penalty, "0.01..100");
+  }
 
   Sampling sampling() {
     return new Sampling(temperature, topK, topP, minP, penalty, 64, seed);

@@ -11,9 +11,11 @@ import java.util.Locale;
 import java.util.concurrent.Callable;
 import org.jspecify.annotations.Nullable;
 import picocli.CommandLine.Command;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
 import picocli.CommandLine.ParentCommand;
+import picocli.CommandLine.Spec;
 
 @Command(
     name = "search",
@@ -25,6 +27,7 @@ import picocli.CommandLine.ParentCommand;
 final class SearchCommand implements Callable<Integer> {
 
   @ParentCommand private Main main;
+  @Spec private CommandSpec spec;
 
   @Parameters(
       paramLabel = "MODEL",
@@ -54,6 +57,8 @@ final class SearchCommand implements Callable<Integer> {
 
   @Override
   public Integer call() throws IOException {
+    Range.requirePositive(spec, "--trials", trials);
+    Range.require(spec, bits >= 2 && bits <= 16, "--bits", bits, "2..16"); // NaN is neither
     Target.check(target);
     Model model = Model.load(path);
     Path folder = Files.isDirectory(path) ? path : path.toAbsolutePath().getParent();

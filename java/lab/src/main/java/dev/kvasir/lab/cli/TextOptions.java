@@ -12,8 +12,10 @@ import java.util.Arrays;
 import java.util.TreeSet;
 import java.util.stream.IntStream;
 import org.jspecify.annotations.Nullable;
+import picocli.CommandLine.Model.CommandSpec;
 import picocli.CommandLine.Option;
 import picocli.CommandLine.Parameters;
+import picocli.CommandLine.Spec;
 
 /** A model and a text for it to read. */
 final class TextOptions {
@@ -30,6 +32,14 @@ final class TextOptions {
   @Option(names = "--tokens", paramLabel = "N", description = "How much of it. Default: ${DEFAULT-VALUE}.")
   private int tokens = 1024;
 
+  @Spec(Spec.Target.MIXEE)
+  private CommandSpec spec;
+
+  /** Throws ParameterException where a number is none that can be meant. */
+  void check() {
+    Range.require(spec, tokens >= 2, "--tokens", tokens, "2 or more");
+  }
+
   /** Where the model is. */
   Path path() {
     return folder;
@@ -42,9 +52,6 @@ final class TextOptions {
 
   /** Lets the model read. */
   Recording record(Main main) throws IOException {
-    if (tokens < 2) {
-      throw new IllegalArgumentException("--tokens is " + tokens + ", not 2 or more");
-    }
     Model model = Model.load(folder);
     if (tokens > model.config().maxPositions()) {
       throw new IllegalArgumentException(

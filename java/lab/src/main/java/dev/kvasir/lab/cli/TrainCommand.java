@@ -48,6 +48,7 @@ final class TrainCommand implements Callable<Integer> {
       throw new CommandLine.ParameterException(
           spec.commandLine(), "--method " + method + " is none of " + String.join(", ", methods()));
     }
+    learning.check();
     learning.learn(main, path, method, target);
     return 0;
   }

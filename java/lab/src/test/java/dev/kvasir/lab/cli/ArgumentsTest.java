@@ -58,6 +58,67 @@ class ArgumentsTest {
     assertSays(1, inTheWay + " is there and no folder", "evaluate", "" + model, "--out=" + inTheWay);
   }
 
+  /** Whoever asks for what cannot be is told before a model is read: there is none here. */
+  @Test
+  void numbersThatNobodyCanMeanAreRefusedAtOnce() throws Exception {
+    String none = folder.resolve("none").toString();
+    List<String> calibrate = List.of("calibrate", none);
+    List<String> chat = List.of("chat", "--model=" + none);
+    List<String> generate = List.of("generate", "--model=" + none, "--prompt=a");
+    List<String> perplexity = List.of("perplexity", "--model=" + none, "--text=" + none);
+    List<String> search = List.of("search", none);
+    for (String bits : List.of("NaN", "1.9", "16.1", "-1", "Infinity")) {
+      assertSays(2, "--bits is " + Double.parseDouble(bits) + ", not 2..16", with(search, "--bits=" + bits));
+    }
+    assertSays(2, "--trials is 0, not 1 or more", with(search, "--trials=0"));
+    for (int bits : new int[] {99, 17, 0}) {
+      assertSays(2, "--bits is " + bits + ", not 1..16", with(calibrate, "--bits=" + bits));
+    }
+    assertSays(2, "--queries is 0, not 1 or more", with(calibrate, "--queries=0"));
+    assertSays(2, "--tokens is 1, not 2 or more", with(calibrate, "--tokens=1"));
+    assertSays(2, "--tokens is 1, not 2 or more", "inspect", none, "--tokens=1");
+    for (List<String> learning : List.of(calibrate, List.of("train", none, "--method=comm-vq-1"))) {
+      assertSays(2, "--steps is 0, not 1..10000", with(learning, "--steps=0"));
+      assertSays(2, "--steps is 10001, not 1..10000", with(learning, "--steps=10001"));
+    }
+    assertSays(2, "--bits is NaN, not above 0", "allocate", none, "--bits=NaN");
+    assertSays(2, "--widths is 99, not 1..16", "allocate", none, "--bits=2", "--widths=2,99");
+    assertSays(2, "--seconds is Infinity, not 0 or more", "bench", "--seconds=Infinity");
+    assertSays(2, "--scored is -1, not 0 or more", "evaluate", none, "--scored=-1");
+    for (List<String> command : List.of(chat, generate)) {
+      String[][] wrong = {
+        {"--tokens=0", "--tokens is 0, not 1 or more"},
+        {"--temperature=NaN", "--temperature is NaN, not 0..100"},
+        {"--top-k=-1", "--top-k is -1, not 0 or more"},
+        {"--top-p=0", "--top-p is 0.0, not above 0, up to 1"},
+        {"--min-p=2", "--min-p is 2.0, not 0..1"},
+        {"--repetition-penalty=0", "--repetition-penalty is 0.0, not 0.01..100"},
+      };
+      for (String[] each : wrong) {
+        assertSays(2, each[1], with(command, each[0]));
+      }
+    }
+    for (List<String> command : List.of(chat, generate, perplexity)) {
+      String[][] wrong = {
+        {"uniform", "NaN", "not 1, 2, 3, 4, 8 or 16"},
+        {"uniform", "99", "99, not 1, 2, 3, 4, 8 or 16"},
+        {"pattern", "16", "16, not 1, 2, 3, 4 or 8"},
+        {"pm-kvq", "3", "3, not 2, 4, 8 or 16"},
+        {"mix-kvq", "NaN", "NaN, not 2..16"},
+        {"f16", "3", "f16 has 16"},
+      };
+      for (String[] each : wrong) {
+        String[] arguments = with(with(command, "--method=" + each[0]), "--bits=" + each[1]);
+        assertSays(2, "--method " + each[0] + " --bits " + Double.parseDouble(each[1]) + ": ", arguments);
+        assertSays(2, each[2], arguments);
+      }
+      assertSays(2, "--method unifrom: no method", with(command, "--method=unifrom"));
+      assertSays(2, "--budget \"-1G\" bytes", with(command, "--budget=-1G"));
+    }
+    assertSays(2, "--chunk is 0, not 1 or more", with(perplexity, "--chunk=0"));
+    assertSays(2, "--window is 1, not 2 or more", with(perplexity, "--window=1"));
+  }
+
   @Test
   void foldersOfProfilesAreMade() throws Exception {
     Path profile = folder.resolve("profiles").resolve("new").resolve("scaling.profile");
@@ -123,16 +184,14 @@ class ArgumentsTest {
     assertSays(1, folder + " is no regular file", "file", "convert", "" + folder, "" + folder.resolve("out"));
     assertSays(1, folder + " is a folder", "perplexity", "--model=" + model, "--text=" + folder);
     assertSays(1, folder + " is a folder", "inspect", "" + model, "--text=" + folder);
-    for (int window : new int[] {-1, 1, 1025}) {
-      assertSays(1, "--window " + window + " is not 2..1024", "perplexity", "--model=" + model, "--text=" + text, "--window=" + window);
-    }
+    assertSays(1, "--window 1025 is not 2..1024", "perplexity", "--model=" + model, "--text=" + text, "--window=1025");
     // Nobody asked for more than the model was made for.
     assertSays(1, "less than a window of 1024", "perplexity", "--model=" + model, "--text=" + text);
     assertSays(
-        1, "--bits 2.0 beside uniform-4", "generate", "--model=" + model, "--prompt=a", "--method=uniform-4", "--bits=2");
+        2, "--bits 2.0 beside uniform-4", "generate", "--model=" + model, "--prompt=a", "--method=uniform-4", "--bits=2");
     for (String bytes : List.of("-1G", "0", "")) {
       assertSays(2, "\"" + bytes + "\" bytes", "size", "--model=llama-3.1-8b", "--memory=" + bytes);
-      assertSays(1, "\"" + bytes + "\" bytes", "generate", "--model=" + model, "--prompt=a", "--budget=" + bytes);
+      assertSays(2, "\"" + bytes + "\" bytes", "generate", "--model=" + model, "--prompt=a", "--budget=" + bytes);
     }
     assertSays(2, "no method \"unifrom-4\"", "size", "--model=llama-3.1-8b", "--method=unifrom-4");
     assertSays(1, "10000000000", "size", "--model=llama-3.1-8b", "--context=10000000001");
@@ -219,6 +278,10 @@ class ArgumentsTest {
     assertTrue(program.waitFor(1, TimeUnit.MINUTES));
     assertEquals(2, program.exitValue(), said);
     assertTrue(said.contains("LC_ALL=C.UTF-8"), said);
+  }
+
+  private static String[] with(String[] command, String more) {
+    return with(List.of(command), more);
   }
 
   private static String[] with(List<String> command, String more) {
