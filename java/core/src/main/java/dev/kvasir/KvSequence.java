@@ -332,7 +332,7 @@ public final class KvSequence implements AutoCloseable {
    * through is reopened: its remaining tokens keep the values that they have been compressed to, and take 16 bits each
    * from then on. No budget stops a cut: where those bits take more than what goes, they count beyond the budget, by less
    * than a page of 16 bits a layer, and calls that would need more are refused until they fit. After an exception nothing
-   * has changed in any layer.
+   * has changed in any layer. Which moves of positions stay, {@link #shift} says.
    *
    * @param length tokens to keep, 0 or more
    * @throws IllegalArgumentException if negative, or if a sliding-window layer has dropped tokens that the shorter
@@ -405,8 +405,13 @@ public final class KvSequence implements AutoCloseable {
 
   /**
    * Moves the positions of the tokens from one on, and of those to be appended, without touching what is stored. For
-   * methods that store keys before RoPE in all layers, such as {@code CommVq}. A later {@link #truncate} forgets the
-   * moves of what it cuts off.
+   * methods that store keys before RoPE in all layers, such as {@code CommVq}. Moves add up; forks and saved sequences
+   * have them, blocks have not.
+   *
+   * <p>A later {@link #truncate} or {@link #rollback} forgets moves whose first token lies behind the new end, be it there
+   * or not, and keeps the others: a move that begins just there has no token left, and moves those that are appended next.
+   * So {@code shift(n, d)} and {@code truncate(n)} in this order leave a gap of {@code d} positions before what follows,
+   * and {@code truncate(n - 1)} leaves none. {@link #keep} forgets no move.
    *
    * @param first the first token to move, 0 or more; 0 moves the whole sequence
    * @param offset how far, up or down

@@ -2,6 +2,7 @@ package dev.kvasir.method;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -19,7 +20,11 @@ import dev.kvasir.training.KeyTrainer;
 import dev.kvasir.training.ValueFitter;
 import java.io.IOException;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.Random;
+import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
@@ -130,6 +135,75 @@ class CommVqTest {
     try (KvCache cache = KvCache.builder(GEOMETRY).build();
         KvSequence sequence = cache.newSequence()) {
       assertThrows(IllegalArgumentException.class, () -> sequence.shift(0, 5));
+    }
+  }
+
+  /** A move stays where it begins at the end of what is left: then it is one of what is appended next. */
+  @Test
+  void truncateForgetsMovesThatBeginBehindTheEnd() {
+    int half = 30;
+    CommVq method = CommVq.of(train(), ROPE);
+    try (KvCache cache = KvCache.builder(GEOMETRY).method(method).build()) {
+      float[] plain = attended(cache, sequence -> {});
+      float[] moved = attended(cache, sequence -> sequence.shift(half, 9));
+      assertFalse(Arrays.equals(plain, moved));
+      Consumer<KvSequence> behind =
+          sequence -> {
+            sequence.truncate(half);
+            append(sequence, half, 2 * half);
+          };
+      Map<Consumer<KvSequence>, float[]> cases = new LinkedHashMap<>();
+      cases.put(sequence -> sequence.shift(half, 9), moved);
+      cases.put(sequence -> sequence.shift(half + 1, 9), plain);
+      cases.put(sequence -> sequence.shift(9 * half, 9), plain);
+      cases.forEach((shift, expected) -> assertArrayEquals(expected, attended(cache, shift.andThen(behind))));
+      // A token less, and the move is forgotten.
+      Consumer<KvSequence> less =
+          sequence -> {
+            sequence.shift(half, 9);
+            sequence.truncate(half - 1);
+            append(sequence, half - 1, 2 * half);
+          };
+      assertArrayEquals(plain, attended(cache, less));
+      // Nothing is cut, and a move that was to come is forgotten all the same.
+      Consumer<KvSequence> early =
+          sequence -> {
+            sequence.truncate(half);
+            sequence.shift(half + 1, 9);
+            sequence.truncate(half);
+            append(sequence, half, 2 * half);
+          };
+      assertArrayEquals(plain, attended(cache, early));
+      // keep forgets none, though what it was for goes.
+      Consumer<KvSequence> guessed =
+          sequence -> {
+            sequence.truncate(half);
+            sequence.guess();
+            append(sequence, half, 2 * half);
+            sequence.shift(half, 9);
+            sequence.keep();
+            append(sequence, half, 2 * half);
+          };
+      assertArrayEquals(moved, attended(cache, guessed));
+    }
+  }
+
+  private void append(KvSequence sequence, int from, int to) {
+    sequence.append(
+        0, Arrays.copyOfRange(keys, from * ROW, to * ROW), Arrays.copyOfRange(values, from * ROW, to * ROW), to - from);
+  }
+
+  /** What 60 tokens give a query after something has happened to them. */
+  private float[] attended(KvCache cache, Consumer<KvSequence> change) {
+    try (KvSequence sequence = cache.newSequence()) {
+      append(sequence, 0, 60);
+      change.accept(sequence);
+      assertEquals(60, sequence.length());
+      float[] query = new float[4 * D];
+      Arrays.fill(query, 0.3f);
+      float[] output = new float[query.length];
+      sequence.attend(0, query, output);
+      return output;
     }
   }
 
