@@ -274,7 +274,7 @@ public final class PrefixCache implements AutoCloseable {
           tiers.host.put(brought);
           for (StoreTier store : tiers.stores) {
             if (from.containsKey(Tier.REMOTE) && store.tier == Tier.FOLDER) {
-              tiers.put(store, request, brought, loading.first());
+              tiers.put(store, request, List.of(), brought, loading.first());
             }
           }
           return brought.size();

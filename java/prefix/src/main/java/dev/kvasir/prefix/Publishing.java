@@ -45,7 +45,7 @@ final class Publishing {
         bytes += bytesOf(blocks);
         exported += blocks.size();
         for (int i = 0; i < known.size(); i++) {
-          put(i, begin, blocks, known.get(i));
+          put(i, names, begin, blocks, known.get(i));
         }
       }
       Events.end(event, count - first, bytes);
@@ -78,17 +78,19 @@ final class Publishing {
     return blocks;
   }
 
-  private void put(int tier, int begin, List<KvBlock> blocks, int known) {
+  private void put(int tier, List<ChainHash> names, int begin, List<KvBlock> blocks, int known) {
     List<KvBlock> wanted = blocks.subList(Math.min(blocks.size(), Math.max(0, known - begin)), blocks.size());
     if (wanted.isEmpty()) {
       return;
     }
+    int first = begin + blocks.size() - wanted.size();
+    List<ChainHash> before = names.subList(0, first);
     if (tier == 0) {
-      tiers.host.put(wanted);
+      tiers.host.put(before, wanted);
       tiers.hostCounters.bytesWritten.add(bytesOf(wanted));
       return;
     }
-    tiers.put(tiers.stores.get(tier - 1), request, wanted, begin + blocks.size() - wanted.size());
+    tiers.put(tiers.stores.get(tier - 1), request, before, wanted, first);
   }
 
   static long bytesOf(List<KvBlock> blocks) {

@@ -37,9 +37,9 @@ final class StoreTier {
     return guarded(deadline, 0, () -> store.getMany(names, deadline, arrival));
   }
 
-  CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
+  CompletableFuture<Integer> putMany(List<ChainHash> before, List<KvBlock> blocks, Duration deadline) {
     long bytes = blocks.stream().mapToLong(block -> block.bytes().remaining()).sum();
-    return guarded(deadline, 0, () -> store.putMany(blocks, deadline))
+    return guarded(deadline, 0, () -> store.putMany(before, blocks, deadline))
         .thenApply(
             answer -> {
               int count = within(blocks.size(), answer);

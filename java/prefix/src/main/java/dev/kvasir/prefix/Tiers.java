@@ -41,8 +41,12 @@ final class Tiers {
     return new Gathering(this, names, first, blocks.shared(request, names.size()), keyOf(request), end).start();
   }
 
-  /** Gives a store blocks of a request, of which this is the first, as they may leave this process; waits for it. */
-  void put(StoreTier store, PrefixRequest request, List<KvBlock> given, int first) {
+  /**
+   * Gives a store blocks of a request, of which this is the first, as they may leave this process; waits for it.
+   *
+   * @param before names of those before, which the store must have, or none where it may lack them
+   */
+  void put(StoreTier store, PrefixRequest request, List<ChainHash> before, List<KvBlock> given, int first) {
     int shared = blocks.shared(request, first + given.size());
     List<KvBlock> sealed = new ArrayList<>();
     for (int i = 0; i < given.size(); i++) {
@@ -50,7 +54,7 @@ final class Tiers {
       SecretKey key = first + i < shared ? publicKey : keyOf(request);
       sealed.add(new KvBlock(name, BlockSeal.seal(name, given.get(i).bytes(), key)));
     }
-    store.putMany(sealed, deadline).join();
+    store.putMany(before, sealed, deadline).join();
   }
 
   /** A block that came from a tier is not what it should be, or does not go with those before it. */

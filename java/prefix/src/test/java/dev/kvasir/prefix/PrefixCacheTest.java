@@ -16,6 +16,7 @@ import dev.kvasir.file.ChainHash;
 import dev.kvasir.method.HalfPrecision;
 import dev.kvasir.method.PatternKv;
 import dev.kvasir.method.Uniform;
+import dev.kvasir.prefix.policy.Eviction;
 import java.nio.ByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
@@ -111,6 +112,38 @@ class PrefixCacheTest {
         assertArrayEquals(expected, FakeModel.attend(match.sequence()), method.toString());
         FakeModel.read(match.sequence(), TOKENS, known, 700);
         assertEquals(700, match.sequence().length());
+      }
+    }
+  }
+
+  /** Blocks come to tiers some at a time: the later ones must not push out those that they need. */
+  @Test
+  void ofTextsThatAreLongerThanATierTheBeginningIsFound() throws Exception {
+    PrefixRequest request = PrefixRequest.of(IntStream.range(0, 4 + 40 * 128 + 130).toArray());
+    KvMethod method = Uniform.bits(2);
+    long block;
+    try (KvCache cache = cache(method);
+        PrefixCache prefixes = PrefixCache.builder(cache).build()) {
+      publish(prefixes, cache, request);
+      TierStats host = prefixes.stats().tiers().get(Tier.HOST);
+      block = host.holdings().bytes() / host.holdings().blocks();
+    }
+    for (Eviction policy : Eviction.values()) {
+      for (Tier tier : List.of(Tier.HOST, Tier.FOLDER)) {
+        long host = tier == Tier.HOST ? 20 * block : 0;
+        long files = tier == Tier.FOLDER ? 20 * block : 0;
+        try (KvCache cache = cache(method);
+            PrefixCache prefixes =
+                PrefixCache.builder(cache)
+                    .policy(policy)
+                    .poolBytes(0)
+                    .hostBytes(host)
+                    .folder(folder.resolve("" + policy + tier), files)
+                    .build()) {
+          publish(prefixes, cache, request);
+          int found = tiersOf(prefixes, request).getOrDefault(tier, 0);
+          assertTrue(found >= 19 * 128, policy + " of " + tier + ": " + found);
+        }
       }
     }
   }

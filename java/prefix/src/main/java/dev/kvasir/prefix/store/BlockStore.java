@@ -59,6 +59,19 @@ public interface BlockStore extends AutoCloseable {
   CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline);
 
   /**
+   * Keeps blocks that stand behind others of their text, which are of no use without those: whoever gives blocks up should
+   * give up these first. Where some of those before are not there, nothing need be kept.
+   *
+   * @param before names of all blocks before these, in the order of the text
+   * @param blocks names and bytes, which nobody changes
+   * @param deadline how long it is worth trying
+   * @return how many of the blocks are there now, some day
+   */
+  default CompletableFuture<Integer> putMany(List<ChainHash> before, List<KvBlock> blocks, Duration deadline) {
+    return putMany(blocks, deadline);
+  }
+
+  /**
    * Forgets blocks; names that are not there are ignored.
    *
    * @param names which

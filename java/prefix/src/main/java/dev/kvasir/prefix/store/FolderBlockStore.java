@@ -48,8 +48,8 @@ public final class FolderBlockStore implements BlockStore {
   private static final int AHEAD = 4;
   private static final Pattern BLOCK = Pattern.compile("[0-9a-f]{64}");
 
-  /** Size, and when it came: by the clock of the wall, since it outlives processes. */
-  private record Entry(long bytes, long since) {}
+  /** Size, when it came, by the clock of the wall, since it outlives processes, and whether somebody has asked for it. */
+  private record Entry(long bytes, long since, boolean used) {}
 
   private final Path folder;
   private final long budget;
@@ -137,7 +137,7 @@ public final class FolderBlockStore implements BlockStore {
           }
           Instant now = Instant.now();
           for (int i = count - 1; i >= 0; i--) {
-            touch(names.get(i), timeOf(now, i));
+            touch(names.get(i), timeOf(now, i), true);
           }
           return count;
         });
@@ -145,9 +145,16 @@ public final class FolderBlockStore implements BlockStore {
 
   @Override
   public CompletableFuture<Integer> putMany(List<KvBlock> blocks, Duration deadline) {
+    return putMany(List.of(), blocks, deadline);
+  }
+
+  @Override
+  public CompletableFuture<Integer> putMany(List<ChainHash> before, List<KvBlock> blocks, Duration deadline) {
     return work(
         () -> {
-          keep(blocks);
+          if (before.stream().allMatch(this::isThere)) {
+            keep(before, blocks);
+          }
           int count = 0;
           for (KvBlock block : blocks) {
             count += isThere(block.hash()) ? 1 : 0;
@@ -160,9 +167,9 @@ public final class FolderBlockStore implements BlockStore {
    * Writes the first block first and stops where one has no room: what a full disk, a small budget or a death leaves is the
    * beginning of the text, of use without the rest. The books hear of the last one first, which is then the first to go.
    */
-  private void keep(List<KvBlock> blocks) throws IOException {
+  private void keep(List<ChainHash> before, List<KvBlock> blocks) throws IOException {
     Instant now = Instant.now();
-    Set<ChainHash> kept = new HashSet<>();
+    Set<ChainHash> kept = new HashSet<>(before);
     Set<ChainHash> written = new HashSet<>();
     long bytes = 0;
     int next = 0;
@@ -174,21 +181,21 @@ public final class FolderBlockStore implements BlockStore {
           if (bytes > budget || !makeRoom(block.bytes().remaining(), kept)) {
             return;
           }
-          write(block, timeOf(now, next));
+          write(block, timeOf(now, before.size() + next));
           written.add(block.hash());
         }
         kept.add(block.hash());
       }
     } finally {
-      report(blocks.subList(0, next), now, written);
+      report(before, blocks.subList(0, next), now, written);
     }
   }
 
-  private void report(List<KvBlock> blocks, Instant now, Set<ChainHash> written) {
+  private void report(List<ChainHash> before, List<KvBlock> blocks, Instant now, Set<ChainHash> written) {
     for (int i = blocks.size() - 1; i >= 0; i--) {
       ChainHash name = blocks.get(i).hash();
       if (!written.contains(name)) {
-        touch(name, timeOf(now, i));
+        touch(name, timeOf(now, before.size() + i), true);
         continue;
       }
       synchronized (this) {
@@ -197,6 +204,9 @@ public final class FolderBlockStore implements BlockStore {
           policy.added(name, entry.bytes);
         }
       }
+    }
+    for (int i = before.size() - 1; i >= 0; i--) {
+      touch(before.get(i), timeOf(now, i), false);
     }
   }
 
@@ -303,15 +313,18 @@ public final class FolderBlockStore implements BlockStore {
     } finally {
       synchronized (this) {
         int bytes = block.bytes().remaining();
-        Entry before = done ? entries.put(block.hash(), new Entry(bytes, System.currentTimeMillis())) : null;
+        Entry before = done ? entries.put(block.hash(), new Entry(bytes, System.currentTimeMillis(), false)) : null;
         held -= done ? before == null ? 0 : before.bytes : bytes;
       }
       Files.deleteIfExists(part);
     }
   }
 
-  /** Counts as used, in the books and for those that will open the folder later. */
-  private void touch(ChainHash name, FileTime time) {
+  /**
+   * Goes later, by the books and for those that will open the folder later. It counts as used where somebody asks for it,
+   * and where somebody has; not where more of its text has come.
+   */
+  private void touch(ChainHash name, FileTime time, boolean asked) {
     Path file = fileOf(name);
     try {
       long size = Files.size(file);
@@ -320,9 +333,13 @@ public final class FolderBlockStore implements BlockStore {
         Entry entry = entries.get(name);
         if (entry == null) {
           note(name, size, System.currentTimeMillis());
-        } else {
-          policy.added(name, entry.bytes); // used, or back from where its batch had put it aside
+          return;
         }
+        if (!asked && !entry.used) {
+          policy.removed(name);
+        }
+        policy.added(name, entry.bytes); // used where it is there, else back from where its batch had put it aside
+        entries.put(name, new Entry(entry.bytes, entry.since, entry.used || asked));
       }
     } catch (IOException e) {
       forget(name, false); // it went meanwhile
@@ -353,7 +370,7 @@ public final class FolderBlockStore implements BlockStore {
   }
 
   private void note(ChainHash name, long bytes, long since) {
-    Entry before = entries.put(name, new Entry(bytes, since));
+    Entry before = entries.put(name, new Entry(bytes, since, false));
     held += bytes - (before == null ? 0 : before.bytes);
     policy.added(name, bytes);
   }

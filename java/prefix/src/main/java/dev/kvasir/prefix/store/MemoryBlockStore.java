@@ -26,6 +26,7 @@ public final class MemoryBlockStore implements BlockStore {
   private static final class Entry {
     final ByteBuffer bytes;
     final long since;
+    boolean used;
 
     Entry(ByteBuffer bytes, long since) {
       this.bytes = bytes;
@@ -95,7 +96,7 @@ public final class MemoryBlockStore implements BlockStore {
     if (entry == null) {
       return null;
     }
-    policy.used(name);
+    use(name);
     return entry.bytes.duplicate();
   }
 
@@ -115,7 +116,7 @@ public final class MemoryBlockStore implements BlockStore {
       found.add(entry.bytes.duplicate());
     }
     for (int i = found.size() - 1; i >= 0; i--) {
-      policy.used(names.get(i));
+      use(names.get(i));
     }
     return found;
   }
@@ -127,16 +128,31 @@ public final class MemoryBlockStore implements BlockStore {
    * @return how many of them are there now
    */
   public int put(List<KvBlock> blocks) {
+    return put(List.of(), blocks);
+  }
+
+  /**
+   * Keeps blocks that stand behind others of their text, and goes without these before it goes without those. Keeps nothing
+   * where it lacks one of those.
+   *
+   * @param before names of all blocks before these, or of none where they are elsewhere
+   * @param blocks of one text, in its order
+   * @return how many of them are there now
+   */
+  public int put(List<ChainHash> before, List<KvBlock> blocks) {
     Map<ChainHash, ByteBuffer> fresh = new HashMap<>();
     for (KvBlock block : blocks) { // before anybody has to wait for it
       if (block.bytes().remaining() <= budget && !contains(block.hash())) {
         fresh.put(block.hash(), memory.hold(block.bytes()));
       }
     }
-    return keep(blocks, fresh);
+    return keep(before, blocks, fresh);
   }
 
-  private synchronized int keep(List<KvBlock> blocks, Map<ChainHash, ByteBuffer> fresh) {
+  private synchronized int keep(List<ChainHash> before, List<KvBlock> blocks, Map<ChainHash, ByteBuffer> fresh) {
+    if (!before.stream().allMatch(name -> fresh(name) != null)) {
+      return 0;
+    }
     List<ChainHash> names = new ArrayList<>();
     // The last one first: it goes before those that it needs.
     for (int i = blocks.size() - 1; i >= 0; i--) {
@@ -144,10 +160,13 @@ public final class MemoryBlockStore implements BlockStore {
       names.add(block.hash());
       ByteBuffer bytes = fresh.get(block.hash());
       if (fresh(block.hash()) != null) {
-        policy.used(block.hash()); // or it would go before those that need it
+        use(block.hash()); // or it would go before those that need it
       } else if (bytes != null) {
         add(block.hash(), bytes);
       }
+    }
+    for (int i = before.size() - 1; i >= 0; i--) {
+      renew(before.get(i));
     }
     while (held > budget) {
       ChainHash victim = policy.evict();
@@ -185,7 +204,7 @@ public final class MemoryBlockStore implements BlockStore {
         policy.added(name, entry.bytes.remaining());
       }
     }
-    keep(List.of(), Map.of());
+    keep(List.of(), List.of(), Map.of());
   }
 
   /**
@@ -224,6 +243,11 @@ public final class MemoryBlockStore implements BlockStore {
   }
 
   @Override
+  public CompletableFuture<Integer> putMany(List<ChainHash> before, List<KvBlock> blocks, Duration deadline) {
+    return CompletableFuture.completedFuture(put(before, blocks));
+  }
+
+  @Override
   public CompletableFuture<Void> delete(List<ChainHash> names, Duration deadline) {
     names.forEach(this::remove);
     return CompletableFuture.completedFuture(null);
@@ -245,6 +269,23 @@ public final class MemoryBlockStore implements BlockStore {
     held += bytes.remaining();
     if (!pins.containsKey(name)) {
       policy.added(name, bytes.remaining());
+    }
+  }
+
+  /** Somebody asked for it. */
+  private void use(ChainHash name) {
+    entries.get(name).used = true;
+    policy.used(name);
+  }
+
+  /** More of its text has come: it goes after that, but what nobody asked for has not been asked for now. */
+  private void renew(ChainHash name) {
+    Entry entry = entries.get(name);
+    if (entry.used) {
+      policy.used(name);
+    } else if (!pins.containsKey(name)) {
+      policy.removed(name);
+      policy.added(name, entry.bytes.remaining());
     }
   }
 

@@ -110,9 +110,12 @@ class StoreTest {
   }
 
   private List<BlockStore> stores(long budget) throws IOException {
+    return stores(budget, Eviction.LRU);
+  }
+
+  private List<BlockStore> stores(long budget, Eviction policy) throws IOException {
     return List.of(
-        new MemoryBlockStore(budget, Eviction.LRU),
-        new FolderBlockStore(folder.resolve("blocks" + budget), budget, Eviction.LRU));
+        new MemoryBlockStore(budget, policy), new FolderBlockStore(folder.resolve("blocks" + budget), budget, policy));
   }
 
   @Test
@@ -234,6 +237,41 @@ class StoreTest {
         store.putMany(blocks(3, 3, 100), SOON).join();
         assertEquals(7, get(store, text));
         assertEquals(0, get(store, other));
+      }
+    }
+  }
+
+  @Test
+  void blocksGoBeforeThoseThatTheyStandBehind() throws IOException {
+    for (BlockStore store : stores(1000)) {
+      try (store) {
+        List<KvBlock> text = blocks(1, 8, 100);
+        List<KvBlock> other = blocks(2, 3, 100);
+        store.putMany(text.subList(0, 4), SOON).join();
+        store.putMany(other, SOON).join();
+        assertEquals(3, store.putMany(names(text.subList(0, 4)), text.subList(4, 7), SOON).join());
+        store.putMany(blocks(3, 4, 100), SOON).join();
+        assertEquals(0, store.containsLongest(names(other), SOON).join(), "it is older than all of the text");
+        store.putMany(blocks(4, 4, 100), SOON).join();
+        assertEquals(2, store.containsLongest(names(text), SOON).join());
+        assertEquals(0, store.putMany(names(text.subList(0, 7)), text.subList(7, 8), SOON).join(), "of no use");
+        assertEquals(1000, store.holdings().bytes());
+      }
+    }
+  }
+
+  /** Texts that come once must not be taken for such as come again because they come in parts. */
+  @Test
+  void aTextThatComesInPartsHasComeOnce() throws IOException {
+    for (BlockStore store : stores(1000, Eviction.ARC)) {
+      try (store) {
+        List<KvBlock> text = blocks(1, 6, 100);
+        store.putMany(text.subList(0, 3), SOON).join();
+        store.putMany(names(text.subList(0, 3)), text.subList(3, 6), SOON).join();
+        store.putMany(blocks(2, 5, 100), SOON).join();
+        store.putMany(blocks(3, 5, 100), SOON).join();
+        assertEquals(0, store.containsLongest(names(text), SOON).join());
+        assertEquals(5, get(store, blocks(3, 5, 100)));
       }
     }
   }
