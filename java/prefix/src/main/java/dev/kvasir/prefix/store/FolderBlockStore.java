@@ -248,13 +248,13 @@ public final class FolderBlockStore implements BlockStore {
         try (DirectoryStream<Path> files = Files.newDirectoryStream(each)) {
           for (Path file : files) {
             String name = file.getFileName().toString();
-            if (BLOCK.matcher(name).matches()) {
-              BasicFileAttributes is = Files.readAttributes(file, BasicFileAttributes.class);
+            BasicFileAttributes is = BLOCK.matcher(name).matches() ? find(file) : null;
+            if (is != null) {
               all.add(new Found(ChainHash.of(HexFormat.of().parseHex(name)), is.size(), is.lastModifiedTime()));
             }
           }
         } catch (NoSuchFileException e) {
-          continue; // another process has given it up meanwhile
+          continue; // somebody has cleaned up
         }
       }
     }
@@ -263,6 +263,15 @@ public final class FolderBlockStore implements BlockStore {
       all.forEach(found -> note(found.name, found.bytes, found.time.toMillis()));
     }
     makeRoom(0, Set.of());
+  }
+
+  /** What a file is; null where another process has given it up meanwhile. */
+  private static @Nullable BasicFileAttributes find(Path file) throws IOException {
+    try {
+      return Files.readAttributes(file, BasicFileAttributes.class);
+    } catch (NoSuchFileException e) {
+      return null;
+    }
   }
 
   private Path fileOf(ChainHash name) {

@@ -276,6 +276,28 @@ class StoreTest {
     }
   }
 
+  /** A link to nowhere is a file that another process gives up while this one looks: it is in the list, and not there. */
+  @Test
+  void filesThatGoWhileTheFolderIsOpenedHideNoOthers() throws IOException {
+    Path all = Files.createDirectory(folder.resolve("aa"));
+    int there = 0;
+    for (int i = 0; i < 40; i++) {
+      Path file = all.resolve("aa" + String.format("%062x", 1L << i));
+      if (i % 4 == 0) {
+        Files.createSymbolicLink(file, folder.resolve("nowhere"));
+      } else {
+        Files.write(file, new byte[100]);
+        there++;
+      }
+    }
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1 << 20, Eviction.LRU)) {
+      assertEquals(there, store.holdings().blocks());
+    }
+    try (FolderBlockStore store = new FolderBlockStore(folder, 1000, Eviction.LRU)) {
+      assertEquals(10, store.holdings().blocks());
+    }
+  }
+
   /** Puts blocks until it is killed. */
   public static void main(String[] arguments) throws IOException {
     FolderBlockStore store = new FolderBlockStore(Path.of(arguments[0]), 1L << 40, Eviction.LRU);
