@@ -166,7 +166,8 @@ public final class RedisBlockStore implements BlockStore {
     return work(
         () -> {
           int count = 0;
-          for (int i = 0; i < blocks.size() && System.nanoTime() - end < 0; i += atOnce) {
+          // None behind one that is refused: they are of no use without it.
+          for (int i = 0; i == count && i < blocks.size() && System.nanoTime() - end < 0; i += atOnce) {
             count += put(blocks.subList(i, Math.min(blocks.size(), i + atOnce)));
           }
           return count;

@@ -173,6 +173,22 @@ class RedisBlockStoreTest {
     }
   }
 
+  /** Memory that is given back meanwhile would be filled with blocks that lack one before them. */
+  @Test
+  @Timeout(60)
+  void whatStandsBehindARefusedBlockIsNotSent() throws Exception {
+    AtomicInteger sets = new AtomicInteger();
+    try (FakeNode full =
+            new FakeNode(
+                command -> command.equals("SET") && sets.incrementAndGet() == 3 ? "-OOM no memory\r\n" : cluster(command, false));
+        RedisClusterClient client = cluster(full);
+        RedisBlockStore store = new RedisBlockStore(client, "", Duration.ofDays(1), 2)) {
+      List<KvBlock> blocks = names.stream().map(name -> new KvBlock(name, ByteBuffer.allocate(9))).toList();
+      assertEquals(3, store.putMany(blocks, SOON).get());
+      assertEquals(4, sets.get());
+    }
+  }
+
   @Test
   @Timeout(60)
   void whoAsksASilentServerIsAnsweredInTime() throws Exception {
