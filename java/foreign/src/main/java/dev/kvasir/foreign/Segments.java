@@ -1,6 +1,8 @@
 package dev.kvasir.foreign;
 
 import static java.lang.foreign.ValueLayout.JAVA_FLOAT_UNALIGNED;
+import static java.lang.foreign.ValueLayout.JAVA_INT;
+import static java.lang.foreign.ValueLayout.JAVA_LONG;
 import static java.lang.foreign.ValueLayout.JAVA_SHORT_UNALIGNED;
 
 import dev.kvasir.ElementType;
@@ -39,7 +41,8 @@ public final class Segments {
    * @param segment the memory, in native byte order; aligned to the elements where it is native
    * @param type what its elements are
    * @return dense rows
-   * @throws IllegalArgumentException if the segment is on the heap, and in no array of bytes or of such elements
+   * @throws IllegalArgumentException if the segment is on the heap, and in no array of bytes or of such elements; of a
+   *     read-only one, whose array cannot be seen, if its elements are known to be wider
    */
   public static Rows rows(MemorySegment segment, ElementType type) {
     if (segment.isNative()) {
@@ -47,9 +50,11 @@ public final class Segments {
     }
     boolean floats = type == ElementType.FLOAT32;
     if (segment.isReadOnly()) { // whose array nobody shows
+      requireNarrow(segment, type);
+      MemorySegment whole = segment.asSlice(0, segment.byteSize() / type.bytes() * type.bytes());
       return floats
-          ? Rows.of(FloatBuffer.wrap(segment.toArray(JAVA_FLOAT_UNALIGNED)).asReadOnlyBuffer())
-          : Rows.of(ShortBuffer.wrap(segment.toArray(JAVA_SHORT_UNALIGNED)).asReadOnlyBuffer(), type);
+          ? Rows.of(FloatBuffer.wrap(whole.toArray(JAVA_FLOAT_UNALIGNED)).asReadOnlyBuffer())
+          : Rows.of(ShortBuffer.wrap(whole.toArray(JAVA_SHORT_UNALIGNED)).asReadOnlyBuffer(), type);
     }
     Object array = segment.heapBase().orElse(null);
     int first = Math.toIntExact(segment.address() / type.bytes());
@@ -64,7 +69,28 @@ public final class Segments {
       ByteBuffer bytes = segment.asByteBuffer().order(ByteOrder.nativeOrder());
       return floats ? Rows.of(bytes.asFloatBuffer()) : Rows.of(bytes.asShortBuffer(), type);
     }
-    throw new IllegalArgumentException(
+    throw wrongArray(type);
+  }
+
+  /** An array is aligned as its elements are: where wider ones can be read, they are others. */
+  private static void requireNarrow(MemorySegment segment, ElementType type) {
+    if (segment.byteSize() < 2L * type.bytes()) {
+      return;
+    }
+    try {
+      if (type == ElementType.FLOAT32) {
+        segment.get(JAVA_LONG, 0);
+      } else {
+        segment.get(JAVA_INT, 0);
+      }
+    } catch (IllegalArgumentException e) {
+      return;
+    }
+    throw wrongArray(type);
+  }
+
+  private static IllegalArgumentException wrongArray(ElementType type) {
+    return new IllegalArgumentException(
         "a segment on the heap must be in an array of bytes or of its elements, which are " + type);
   }
 }

@@ -181,6 +181,27 @@ class SegmentsTest {
   }
 
   /** What a call holds cannot be closed, and can be afterwards. */
+  /** Nobody shows the array of a read-only segment, but how wide its elements are can be seen. */
+  @Test
+  void readOnlySegmentsAreRefusedAsOthersAre() {
+    for (MemorySegment wide : List.of(MemorySegment.ofArray(new double[ROW]), MemorySegment.ofArray(new long[ROW]))) {
+      for (ElementType type : ElementType.values()) {
+        assertThrows(IllegalArgumentException.class, () -> Segments.rows(wide, type));
+        assertThrows(IllegalArgumentException.class, () -> Segments.rows(wide.asReadOnly(), type));
+      }
+    }
+    MemorySegment floats = MemorySegment.ofArray(new float[ROW]).asReadOnly();
+    assertThrows(IllegalArgumentException.class, () -> Segments.rows(floats, ElementType.FLOAT16));
+    byte[] odd = new byte[4 * ROW + 3];
+    odd[0] = 0x40;
+    try (KvCache cache = cache();
+        KvSequence sequence = cache.newSequence()) {
+      MemorySegment bytes = MemorySegment.ofArray(odd);
+      append(cache, sequence, 1, floats(bytes), floats(bytes.asReadOnly()));
+      assertArrayEquals(sequence.read(0, Side.KEYS, 0, 1), sequence.read(0, Side.VALUES, 0, 1));
+    }
+  }
+
   @Test
   void aCallHoldsItsSegments() {
     Arena arena = Arena.ofShared();
