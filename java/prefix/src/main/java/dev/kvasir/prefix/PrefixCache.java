@@ -299,6 +299,8 @@ public final class PrefixCache implements AutoCloseable {
    * @param request its tokens from the beginning on; more or fewer than it holds
    * @return how many blocks were new to one of the tiers below, once they are there; -1 where nobody had time to bring them
    * @throws IllegalArgumentException if the sequence is one of another cache
+   * @throws BudgetExceededException if what forks take of their own ({@link KvSequence#fork}) does not fit; nothing is made
+   *     known then
    * @throws IllegalStateException if this, the sequence or the cache is closed
    */
   public CompletableFuture<Integer> publish(KvSequence sequence, PrefixRequest request) {
