@@ -83,7 +83,7 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
   /**
    * {@link KvSequence#append(int, float[], float[], int)}, seen by the probe.
    *
-   * @param sequence a sequence of the cache
+   * @param sequence a sequence of the cache; those of others are not watched
    * @param layer 0 .. layers-1
    * @param keys {@code [tokens][kvHeads][headDim]}, after RoPE
    * @param values the same shape
@@ -92,7 +92,7 @@ public final class QualityProbe implements MeterBinder, AutoCloseable {
   public void append(KvSequence sequence, int layer, float[] keys, float[] values, int tokens) {
     sequence.append(layer, keys, values, tokens);
     int probed = indexOf(layer);
-    if (probed >= 0) {
+    if (probed >= 0 && sequence.cache() == cache) {
       follow(() -> copy(sequence, layer, probed, keys, values, tokens), sequence);
     }
   }

@@ -62,6 +62,21 @@ class QualityProbeTest {
     }
   }
 
+  /** Its rows mean something else: two heads of 32 channels, or one of 64. */
+  @Test
+  void sequencesOfOtherCachesAreNotWatched() {
+    KvGeometry shape = KvGeometry.builder().layers(3).queryHeads(2).kvHeads(1).headDim(64).build();
+    try (KvCache cache = cache(Uniform.bits(2));
+        KvCache other = KvCache.builder(shape).build();
+        QualityProbe probe = QualityProbe.on(cache).every(1).build();
+        KvSequence sequence = other.newSequence()) {
+      probe.append(sequence, 0, keys, values, TOKENS);
+      probe.attend(sequence, 0, queries, new float[2 * QUERY], 2);
+      assertEquals(0, probe.watchedSequences());
+      assertEquals(0, probe.samples(), "an error of " + probe.error());
+    }
+  }
+
   @Test
   void whatIsWrongWithACallIsRefusedAsWithoutAProbe() {
     try (KvCache cache = cache(Uniform.bits(4));
