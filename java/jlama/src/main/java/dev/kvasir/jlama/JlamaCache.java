@@ -34,7 +34,9 @@ import java.util.function.UnaryOperator;
  * the beginning of the session, and each prompt begins with the token for a beginning.
  *
  * <p>Not to be attached or closed while the model generates. Methods may be called from any thread; one session can be used by
- * one thread at a time. The model must be whole: parts of one that run on several machines are refused.
+ * one thread at a time. But a model of Jlama 0.8.4 generates one answer at a time: of several at once, with its own cache or
+ * this one, some fail and some come out otherwise, since its feed-forward layers have arrays that all calls share. The model
+ * must be whole: parts of one that run on several machines are refused.
  */
 public final class JlamaCache implements AutoCloseable {
 
@@ -141,7 +143,7 @@ public final class JlamaCache implements AutoCloseable {
    * @throws IllegalStateException if the session is in use, or was let go to make room
    */
   public KvBufferCache.KvBuffer buffer(UUID session) {
-    return sessions.getKvBuffer(session);
+    return sessions.getKvBuffer(Objects.requireNonNull(session, "session"));
   }
 
   /**
@@ -153,6 +155,7 @@ public final class JlamaCache implements AutoCloseable {
    * @throws IllegalStateException if the new id is taken
    */
   public void fork(UUID session, UUID branch) {
+    Objects.requireNonNull(branch, "branch");
     sessions.add(branch, sequence(session).fork());
   }
 
@@ -179,6 +182,7 @@ public final class JlamaCache implements AutoCloseable {
    * @throws IOException if the file cannot be read
    */
   public void restore(UUID session, Path path) throws IOException {
+    Objects.requireNonNull(session, "session");
     sessions.add(session, cache().restore(path));
   }
 

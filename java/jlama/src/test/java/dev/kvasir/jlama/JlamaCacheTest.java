@@ -138,6 +138,17 @@ class JlamaCacheTest {
   }
 
   @Test
+  void aSessionHasAName() {
+    try (JlamaCache cache = JlamaCache.attach(model)) {
+      assertThrows(NullPointerException.class, () -> cache.buffer(null));
+      cache.buffer(UUID.randomUUID()).close();
+      assertThrows(NullPointerException.class, () -> cache.fork(cache.sessions().iterator().next(), null));
+      assertEquals(1, cache.sessions().size());
+      assertEquals(1, cache.cache().stats().sequences());
+    }
+  }
+
+  @Test
   void aSessionServesOneCallAtATime() {
     UUID session = UUID.randomUUID();
     try (JlamaCache cache = JlamaCache.attach(model)) {
