@@ -119,10 +119,30 @@ public final class PrefixCache implements AutoCloseable {
    * {@link #lookup} on the executor.
    *
    * @param request the text
-   * @return the match to come; cancelled if this is closed before anybody had time
+   * @return the match to come; cancelled if this is closed before anybody had time. Where it ends otherwise first, as by a
+   *     cancellation or a time that is over, what is found is closed
    */
   public CompletableFuture<PrefixMatch> lookupAsync(PrefixRequest request) {
-    return StoreThreads.call(executor, () -> lookup(request));
+    CompletableFuture<PrefixMatch> wanted = new CompletableFuture<>();
+    CompletableFuture<Boolean> work =
+        StoreThreads.call(
+            executor,
+            () -> {
+              PrefixMatch match = lookup(request);
+              boolean taken = wanted.complete(match);
+              if (!taken) {
+                match.close();
+              }
+              return taken;
+            });
+    work.whenComplete(
+        (taken, failure) -> {
+          if (failure != null) {
+            wanted.completeExceptionally(failure);
+          }
+        });
+    wanted.whenComplete((match, failure) -> work.cancel(false)); // what has not begun never does
+    return wanted;
   }
 
   private PrefixMatch find(PrefixRequest request) {

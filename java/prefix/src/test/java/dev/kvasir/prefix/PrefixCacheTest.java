@@ -202,6 +202,50 @@ class PrefixCacheTest {
     }
   }
 
+  /** Pages are nobody's until the garbage collector comes by, which sees none of their bytes. */
+  @Test
+  @Timeout(60)
+  void aMatchThatNobodyWaitsForIsClosed() throws Exception {
+    CountDownLatch looking = new CountDownLatch(1);
+    CountDownLatch givenUp = new CountDownLatch(1);
+    AtomicBoolean slow = new AtomicBoolean();
+    Executor executor = work -> new Thread(work).start();
+    try (KvCache cache = cache(Uniform.bits(2));
+        PrefixCache prefixes =
+            PrefixCache.builder(cache)
+                .executor(executor)
+                .timeToLive(Duration.ofDays(1))
+                .clock(
+                    () -> {
+                      if (slow.get()) {
+                        looking.countDown();
+                        await(givenUp);
+                      }
+                      return 0;
+                    })
+                .build()) {
+      publish(prefixes, cache, PrefixRequest.of(TOKENS));
+      assertEquals(1, cache.stats().sequences());
+      slow.set(true);
+      CompletableFuture<PrefixMatch> match = prefixes.lookupAsync(PrefixRequest.of(TOKENS));
+      looking.await();
+      assertTrue(match.cancel(false));
+      slow.set(false);
+      givenUp.countDown();
+      while (prefixes.stats().lookups() == 0 || cache.stats().sequences() > 1) {
+        Thread.sleep(1);
+      }
+    }
+  }
+
+  private static void await(CountDownLatch latch) {
+    try {
+      latch.await();
+    } catch (InterruptedException e) {
+      throw new IllegalStateException(e);
+    }
+  }
+
   @Test
   void aLoadThatFailsGivesBackWhatWasFound() throws Exception {
     FaultyStore store = new FaultyStore(1);
