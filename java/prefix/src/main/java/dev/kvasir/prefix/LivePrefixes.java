@@ -77,6 +77,7 @@ final class LivePrefixes {
   private volatile long blockBytes;
   private long evicted;
   private double evictedNanos;
+  private boolean closed;
 
   LivePrefixes(
       Blocks blocks, long budget, EvictionPolicy.Factory policy, Duration timeToLive, LongSupplier clock) {
@@ -133,6 +134,10 @@ final class LivePrefixes {
   }
 
   private synchronized void add(PrefixRequest request, KvSequence sequence, int length, Name name) {
+    if (closed) {
+      sequence.close();
+      return;
+    }
     Held before = all.get(name);
     if (before != null) {
       isOver(before); // then this one comes in its place
@@ -198,6 +203,7 @@ final class LivePrefixes {
   }
 
   synchronized void close() {
+    closed = true;
     all.values().forEach(held -> held.sequence.close());
     root.children.clear();
     root.any = null;

@@ -92,6 +92,20 @@ class LivePrefixesTest {
     }
   }
 
+  /** Publications and loads that were under way when the prefix cache was closed. */
+  @Test
+  void whatComesAfterTheEndIsGivenBack() {
+    try (KvCache cache = Testing.cache(Testing.small()).method(Uniform.bits(2)).build()) {
+      LivePrefixes live = live(cache, 4, Eviction.LRU);
+      add(live, cache, text(0, 1));
+      live.close();
+      add(live, cache, text(1000, 1));
+      assertEquals(0, cache.stats().sequences());
+      assertEquals(false, find(live, text(1000, 1)));
+      assertEquals(0, live.holdings().blocks());
+    }
+  }
+
   @Test
   void aPinOfWhatIsUnknownKeepsNothing() {
     AtomicLong now = new AtomicLong();
