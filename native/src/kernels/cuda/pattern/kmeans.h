@@ -28,7 +28,7 @@ struct MiningRequest {
   void* scratch;            // mining_scratch_bytes, 256-byte aligned
 };
 
-// Whether the current device has the shared memory for any number of clusters: 142 KB with 256 channels, 77 with 128.
+// Whether the current device has the shared memory for any number of clusters: 100 KB with 256 channels, 61 with 128.
 bool mines_patterns(int head_dim);
 
 size_t mining_scratch_bytes(const RowShape& shape, int64_t points);
