@@ -32,6 +32,7 @@ public final class ModelFiles {
 
   private static final int MAGIC = 0x46554747; // "GGUF"
   private static final int MOST_PARTS = 1 << 10;
+  private static final int MOST_KEY_BYTES = 65535;
   private static final int TEXT = 8;
   private static final int ARRAY = 9;
   /** Bytes of a GGUF value by its type; 0 for texts and arrays. */
@@ -194,7 +195,7 @@ public final class ModelFiles {
       long number = 0;
       long count = 1;
       for (long i = 0; i < pairs; i++) {
-        String key = new String(data.readNBytes((int) Math.min(length(), Integer.MAX_VALUE)), StandardCharsets.UTF_8);
+        String key = key();
         int type = int32();
         switch (key) {
           case "split.no" -> number = integer(key, type);
@@ -203,6 +204,14 @@ public final class ModelFiles {
         }
       }
       return count == 0 || count == 1 ? null : new Part(number, count);
+    }
+
+    private String key() throws IOException {
+      long length = length();
+      if (length > MOST_KEY_BYTES) {
+        throw new IOException(file + ": a key of " + length + " bytes in its header, not up to " + MOST_KEY_BYTES);
+      }
+      return new String(data.readNBytes((int) length), StandardCharsets.UTF_8);
     }
 
     private long integer(String key, int type) throws IOException {

@@ -85,6 +85,10 @@ class ModelFilesTest {
     ByteBuffer.wrap(wrong).order(ByteOrder.LITTLE_ENDIAN).putLong(24, -1); // the length of the first key
     Files.write(file, wrong);
     assertRefused("a length of 18446744073709551615", List.of(file));
+    wrong = Arrays.copyOf(wrong, 1 << 17);
+    ByteBuffer.wrap(wrong).order(ByteOrder.LITTLE_ENDIAN).putLong(24, 1 << 16);
+    Files.write(file, wrong);
+    assertRefused("a key of 65536 bytes", List.of(file));
     Files.write(file, new byte[] {'G', 'G', 'U', 'F'});
     ModelFingerprint.of(file); // too short for a model: any bytes have a fingerprint
   }
