@@ -127,9 +127,8 @@ class Seeding {
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int mask = 4; mask < 32; mask *= 2) sums[i] += __shfl_xor_sync(0xffffffffu, sums[i], mask);
-      if (lane_ < 4) shared_.gains[warp_][i / 2 * 8 + 2 * lane_ + i % 2] = sums[i];
+      const float sum = sum_over_rows(sums[i]);
+      if (lane_ < 4) shared_.gains[warp_][i / 2 * 8 + 2 * lane_ + i % 2] = sum;
     }
   }
 
