@@ -86,6 +86,31 @@ double spread(const std::vector<float>& points, const std::vector<float>& centre
   return sum / static_cast<double>(points.size() / d);
 }
 
+// The means of the points that are nearest to each of some centres; one that has none stays.
+std::vector<float> means(const std::vector<float>& points, const std::vector<float>& centres, int d) {
+  std::vector<double> sums(centres.size());
+  std::vector<int> sizes(centres.size() / d);
+  for (size_t p = 0; p < points.size(); p += d) {
+    size_t nearest = 0;
+    double least = INFINITY;
+    for (size_t k = 0; k < centres.size(); k += d) {
+      double distance = 0;
+      for (int c = 0; c < d; ++c) distance += (points[p + c] - centres[k + c]) * (points[p + c] - centres[k + c]);
+      if (distance < least) {
+        least = distance;
+        nearest = k;
+      }
+    }
+    for (int c = 0; c < d; ++c) sums[nearest + c] += points[p + c];
+    ++sizes[nearest / d];
+  }
+  std::vector<float> result = centres;
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (sizes[i / d] > 0) result[i] = static_cast<float>(sums[i] / sizes[i / d]);
+  }
+  return result;
+}
+
 // What the host's k-means comes to, from this seed.
 double host_spread(const std::vector<float>& points, const Setting& s, uint64_t seed) {
   kvasir::ThreadPool threads(1);
@@ -184,6 +209,10 @@ void check_mining(const Setting& s) {
       if (limit > 0) worst = std::max(worst, reached / limit);
       CHECK(reached <= 1.01 * limit + 1e-9,
             text.str() << " side " << side << " head " << h << ": " << reached << " beside " << limit);
+      if (s.max_steps == 1) continue;  // which does not settle
+      const double next = spread(points, means(points, ours, d), d);
+      CHECK(reached <= 1.001 * next + 1e-9,
+            text.str() << " side " << side << " head " << h << ": " << reached << ", a step more " << next);
     }
   }
   std::printf("  %s: %.5f of the host's error at worst\n", text.str().c_str(), worst);
